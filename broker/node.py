@@ -323,8 +323,8 @@ class Node:
     def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
         from barnabas.broker.cluster.peer_client import inter_broker_address
         from barnabas.broker.partitions.replication_quota import FOLLOWER, LEADER, make_quota
+        from barnabas.broker.replica_fetcher.fetcher import FetcherSettings
         from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
-        from barnabas.broker.replica_fetcher.settings import FetcherSettings
 
         config = self._config
         fetchers = ReplicaFetcherManager(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 
-from barnabas.broker.partitions.current_leaders import absence
+from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
@@ -60,7 +60,9 @@ def _delete(
 ) -> DeleteRecordsPartitionResult:
     partition = context.services.partitions.get(topic, wanted.partition_index)
     if partition is None:
-        return _error(wanted, absence(context, topic, wanted.partition_index))
+        return _error(
+            wanted, missing_error(context.services.controller.image, topic, None, wanted.partition_index)
+        )
     if topic in INTERNAL_TOPICS:
         return _error(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if partition.log.offline:

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Generator, Mapping
 from typing import TypeAlias
 
-from barnabas.broker.partitions.current_leaders import absence
+from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.requests.registry import api
@@ -171,7 +171,9 @@ def _lookup(
         return _error(part, ErrorCode.UNSUPPORTED_VERSION)
     partition = context.services.partitions.get(topic, part.partition_index)
     if partition is None:
-        return _error(part, absence(context, topic, part.partition_index))
+        return _error(
+            part, missing_error(context.services.controller.image, topic, None, part.partition_index)
+        )
     error = partition.check_leader_epoch(part.current_leader_epoch)
     if error:
         return _error(part, error)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.partitions.current_leaders import absence
+from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
 from barnabas.broker.requests.sliced_handler import sliced
@@ -48,7 +48,7 @@ def offset_for_leader_epoch(
 def _answer(context: HandlerContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = context.services.partitions.get(topic, wanted.partition)
     if partition is None:
-        error = absence(context, topic, wanted.partition)
+        error = missing_error(context.services.controller.image, topic, None, wanted.partition)
         return EpochEndOffset(partition=wanted.partition, error_code=error)
     error = partition.check_leader_epoch(wanted.current_leader_epoch)
     if not error and not context.services.partitions.leads(partition):

@@ -19,6 +19,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.fastpath.produce import fast_produce
+from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.delayed_produce import (
     Held,
     appended_answer,
@@ -275,7 +276,7 @@ def _refuse_inspected(
         return _error(part.index, ErrorCode.UNKNOWN_SERVER_ERROR)
     partition = _find(context, data, part.index)
     if partition is None:
-        return _error(part.index, _why_absent(context, data, part.index))
+        return _error(part.index, _missing_error(context, data, part.index))
     return failed_answer(part.index, partition, error)
 
 
@@ -308,7 +309,7 @@ def _serve(
         return _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
     partition = _find(context, data, part.index)
     if partition is None:
-        return _error(part.index, _why_absent(context, data, part.index))
+        return _error(part.index, _missing_error(context, data, part.index))
     return _append(context, request, partition, part, held, inspected)
 
 
@@ -449,14 +450,11 @@ def _find(context: HandlerContext, data: TopicProduceData, index: int) -> Partit
     return context.services.partitions.get(data.name, index)
 
 
-def _why_absent(context: HandlerContext, data: TopicProduceData, index: int) -> ErrorCode:
+def _missing_error(context: HandlerContext, data: TopicProduceData, index: int) -> ErrorCode:
     image = context.services.controller.image
-    known = image.topic_by_id(data.topic_id) if context.api_version >= 13 else image.topics.get(data.name)
-    if known is not None and index in known.partitions:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # others have it
-    if known is None and context.api_version >= 13:
-        return ErrorCode.UNKNOWN_TOPIC_ID
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if context.api_version >= 13:
+        return missing_error(image, None, data.topic_id, index)
+    return missing_error(image, data.name, None, index)
 
 
 def _error(index: int, error: ErrorCode, message: str | None = None) -> PartitionProduceResponse:

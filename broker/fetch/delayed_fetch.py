@@ -16,11 +16,15 @@ from barnabas.broker.fetch.reader import (
     FOLLOWERS_FROM,
     READ_COMMITTED,
     PartitionReader,
-    why_absent,
 )
 from barnabas.broker.fetch.replica_selector import read_advice
 from barnabas.broker.fetch.sessions import FetchSession
-from barnabas.broker.partitions.current_leaders import LeaderServices, addresses, current_leader
+from barnabas.broker.partitions.current_leaders import (
+    LeaderServices,
+    current_leader,
+    leader_addresses,
+    missing_error,
+)
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
@@ -216,7 +220,7 @@ class Fetch:
         if leaders and self._reader.follower_id < 0:  # brokers know each other
             response.node_endpoints = [
                 NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
-                for address in addresses(context, leaders)
+                for address in leader_addresses(context, leaders)
             ]
         return response
 
@@ -277,8 +281,10 @@ class FullFetch(Fetch):
 
     def _absent(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
         image = self._context.services.controller.image
-        name = None if self._by_id else topic.topic
-        error = why_absent(image, self._by_id, name, topic.topic_id, wanted.partition)
+        if self._by_id:
+            error = missing_error(image, None, topic.topic_id, wanted.partition)
+        else:
+            error = missing_error(image, topic.topic, None, wanted.partition)
         if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return self._reader.failure(wanted, error)
         return self._reader.absence(wanted, error)
@@ -406,7 +412,8 @@ class IncrementalFetch(Fetch):
         if one.topic is None:
             known = image.topic_by_id(one.topic_id)
             one.topic = known.name if known is not None else None
-        error = why_absent(image, self._by_id, one.topic, one.topic_id, one.wanted.partition)
+        topic_id = one.topic_id if self._by_id else None
+        error = missing_error(image, one.topic, topic_id, one.wanted.partition)
         if error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             return self._reader.failure(one.wanted, error)
         return self._reader.absence(one.wanted, error)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from barnabas.broker.fetch.replica_selector import ReadAdvice
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
-    from barnabas.controller.metadata.image import MetadataImage
     from barnabas.storage.disk.disk import FileRegion
     from barnabas.storage.log.segments import ReadResult
 
@@ -240,23 +239,6 @@ def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
             return result.regions
     data = b"".join(pieces)
     return data if len(data) == result.size else result.regions
-
-
-def why_absent(
-    image: MetadataImage, by_id: bool, topic: str | None, topic_id: bytes, partition: int
-) -> ErrorCode:
-    """Why no such partition is here. `topic` is the name that was asked for, or that a session knows its id by."""
-    known = image.topic_by_id(topic_id) if by_id else image.topics.get(topic or "")
-    if known is not None and partition in known.partitions:
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # others have it
-    if known is not None or not by_id:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_ID
-    namesake = image.topics.get(topic)
-    if namesake is not None and partition in namesake.partitions:
-        return ErrorCode.INCONSISTENT_TOPIC_ID  # deleted and made anew under the same name
-    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:

@@ -1,4 +1,4 @@
-"""Who leads a partition, for clients that have asked the wrong broker (KIP-951)."""
+"""The current leader of a partition, for clients that have sent a request to another broker (KIP-951)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.requests.context import RequestContext
     from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import MetadataImage
 
-NOBODY = (-1, -1)
+NO_LEADER = (-1, -1)
 
 
 class LeaderServices(Protocol):
@@ -29,8 +30,8 @@ class LeaderServices(Protocol):
 def current_leader(
     context: RequestContext[LeaderServices], topic: str, topic_id: bytes, partition: int
 ) -> tuple[int, int]:
-    """(broker id, leader epoch) of the partition's leader; (-1, -1) when nobody is known to lead it. The topic is
-    known by `topic`, or by `topic_id` when that is empty."""
+    """(broker id, leader epoch) of the partition's leader, NO_LEADER if there is none. The topic is `topic`, or where that is
+    empty the one with `topic_id`."""
     services = context.services
     found = (
         services.partitions.get(topic, partition) if topic else services.partitions.by_id(topic_id, partition)
@@ -40,11 +41,13 @@ def current_leader(
     image = services.controller.image
     known = image.topics.get(topic) if topic else image.topic_by_id(topic_id)
     state = known.partitions.get(partition) if known is not None else None
-    return NOBODY if state is None else (state.leader, state.leader_epoch)
+    return NO_LEADER if state is None else (state.leader, state.leader_epoch)
 
 
-def addresses(context: RequestContext[LeaderServices], broker_ids: Iterable[int]) -> list[BrokerAddress]:
-    """Where these brokers are found on the listener that the client uses; those that are not there are left out."""
+def leader_addresses(
+    context: RequestContext[LeaderServices], broker_ids: Iterable[int]
+) -> list[BrokerAddress]:
+    """The addresses of brokers on the listener of the client; without those that are not alive there."""
     wanted = sorted(set(broker_ids))
     if not wanted:
         return []
@@ -52,9 +55,19 @@ def addresses(context: RequestContext[LeaderServices], broker_ids: Iterable[int]
     return [address for broker_id in wanted if (address := view.alive(broker_id)) is not None]
 
 
-def absence(context: RequestContext[LeaderServices], topic: str, partition: int) -> ErrorCode:
-    """Why the partition, known by its topic's name, is not here: others have it, or there is none."""
-    known = context.services.controller.image.topics.get(topic)
+def missing_error(
+    image: MetadataImage, topic: str | None, topic_id: bytes | None, partition: int
+) -> ErrorCode:
+    """Why this broker does not host a partition, named by `topic_id`, or by `topic` where that is None. Beside an id, `topic` is
+    the name that the client's session has for it, None if it has none."""
+    known = image.topics.get(topic or "") if topic_id is None else image.topic_by_id(topic_id)
     if known is not None and partition in known.partitions:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if known is not None or topic_id is None:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    namesake = image.topics.get(topic)
+    if namesake is not None and partition in namesake.partitions:
+        return ErrorCode.INCONSISTENT_TOPIC_ID  # deleted, and created again under the same name
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from barnabas.broker.partitions.current_leaders import LeaderServices, addresses, current_leader
+from barnabas.broker.partitions.current_leaders import LeaderServices, current_leader, leader_addresses
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.wire.errors import ErrorCode
@@ -171,5 +171,5 @@ def tell_leaders(context: RequestContext[ProduceServices], response: ProduceResp
     if leaders:
         response.node_endpoints = [
             NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
-            for address in addresses(context, leaders)
+            for address in leader_addresses(context, leaders)
         ]

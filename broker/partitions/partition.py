@@ -8,7 +8,7 @@ watermark. A follower's high watermark is what its leader has told.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.partitions.leadership import Leadership
 from barnabas.controller.metadata.image import PartitionState
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from barnabas.broker.fetch.purgatory import PartitionListener
     from barnabas.broker.partitions.leader_context import Replication
-    from barnabas.broker.replica_fetcher.state import ReplicaObserver
     from barnabas.storage.log.log import AppendResult, Log
     from barnabas.storage.log.validation import Inspected
     from barnabas.wire.record_batch import BatchHeader
@@ -31,6 +30,18 @@ NO_LEADER: Final = -1
 UNKNOWN: Final = -1
 ACKS_ALL: Final = -1
 _NO_STATE: Final = PartitionState(replicas=[], isr=[], leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1)
+
+
+class ReplicaObserver(Protocol):
+    """Follows what replication appends to the log of a follower, and what it cuts off."""
+
+    def replicated(self, batches: memoryview) -> None:
+        """These whole batches have been appended. Their buffer is used again when this returns."""
+        ...
+
+    def cutting(self, log: Log, offset: int) -> None:
+        """The log is about to be cut at `offset`."""
+        ...
 
 
 class Partition:

@@ -13,25 +13,26 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.cluster.peer_client import InterBrokerClient
 from barnabas.broker.fastpath.replica_fetch import fast_fetch_request, read_fast_fetch_response
-from barnabas.broker.replica_fetcher.delays import FetchDelays
-from barnabas.broker.replica_fetcher.divergence import diverging_offset
 from barnabas.broker.replica_fetcher.session import FollowerSession
-from barnabas.broker.replica_fetcher.state import FetchState, Follower, Status
-from barnabas.broker.replica_fetcher.truncation import ReplicaTruncations
+from barnabas.broker.replica_fetcher.state import FetchDelays, FetchState, Status
+from barnabas.broker.replica_fetcher.truncation import ReplicaTruncations, diverging_offset
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.follower_append import FollowerAppend, UnexpectedAppendOffset
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterable
 
+    from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+    from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
-    from barnabas.broker.replica_fetcher.settings import FetcherSettings
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.log import Log
     from barnabas.storage.manager.manager import LogManager
@@ -68,6 +69,24 @@ _SESSION_ERRORS: Final = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
+
+
+@dataclass(slots=True)
+class FetcherSettings:
+    """The configuration that all fetchers of a broker share, under Kafka's names without `replica.fetch.`: times in ms, sizes in bytes. `broker_epoch()` is that of this broker's registration."""
+
+    node_id: int
+    broker_epoch: Callable[[], int]
+    authentication: InterBrokerAuthentication | None = None
+    num_fetchers: int = 1
+    max_bytes: int = 1_048_576  # of one partition
+    response_max_bytes: int = 10_485_760
+    min_bytes: int = 1
+    wait_max_ms: int = 500
+    backoff_ms: int = 1000
+    socket_timeout_ms: int = 30_000
+    tls: ssl.SSLContext | None = None
+    quota: ReplicationQuota | None = None  # follower.replication.throttled.rate
 
 
 class _Rest(NamedTuple):
@@ -129,7 +148,7 @@ class ReplicaFetcher:
     def partitions(self) -> int:
         return len(self._session.states)
 
-    def add(self, partitions: Iterable[Follower]) -> None:
+    def add(self, partitions: Iterable[Partition]) -> None:
         """Fetch these from now on, in their present leader epoch."""
         legacy: list[tuple[FetchState, int]] = []
         for partition in partitions:

@@ -15,8 +15,8 @@ from barnabas.broker.replica_fetcher.fetcher import ReplicaFetcher
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
 
-    from barnabas.broker.replica_fetcher.settings import FetcherSettings
-    from barnabas.broker.replica_fetcher.state import Follower
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.replica_fetcher.fetcher import FetcherSettings
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.manager.manager import LogManager
 
@@ -44,11 +44,11 @@ class ReplicaFetcherManager:
         self._where: dict[tuple[bytes, int], FetcherId] = {}  # by topic id and partition
         self._stopped = False
 
-    def on_following(self, partitions: Iterable[Follower]) -> None:
+    def on_following(self, partitions: Iterable[Partition]) -> None:
         """These follow their `leader_id` in their `leader_epoch` now."""
         if self._stopped:
             return
-        added: dict[FetcherId, list[Follower]] = {}
+        added: dict[FetcherId, list[Partition]] = {}
         for partition in partitions:
             if partition.log.offline:
                 self.on_not_following((partition,))
@@ -67,7 +67,7 @@ class ReplicaFetcherManager:
             fetcher.add(those)
         self._close_idle()
 
-    def on_not_following(self, partitions: Iterable[Follower]) -> None:
+    def on_not_following(self, partitions: Iterable[Partition]) -> None:
         """These are led by this broker now, have no leader, or are gone."""
         for partition in partitions:
             key = (partition.topic_id, partition.partition)
@@ -76,7 +76,7 @@ class ReplicaFetcherManager:
                 self._remove(key, where)
         self._close_idle()
 
-    def resize(self, num_fetchers: int, partitions: Iterable[Follower]) -> None:
+    def resize(self, num_fetchers: int, partitions: Iterable[Partition]) -> None:
         """num.replica.fetchers has changed: of `partitions`, all that are followed, many get another fetcher. What the
         old one has asked for is dropped when it comes."""
         if num_fetchers == self._settings.num_fetchers:

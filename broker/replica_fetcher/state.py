@@ -1,42 +1,18 @@
-"""One partition that a fetcher keeps level with its leader: what the leader was told of it, and why it has to wait."""
+"""The state of a partition that is fetched: what the leader knows of it, and why it is not fetched now."""
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Protocol
+import heapq
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from barnabas.storage.log.log import Log
+    from collections.abc import Callable
 
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.runtime.interface import Runtime, Timer
 
-class ReplicaObserver(Protocol):
-    """Somebody who keeps count of what a follower's log holds."""
-
-    def replicated(self, batches: memoryview) -> None:
-        """These whole batches have been appended. They are gone when this returns."""
-        ...
-
-    def cutting(self, log: Log, offset: int) -> None:
-        """What stands from `offset` on is about to go."""
-        ...
-
-
-class Follower(Protocol):
-    """A partition that follows (broker/partitions/partition.py)."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    leader_epoch: int
-    log: Log
-    observer: ReplicaObserver | None
-
-    @property
-    def leader_id(self) -> int: ...
-
-    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
-        """The leader says that everything below `offset` is committed; tells the consumers that wait here."""
-        ...
+TOGETHER_S: Final = 0.001  # delays that end so close to each other end together
 
 
 class Status(enum.Enum):
@@ -58,7 +34,7 @@ class FetchState:
         "sent_start_offset", "status",
     )  # fmt: skip
 
-    def __init__(self, partition: Follower) -> None:
+    def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.key = (partition.topic_id, partition.partition)
         self.leader_epoch = partition.leader_epoch
@@ -73,3 +49,43 @@ class FetchState:
     @property
     def name(self) -> str:
         return f"{self.partition.topic}-{self.partition.partition}"
+
+
+class FetchDelays:
+    """Partitions that are not fetched until a time of their own, with one timer for all of them. `over(states)` gets those whose
+    time has come; they may have another status by then."""
+
+    def __init__(self, runtime: Runtime, over: Callable[[list[FetchState]], object]) -> None:
+        self._runtime = runtime
+        self._over = over
+        self._waiting: list[tuple[float, int, FetchState]] = []  # a heap: until when
+        self._count = 0  # so that states need not be compared
+        self._timer: Timer | None = None
+
+    def add(self, state: FetchState, delay_s: float) -> None:
+        self._count += 1
+        heapq.heappush(self._waiting, (self._runtime.monotonic() + delay_s, self._count, state))
+        if self._waiting[0][2] is state:
+            self._set_timer()
+
+    def stop(self) -> None:
+        """No delay ends any more."""
+        self._waiting.clear()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            left_s = self._waiting[0][0] - self._runtime.monotonic()
+            self._timer = self._runtime.call_later(max(left_s, 0), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        now = self._runtime.monotonic() + TOGETHER_S
+        states: list[FetchState] = []
+        while self._waiting and self._waiting[0][0] <= now:
+            states.append(heapq.heappop(self._waiting)[2])
+        self._set_timer()
+        self._over(states)

@@ -1,8 +1,11 @@
 """Cutting logs back, or beginning them anew, for a fetcher: many at once, and without holding the loop.
 
 First the checkpoints are made to claim less, then the logs are cut, a few milliseconds' worth a turn, then a thread
-makes the cuts last; until then the partitions are not fetched. A partition that gets another leader meanwhile is left
-as it is: its next fetcher will find out what does not fit.
+makes the cuts last; until then the partitions are not fetched. A partition that gets another leader meanwhile keeps
+its log: its next fetcher compares the logs again.
+
+Where a log is cut (KIP-101, KIP-279, KIP-595): the leader answers a fetch whose last epoch does not fit with the largest epoch
+up to that one that it has, and with that epoch's end offset.
 """
 
 from __future__ import annotations
@@ -11,7 +14,6 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.replica_fetcher.divergence import offset_out_of_range
 from barnabas.runtime.slices import in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.peer_client import InterBrokerClient
     from barnabas.broker.replica_fetcher.state import FetchState
     from barnabas.runtime.interface import Runtime
+    from barnabas.storage.log.log import Log
     from barnabas.storage.manager.manager import LogManager
 
 log = logging.getLogger("barnabas.replication")
@@ -37,6 +40,37 @@ LIST_OFFSETS_VERSION: Final = 11
 LATEST: Final = -1
 EARLIEST: Final = -2
 _SEALING_WAIT_S: Final = 0.005  # until a segment that a thread is sealing is looked at again
+
+
+def diverging_offset(log: Log, leader_epoch: int, leader_end_offset: int) -> int:
+    """The offset to cut the log back to. When the follower knows nothing of that epoch this is where its own latest
+    epoch before it ends, and the next fetch compares again. As Kafka's AbstractFetcherThread.getOffsetTruncationState."""
+    end = log.log_end_offset
+    if leader_end_offset < 0:  # the leader knows of no epoch up to that one
+        return min(log.high_watermark, end)
+    if leader_epoch < 0:
+        return min(leader_end_offset, end)
+    own_epoch, own_end_offset = log.epoch_end_offset(leader_epoch)
+    if own_end_offset < 0:  # no epochs are known here
+        return min(leader_end_offset, end)
+    if own_epoch != leader_epoch:
+        return min(own_end_offset, end)
+    return min(own_end_offset, leader_end_offset, end)
+
+
+def offset_out_of_range(log: Log, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
+    """(offset to go on at, whether everything here goes) when the leader has nothing at our end.
+
+    A leader that ends before us was elected uncleanly, or has lost its disk: what we have beyond it goes. One that
+    begins behind our end has removed what we lack: we begin anew there. Else it has caught up since, or it is the
+    records in between that have gone. As Kafka's AbstractFetcherThread.fetchOffsetAndTruncate.
+    """
+    end = log.log_end_offset
+    if leader_end_offset < end:
+        return leader_end_offset, False
+    if leader_start_offset > end:
+        return leader_start_offset, True
+    return end, False
 
 
 class ReplicaTruncations:

@@ -12,8 +12,8 @@ from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthe
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.replica_fetcher.fetcher import FetcherSettings
 from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
-from barnabas.broker.replica_fetcher.settings import FetcherSettings
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.storage.log.log import Log

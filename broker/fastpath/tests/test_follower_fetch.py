@@ -16,8 +16,9 @@ from barnabas.broker.api.produce import produce
 from barnabas.broker.fastpath.fetch import fast_fetch
 from barnabas.broker.fastpath.produce import fast_produce
 from barnabas.broker.fastpath.replica_fetch import fast_fetch_request, read_fast_fetch_response
+from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.replica_fetcher.session import FollowerSession
-from barnabas.broker.replica_fetcher.state import FetchState, ReplicaObserver
+from barnabas.broker.replica_fetcher.state import FetchState
 from barnabas.broker.requests.context import Outcome, RawResponse, RequestContext
 from barnabas.broker.tests.leader import TOPIC_ID, Follower, Leader, batch
 from barnabas.broker.tests.reply import Reply, make_context
@@ -428,26 +429,21 @@ def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> N
     assert not call.done
 
 
-class Followed:
-    topic, topic_id, partition, leader_epoch, leader_id = "t", TOPIC_ID, 3, 7, 1
-    observer: ReplicaObserver | None = None
-
-    def __init__(self, log: Any) -> None:
-        self.log = log
-
-    def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
-        """Not here."""
-
-
 class Ends:
     log_end_offset, log_start_offset, latest_epoch = 123_456_789_012, 5, 6
+
+
+def followed(log: Any) -> Partition:
+    partition = Partition("t", TOPIC_ID, 3, log)
+    partition.leader_epoch = 7
+    return partition
 
 
 def test_a_followers_request_has_the_same_bytes_either_way() -> None:
     bodies = []
     for is_short in (True, False):
         session = FollowerSession(500, 1, 10_485_760, 1_048_576)
-        state = FetchState(Followed(Ends()))
+        state = FetchState(followed(Ends()))
         session.add(state)
         session.next_request(2, 9)
         session.answered(session.request_number, 77)
