@@ -36,8 +36,8 @@ LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-# Not one of Kafka's, which passes over it: a broker of ours has made the batch of messages of a NATS stream.
-BRIDGED_FLAG = 0x4000
+# Not one of Kafka's, whose clients ignore it: an extension of the broker wrote the batch. Clients can't set it.
+EXTENSION_FLAG = 0x4000
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -123,9 +123,9 @@ class BatchHeader(msgspec.Struct, gc=False):
         return bool(self.attributes & CONTROL_FLAG)
 
     @property
-    def is_bridged(self) -> bool:
-        """Whether its records say of themselves truly where they stand in a stream of NATS."""
-        return bool(self.attributes & BRIDGED_FLAG)
+    def is_from_extension(self) -> bool:
+        """Whether an extension of the broker wrote it, so that the headers of its records can be trusted."""
+        return bool(self.attributes & EXTENSION_FLAG)
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -219,7 +219,7 @@ def build_batch(
     leader_epoch: int = NO_LEADER_EPOCH,
     control: bool = False,
     transactional: bool = False,
-    bridged: bool = False,
+    from_extension: bool = False,
     log_append_time: int | None = None,
 ) -> bytes:
     """A batch of `records`, whose offsets are absolute and ascending from `base_offset` on.
@@ -241,8 +241,8 @@ def build_batch(
         attributes |= TRANSACTIONAL_FLAG
     if control:
         attributes |= CONTROL_FLAG
-    if bridged:
-        attributes |= BRIDGED_FLAG
+    if from_extension:
+        attributes |= EXTENSION_FLAG
     return assemble_batch(
         BatchHeader(
             base_offset=base_offset,

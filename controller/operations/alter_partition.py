@@ -4,8 +4,8 @@ The leader epoch and the partition epoch must be those of the metadata, and ever
 registered broker that serves, in the very epoch in which the leader has seen it fetch: one that has been started
 again since then has perhaps lost what it fetched. The texts and the order of the checks are Kafka's.
 
-Beyond Kafka: a member of the ISR that is not the leader and proposes the ISR as it is asks to lead. A follower does so that
-holds messages which its leader has missed (barnabas/nats/core/refill.py); the epochs see to it that one of several does.
+Beyond Kafka: a member of the ISR that is not the leader and proposes the ISR as it is asks to lead. An extension does so
+where it has received what the leader has missed; of several followers that ask, the epochs let one succeed.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
     ATTRIBUTES_OFFSET,
-    BRIDGED_FLAG,
     CONTROL_FLAG,
+    EXTENSION_FLAG,
     LOG_APPEND_TIME_FLAG,
     BatchHeader,
 )
@@ -86,8 +86,8 @@ def rewrite_batch(
 ) -> tuple[memoryview, BatchHeader, int]:
     """The batch and its header as the topic's settings require, and its LogAppendTime or -1."""
     batch: Bytes = records
-    if header.attributes & BRIDGED_FLAG and from_client:
-        batch = validation.without_flag(batch, header, BRIDGED_FLAG)
+    if header.attributes & EXTENSION_FLAG and from_client:
+        batch = validation.without_flag(batch, header, EXTENSION_FLAG)
     stamps = config.message_timestamp_type == "LogAppendTime"
     is_stamped = header.attributes & LOG_APPEND_TIME_FLAG and from_client
     if inspected is None or inspected.config is not config:

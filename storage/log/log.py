@@ -55,8 +55,8 @@ from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
     ATTRIBUTES_OFFSET,
-    BRIDGED_FLAG,
     CONTROL_FLAG,
+    EXTENSION_FLAG,
     LOG_APPEND_TIME_FLAG,
     LOG_OVERHEAD,
     BatchHeader,
@@ -68,7 +68,7 @@ logger = logging.getLogger("barnabas.storage")
 
 __all__ = ["AppendResult", "FollowerAppend", "Log", "LogEvents", "ReadResult"]
 
-_BROKER_FLAGS = LOG_APPEND_TIME_FLAG | BRIDGED_FLAG
+_BROKER_FLAGS = LOG_APPEND_TIME_FLAG | EXTENSION_FLAG
 
 _assign = struct.Struct(">qii").pack_into  # base offset, batch length (as it is), leader epoch
 

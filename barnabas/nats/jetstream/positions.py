@@ -74,11 +74,11 @@ async def find_position(
 
 
 def _is_flagged(header: BatchHeader) -> bool:
-    return header.is_bridged
+    return header.is_from_extension
 
 
 def _may_have_lost_its_flag(header: BatchHeader) -> bool:
-    return not header.is_bridged and not header.has_producer_id
+    return not header.is_from_extension and not header.has_producer_id
 
 
 async def find_last(

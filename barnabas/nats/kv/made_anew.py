@@ -160,7 +160,7 @@ class OldKeys:
         if key is None or (self._shares > 1 and zlib.crc32(key) % self._shares != self._share):
             return
         is_old = record.value is not None and (
-            (header.is_bridged and read_position(record, self._stream) is not None)
+            (header.is_from_extension and read_position(record, self._stream) is not None)
             or (record.offset < self._published_to and not key_problem(key))
         )
         if not is_old:

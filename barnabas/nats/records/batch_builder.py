@@ -18,7 +18,7 @@ import msgspec
 from barnabas.nats.records.parts import VARINT_COUNT, VARINTS
 from barnabas.wire.primitives import varint
 from barnabas.wire.record_batch import (
-    BRIDGED_FLAG,
+    EXTENSION_FLAG,
     HEADER_SIZE,
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -63,8 +63,8 @@ class BatchBuilder:
     __slots__ = ("_attributes", "tails", "timestamps")
 
     def __init__(self, *, is_bridged: bool = False) -> None:
-        """`is_bridged`: of a stream's messages, see BatchHeader.is_bridged."""
-        self._attributes = BRIDGED_FLAG if is_bridged else 0
+        """`is_bridged`: of a stream's messages, see BatchHeader.is_from_extension."""
+        self._attributes = EXTENSION_FLAG if is_bridged else 0
         self.tails: list[bytes] = []
         self.timestamps: list[int] = []
 

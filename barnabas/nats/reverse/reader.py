@@ -43,7 +43,9 @@ class CommittedReader:
         self.next_offset = offset  # everything below was handed out, or is nothing to hand out
         self.is_busy = False
         self.removed = 0  # offsets passed over because their records had been removed from the log
-        self.is_bridged = False  # the records taken last are a stream's messages, see BatchHeader.is_bridged
+        self.is_bridged = (
+            False  # the records taken last are a stream's messages, see BatchHeader.is_from_extension
+        )
         self._partition = partition
         self._runtime = runtime
         self._ready = ready
@@ -134,7 +136,7 @@ class CommittedReader:
     def _take_up(self, header: BatchHeader, records: Iterator[Record]) -> None:
         self._records = records
         self._batch_end = header.next_offset
-        self._batch_is_bridged = header.is_bridged
+        self._batch_is_bridged = header.is_from_extension
 
     def _counts(self, header: BatchHeader, batch: memoryview) -> bool:
         """Whether this batch has records that a consumer may see."""

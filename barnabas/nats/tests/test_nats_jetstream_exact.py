@@ -50,7 +50,7 @@ def record_of(sequence: int, timestamp_ns: int, stream: bytes = b"S") -> bytes:
         ("nats.seq", b"%d" % sequence),
         ("nats.timestamp", b"%d" % timestamp_ns),
     ]
-    return build_batch([Record(0, 1, b"a.1", b"%d" % sequence, headers)], bridged=True)
+    return build_batch([Record(0, 1, b"a.1", b"%d" % sequence, headers)], from_extension=True)
 
 
 @pytest.mark.every_nats_server

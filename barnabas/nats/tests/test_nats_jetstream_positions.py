@@ -94,7 +94,7 @@ def test_the_last_of_the_stream_is_found(
             if is_copy:
                 # With the flag that is a broker's alone, and now and then without a producer's id, as some clients write.
                 if repeat % 2:
-                    partition.append(build_batch(records, codec=codec, bridged=True))
+                    partition.append(build_batch(records, codec=codec, from_extension=True))
                     unflagged += own
                     continue
                 partition.append(
@@ -102,7 +102,7 @@ def test_the_last_of_the_stream_is_found(
                 )
                 appended += len(records)
                 continue
-            partition.append(build_batch(records, codec=codec, bridged=True), from_client=False)
+            partition.append(build_batch(records, codec=codec, from_extension=True), from_client=False)
             flagged += own
     floor = int(floor_share * partition.log.log_end_offset)
     world.disk.is_cold = is_cold
@@ -118,7 +118,7 @@ def test_a_log_that_has_lost_its_flags_counts_until_there_is_one() -> None:
     def append(kind: str, sequence: int, *, bridged: bool = False, producer_id: int = -1) -> None:
         records = [record(kind, sequence, 0)]
         batch = build_batch(
-            records, bridged=bridged, producer_id=producer_id, producer_epoch=0, base_sequence=0
+            records, from_extension=bridged, producer_id=producer_id, producer_epoch=0, base_sequence=0
         )
         partition.append(batch, from_client=not bridged)
 
@@ -137,7 +137,7 @@ def test_a_log_that_has_lost_its_flags_counts_until_there_is_one() -> None:
 
 def test_what_a_follower_has_is_nobodys_business() -> None:
     world = World([1, 2])
-    world.partition().append(build_batch([record("own", 1, 0)], bridged=True), from_client=False)
+    world.partition().append(build_batch([record("own", 1, 0)], from_extension=True), from_client=False)
     world.change(0, leader=2)
     with pytest.raises(StorageError, match="not led here"):
         found(world, world.partition())

@@ -189,7 +189,7 @@ class Bench:
                 continue
             added = stands_at(subject, self.ingested, self.bucket.stored_s(self.ingested))
             record = Record(0, 0, subject[6:], value_of(headers, payload), added)
-            self.partition.append(build_batch([record], bridged=True), from_client=False)
+            self.partition.append(build_batch([record], from_extension=True), from_client=False)
 
     def step(self, step: tuple[Any, ...]) -> None:
         kind = step[0]
@@ -311,7 +311,7 @@ def test_records_with_copied_headers_are_a_clients_own() -> None:
     for revision in (1, 1_000_000):
         copied = stands_at(b"$KV.b.b", revision, 1)
         bench.partition.append(
-            build_batch([Record(0, 0, b"b", b"copied", copied)], bridged=True)
+            build_batch([Record(0, 0, b"b", b"copied", copied)], from_extension=True)
         )  # as any producer may
     bench.put(b"c", b"2")
     bench.ingest(1)

@@ -12,7 +12,7 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
-    BRIDGED_FLAG,
+    EXTENSION_FLAG,
     HEADER_SIZE,
     BatchHeader,
     Record,
@@ -122,9 +122,9 @@ def test_a_claimed_append_time_is_cleared(workshop: Any) -> None:
     assert stored[16:] == honest[16:]
 
 
-def test_what_a_broker_alone_says_is_cleared(workshop: Any) -> None:
-    """That a batch was made of a stream's messages; also where the batch is written anew for other reasons."""
-    claimed = patched(workshop.batch(3), attributes=BRIDGED_FLAG)
+def test_a_client_cannot_set_the_extension_flag(workshop: Any) -> None:
+    """It is cleared, also where the batch is written anew for other reasons."""
+    claimed = patched(workshop.batch(3), attributes=EXTENSION_FLAG)
     log = workshop.log()
     stamped, packed = LogConfig(message_timestamp_type="LogAppendTime"), LogConfig(compression_type="gzip")
     for config in (LogConfig(), stamped, packed):
@@ -133,7 +133,7 @@ def test_what_a_broker_alone_says_is_cleared(workshop: Any) -> None:
         log.append_as_leader(claimed, 0, from_client=False)
     for place, batch in enumerate(workshop.content(log)):
         header = read_header(batch)
-        assert header.is_bridged == bool(place % 2)
+        assert header.is_from_extension == bool(place % 2)
         verify_crc(batch, 0, header)
     assert log.log_end_offset == 18
 
