@@ -1,9 +1,8 @@
 """GET /metrics over HTTP/1.1, one request a connection, on a listener of its own (barnabas.metrics.listener).
 
-It serves one page to scrapers, so this is not an HTTP server: the head of a request is read up to a size and within a time,
-its first line is looked at, and the connection is closed behind the answer. Whatever is not a GET of that page gets an
-error and is closed as well. Connections are bounded in number: when one more comes, the oldest that has not asked yet is
-closed, else the oldest that has not taken its answer, so that a scraper gets in whatever others hold open.
+The head of a request is read up to a size and within a time, and the connection is closed behind the answer; anything but
+a GET of the page is answered by an error. Connections are bounded in number: for one more, the oldest without a request is
+closed, else the oldest that has not read its answer, so that a scraper gets in whatever others hold open.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.broker.config.listeners import format_address
 from barnabas.broker.metrics.families import CONTENT_TYPE, Source, exposition
 from barnabas.runtime.slices import in_slices
+from barnabas.wire.http import Head, HttpError, RequestParser, encode_response, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,20 +29,11 @@ HEAD_BYTES_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
 REQUEST_S_MAX: Final = 5.0  # until the head is there
 ANSWER_S_MAX: Final = 30.0  # until the reader has taken it
-_REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
 class MetricsListener:
-    """`page()` makes the text at each request, in pieces, or None while there is nothing to tell yet. OSError when the
+    """Serves what `page()` returns at each request: the text in pieces, or None before there is any. OSError when the
     address can't be listened on."""
 
     def __init__(
@@ -87,7 +78,7 @@ class _Request:
     def __init__(self, listener: MetricsListener) -> None:
         self._listener = listener
         self._transport: Any = None
-        self._head = b""
+        self._parser = RequestParser(HEAD_BYTES_MAX)
         self._timer: Timer | None = None
         self._is_asked = False  # its page is being made
         self._is_answered = False
@@ -104,12 +95,11 @@ class _Request:
     def data_received(self, data: bytes) -> None:
         if self._is_answered or self._is_asked:
             return
-        self._head += data
-        head, end, _ = self._head.replace(b"\r\n", b"\n").partition(b"\n\n")
-        if end and len(head) <= HEAD_BYTES_MAX:
-            self._answer(head)
-        elif len(self._head) > HEAD_BYTES_MAX:
-            self._refuse(431)
+        try:
+            if self._parser.feed(data) and self._parser.head is not None:
+                self._answer(self._parser.head)
+        except HttpError as error:
+            self._refuse(error.status)
 
     def eof_received(self) -> bool:
         return self._is_asked  # the answer may still be on its way
@@ -137,17 +127,10 @@ class _Request:
         self._listener.connections.pop(self, None)
         self._transport.abort()
 
-    def _answer(self, head: bytes) -> None:
-        try:
-            method, target, version = head.partition(b"\n")[0].decode("ascii").split(" ")
-        except ValueError:
-            self._refuse(400)
-            return
-        if not version.startswith("HTTP/1."):
-            self._refuse(400)
-        elif target.partition("?")[0] != PATH:
+    def _answer(self, head: Head) -> None:
+        if head.target.partition("?")[0] != PATH:
             self._refuse(404)
-        elif method != "GET":
+        elif head.method != "GET":
             self._refuse(405)
         else:
             self._page()
@@ -168,7 +151,7 @@ class _Request:
         in_slices(self._listener.runtime, steps(), lambda: self._write(200, CONTENT_TYPE, b"".join(pieces)))
 
     def _refuse(self, status: int) -> None:
-        text = f"{status} {_REASONS[status]}: GET {PATH} is all there is\n"
+        text = f"{status} {reason(status)}: GET {PATH} is all there is\n"
         self._write(status, _PLAIN, text.encode())
 
     def _write(self, status: int, content_type: str, body: bytes) -> None:
@@ -177,11 +160,7 @@ class _Request:
         self._is_answered = True
         self._cancel()
         allow = "Allow: GET\r\n" if status == 405 else ""
-        head = (
-            f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {content_type}\r\n"
-            f"Content-Length: {len(body)}\r\n{allow}Connection: close\r\n\r\n"
-        )
-        self._transport.write(head.encode() + body)
+        self._transport.write(encode_response(status, content_type, body, allow))
         self._transport.close()
         self._timer = self._listener.runtime.call_later(ANSWER_S_MAX, self._transport.abort)
 

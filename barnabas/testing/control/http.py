@@ -20,6 +20,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from barnabas.wire.http import Head, HttpError, RequestParser, encode_response
+
 log = logging.getLogger("barnabas.testing")
 
 HEAD_BYTES_MAX: Final = 64 * 1024
@@ -31,28 +33,6 @@ IDLE_SECONDS_MAX: Final = 10.0  # without a byte of a request
 REQUEST_SECONDS_MAX: Final = 60.0  # to send a request, and to read its answer
 THREADS_MAX: Final = 64  # requests that may wait at a time
 JSON: Final = "application/json"
-_REASONS: Final = {
-    200: "OK",
-    201: "Created",
-    204: "No Content",
-    400: "Bad Request",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    408: "Request Timeout",
-    409: "Conflict",
-    413: "Content Too Large",
-    500: "Internal Server Error",
-    503: "Service Unavailable",
-}
-
-
-class HttpError(Exception):
-    """An answer other than success: its status, and why, for whoever reads the test's output."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -99,11 +79,7 @@ class HttpServer:
         try:
             status, answer = await self._answer(incoming)
             body = b"" if status == 204 else msgspec.json.encode(answer, enc_hook=_encode)
-            head = (
-                f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {JSON}\r\n"
-                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            )
-            writer.write(head.encode() + body)
+            writer.write(encode_response(status, JSON, body))
         except (ConnectionError, asyncio.IncompleteReadError):
             log.debug("the client has gone")
         finally:
@@ -196,31 +172,31 @@ class _Incoming:
         self._server = server
         self._reader = reader
         self._writer = writer
-        self._body = bytearray()
+        self._parser = RequestParser(HEAD_BYTES_MAX, BODY_BYTES_MAX)
 
     async def read(self) -> Request:
         """HttpError, TimeoutError, ConnectionError, IncompleteReadError."""
-        try:
+        parser = self._parser
+        request: Request | None = None
+        is_whole = False
+        while not is_whole:
             async with asyncio.timeout(IDLE_SECONDS_MAX):
-                head = await self._reader.readuntil(b"\r\n\r\n")
-        except asyncio.LimitOverrunError:
-            raise HttpError(400, f"a head of more than {HEAD_BYTES_MAX} bytes") from None
-        request, length = _read_head(head)
-        self._server.check_host(request)
-        while len(self._body) < length:
-            async with asyncio.timeout(IDLE_SECONDS_MAX):
-                piece = await self._reader.read(min(PIECE_BYTES, length - len(self._body)))
+                piece = await self._reader.read(PIECE_BYTES)
             if not piece:
-                raise asyncio.IncompleteReadError(bytes(0), length)
-            self._server.hold(self, len(piece))
-            self._body += piece
-        body, self._body = bytes(self._body), bytearray()
+                raise asyncio.IncompleteReadError(b"", None)
+            is_whole = parser.feed(piece)
+            if request is None and parser.head is not None:
+                request = _request(parser.head)
+                self._server.check_host(request)
+            self._server.hold(self, len(parser.body) - self.body_bytes)
+        assert request is not None
+        body, parser.body = bytes(parser.body), bytearray()
         return msgspec.structs.replace(request, body=body)
 
     def drop(self) -> None:
         """Others need the room."""
         self.body_bytes = 0
-        self._body = bytearray()
+        self._parser.body = bytearray()
         self._writer.transport.abort()
 
 
@@ -254,29 +230,16 @@ def _host_of(header: str) -> str:
     return (name if name and port.isdigit() else header).rstrip(".").lower()
 
 
-def _read_head(head: bytes) -> tuple[Request, int]:
-    """A request without its body, and the length of that."""
-    try:
-        first, *lines = head.decode("latin-1").split("\r\n")
-        method, target, version = first.split(" ")
-        headers = {
-            name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)
-        }
-        length = int(headers.get("content-length") or 0)
-    except ValueError:
-        raise HttpError(400, "this is not HTTP/1.1") from None
-    if not version.startswith("HTTP/1.") or "transfer-encoding" in headers:
-        raise HttpError(400, "HTTP/1.1 with a Content-Length is understood")
-    if not 0 <= length <= BODY_BYTES_MAX:
-        raise HttpError(413, f"a body of at most {BODY_BYTES_MAX} bytes is taken")
-    if "origin" in headers:
+def _request(head: Head) -> Request:
+    """A request without its body. HttpError."""
+    if "origin" in head.headers:
         raise HttpError(403, "a browser's page does not control the broker")
     try:
-        url = urlsplit(target)
+        url = urlsplit(head.target)
     except ValueError:
-        raise HttpError(400, f"{target!r} is no address") from None
+        raise HttpError(400, f"{head.target!r} is no address") from None
     path = tuple(unquote(part) for part in url.path.strip("/").split("/") if part)
-    return Request(method, path, dict(parse_qsl(url.query)), b"", headers.get("host", "")), length
+    return Request(head.method, path, dict(parse_qsl(url.query)), b"", head.headers.get("host", ""))
 
 
 def _encode(value: Any) -> Any:

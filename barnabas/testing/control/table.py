@@ -9,8 +9,9 @@ import msgspec
 
 from barnabas.controller.config.validators import ConfigError
 from barnabas.testing.contents import NoLeader
-from barnabas.testing.control.http import HttpError, Request
+from barnabas.testing.control.http import Request
 from barnabas.testing.operations import RequestFailed
+from barnabas.wire.http import HttpError
 
 H = TypeVar("H", bound=Callable[..., Any])
 

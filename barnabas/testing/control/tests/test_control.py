@@ -224,7 +224,7 @@ def test_nodes(http: Http) -> None:
         (b"GET /status HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
         (b"POST /topics HTTP/1.1\r\nContent-Length: 99999999999\r\n\r\n", 413),
         (b"POST /topics HTTP/1.1\r\nContent-Length: 1\r\n\r\n{", 400),
-        (b"GET /status HTTP/1.1\r\nX: " + b"y" * 200_000 + b"\r\n\r\n", 400),
+        (b"GET /status HTTP/1.1\r\nX: " + b"y" * 200_000 + b"\r\n\r\n", 431),
         (b"GET /rules/%ff%00 HTTP/1.1\r\n\r\n", 404),
         (b"GET http://[ HTTP/1.1\r\n\r\n", 400),
         (b"POST /reset HTTP/1.1\r\nOrigin: http://example.com\r\n\r\n", 403),

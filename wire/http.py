@@ -1,0 +1,102 @@
+"""HTTP/1.1 without I/O: one request of a connection, in whatever pieces it arrives, and one response.
+
+That is all that scrapers of metrics and clients of the test broker's controls need: no connection is kept for a second
+request, and a body has a Content-Length. What a peer sends is bounded, and nothing is allocated for a length that it claims.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+_END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
+_END_BYTES_MAX: Final = 4
+
+
+class HttpError(Exception):
+    """A request that is answered by an error: its status, and the reason for a person to read."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The head of a request."""
+
+    method: str
+    target: str
+    headers: dict[str, str]  # names in lower case; of those that are repeated the last
+
+
+class RequestParser:
+    """One request. `head` is there as soon as it has arrived, `body` is whole once `feed` has returned true."""
+
+    def __init__(self, head_bytes_max: int, body_bytes_max: int | None = None) -> None:
+        """`body_bytes_max`: None where a request has no body; whatever follows its head is ignored."""
+        self.head: Head | None = None
+        self.body = bytearray()
+        self._head_bytes_max = head_bytes_max
+        self._body_bytes_max = body_bytes_max
+        self._body_bytes = 0
+        self._received = bytearray()  # of the head
+
+    def feed(self, data: bytes) -> bool:
+        """Take what has been received. Whether the request is whole. HttpError."""
+        if self.head is None:
+            searched = max(0, len(self._received) + 1 - _END_BYTES_MAX)
+            self._received += data
+            end = _END_OF_HEAD.search(self._received, searched)
+            if (end.start() if end else len(self._received)) > self._head_bytes_max:
+                raise HttpError(431, f"a head of more than {self._head_bytes_max} bytes")
+            if end is None:
+                return False
+            self.head = parse_head(self._received[: end.start()])
+            self._body_bytes = self._content_length(self.head)
+            data = bytes(self._received[end.end() :])
+            self._received.clear()
+        self.body += data[: self._body_bytes - len(self.body)]
+        return len(self.body) == self._body_bytes
+
+    def _content_length(self, head: Head) -> int:
+        if self._body_bytes_max is None:
+            return 0
+        if "transfer-encoding" in head.headers:
+            raise HttpError(400, "HTTP/1.1 with a Content-Length is understood")
+        text = head.headers.get("content-length") or "0"
+        if not (text.isascii() and text.isdigit()):
+            raise HttpError(400, "this is not HTTP/1.1")
+        if len(text) > 18 or int(text) > self._body_bytes_max:
+            raise HttpError(413, f"a body of at most {self._body_bytes_max} bytes is taken")
+        return int(text)
+
+
+def parse_head(data: bytes | bytearray) -> Head:
+    """The head of a request, without the empty line behind it. HttpError."""
+    first, *lines = data.replace(b"\r\n", b"\n").decode("latin-1").split("\n")
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        raise HttpError(400, "this is not HTTP/1.1")
+    fields = (line.partition(":") for line in lines)
+    return Head(parts[0], parts[1], {name.strip().lower(): value.strip() for name, _, value in fields})
+
+
+def encode_response(status: int, content_type: str, body: bytes, headers: str = "") -> bytes:
+    """A response behind which the connection is closed. `headers` are lines that each end in CRLF."""
+    head = (
+        f"HTTP/1.1 {status} {reason(status)}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n{headers}Connection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + body
+
+
+def reason(status: int) -> str:
+    """The phrase for people, as "Not Found" for 404."""
+    return _NEWER_REASONS.get(status) or HTTPStatus(status).phrase
+
+
+# Python 3.13 has these phrases of RFC 9110 as well.
+_NEWER_REASONS: Final = {413: "Content Too Large"}
