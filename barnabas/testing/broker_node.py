@@ -14,7 +14,7 @@ from barnabas.broker.config.listeners import format_address
 from barnabas.broker.node import Node
 from barnabas.extensions import EXTENSIONS
 from barnabas.runtime.asyncio_runtime import bind_socket
-from barnabas.testing.memory_store import MemoryStore
+from barnabas.testing.memory_disk import MemoryDisk
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
@@ -55,7 +55,9 @@ class BrokerNode:
     ) -> None:
         self.node_id = node_id
         self.properties = dict(properties)
-        self.disk: MemoryStore | KillableDisk = MemoryStore() if directory is None else _new_disk()
+        self.disk: MemoryDisk | KillableDisk = (
+            MemoryDisk(power_failures=False) if directory is None else _new_disk()
+        )
         self.log_dir = _MEMORY_LOG_DIR if directory is None else str(directory)
         self.is_in_memory = directory is None
         self.port = port  # clients connect here; 0 until it is chosen at the first start
@@ -93,7 +95,7 @@ class BrokerNode:
         config = BrokerConfig.from_properties({**fixed, **self.properties}, EXTENSIONS)
         self.is_ready = False
         self.failure = None
-        if self._has_left_all and isinstance(self.disk, MemoryStore):
+        if self._has_left_all and isinstance(self.disk, MemoryDisk):
             self.disk = self.disk.copy()  # without the locks of the one that has ended
         self._has_left_all = False
         self.loop = loop
@@ -148,7 +150,7 @@ class BrokerNode:
         # what the dead node may still do as its connections end, nobody sees
         self.node.on_fatal = self.node.on_ready = _nobody_listens
         dead = self.disk
-        if isinstance(dead, MemoryStore):
+        if isinstance(dead, MemoryDisk):
             self.disk = dead.copy()
             self.runtime.end()
         else:
@@ -160,8 +162,8 @@ class BrokerNode:
     def wipe(self) -> None:
         """Its files are gone, while it does not run."""
         assert not self.is_running, "it runs"
-        if isinstance(self.disk, MemoryStore):
-            self.disk = MemoryStore()
+        if isinstance(self.disk, MemoryDisk):
+            self.disk = MemoryDisk(power_failures=False)
         elif self.disk.exists(self.log_dir):
             self.disk.remove_tree(self.log_dir)
 

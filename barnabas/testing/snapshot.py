@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from barnabas.testing.memory_store import MemoryStore
+from barnabas.testing.memory_disk import MemoryDisk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ _SKIPPED = frozenset({".lock"})
 class Snapshot:
     """Taken by `Broker.snapshot`; for `Broker.restore` and `Broker(snapshot=...)`, as often as one likes."""
 
-    def __init__(self, stores: Sequence[MemoryStore], log_dirs: Sequence[str]) -> None:
+    def __init__(self, stores: Sequence[MemoryDisk], log_dirs: Sequence[str]) -> None:
         self._stores = list(stores)
         self._log_dirs = list(log_dirs)
 
@@ -56,10 +56,10 @@ def take(nodes: Sequence[BrokerNode]) -> Snapshot:
     """On the loop: nothing changes meanwhile."""
     stores = []
     for node in nodes:
-        if isinstance(node.disk, MemoryStore):
+        if isinstance(node.disk, MemoryDisk):
             stores.append(node.disk.copy())
         else:
-            store = MemoryStore()
+            store = MemoryDisk(power_failures=False)
             _copy(node.disk, node.log_dir, store, node.log_dir)
             stores.append(store)
     return Snapshot(stores, [node.log_dir for node in nodes])

@@ -11,7 +11,7 @@ from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch

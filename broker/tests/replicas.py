@@ -17,8 +17,8 @@ from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.storage.log.log import Log
-from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.tests.crash_model import read_all
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import (
     BrokerEndpoint,

@@ -10,7 +10,7 @@ from barnabas.controller.link.genesis import install_genesis, read_genesis
 from barnabas.controller.link.messages import Voter
 from barnabas.controller.link.quorum_state import FORMED, QuorumState, write_quorum_state
 from barnabas.storage.manager.directory import decode_uuid
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
 METADATA = "/d/__cluster_metadata-0/barnabas"

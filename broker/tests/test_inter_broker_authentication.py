@@ -27,7 +27,7 @@ from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.reply import Reply
 from barnabas.controller.link.auth import INTER_BROKER_LISTENER, seals
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from barnabas.wire.messages.list_offsets import (

@@ -11,7 +11,7 @@ from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.storage.manager.directory import encode_uuid
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import BrokerRegistrationResponse

@@ -7,7 +7,7 @@ from functools import partial
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import VirtualWorld

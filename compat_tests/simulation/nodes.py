@@ -2,7 +2,7 @@
 
 What runs is the real node (broker/node.py), from its configuration down; its clock, network, threads and files are
 virtual. A process may end in the middle of a write; what a power failure leaves of its disk, the disk's own model
-decides (storage/memory_disk.py).
+decides (barnabas/testing/memory_disk.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from barnabas.broker.services import Services
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.extensions import EXTENSIONS
 from barnabas.storage.errors import LogDirectoryError
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
+from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
-from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.tests.crash_model import Batch, Model, check, check_duplicates
 from barnabas.storage.tests.crash_world import PRODUCERS, TOPICS, World
+from barnabas.testing.memory_disk import ProcessKilled
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch

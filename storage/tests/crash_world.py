@@ -10,9 +10,8 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.directory import RECOVERY_POINT_FILE
 from barnabas.storage.manager.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.tests.crash_model import Model, tree
+from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from compat_tests.virtual.runtime import VirtualRuntime
 
 DATA = "/var/data"

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.tests.crash_model import check_duplicates
 from barnabas.storage.tests.crash_steps import step
 from barnabas.storage.tests.crash_world import DATA, PRODUCERS, Deceived, World
 from barnabas.storage.tests.test_dump_log import dump
+from barnabas.testing.memory_disk import ProcessKilled
 
 STEPS_MAX = 45
 

@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from barnabas.storage.frame_log import FrameFormat, FrameLog, FrameLogDamaged, encode_frame, read_frames
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 
 HEADER = b"HEADER"
 PATH = "/d/log"

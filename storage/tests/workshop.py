@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, read_header
 

@@ -20,7 +20,7 @@ from barnabas.nats.jetstream.exactly_once import ExactlyOnce
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record
 from barnabas.wire.records import decode_records

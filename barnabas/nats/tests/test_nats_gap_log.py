@@ -21,7 +21,7 @@ from barnabas.nats.core.attendance import Attendance, Attended
 from barnabas.nats.core.gaps import CAUSE_CHARACTERS_MAX, GapLog, shown_time
 from barnabas.nats.core.presence import Presence
 from barnabas.nats.tests.client_world import ClientWorld, into, until
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -27,7 +27,7 @@ from barnabas.nats.kv.synced import SyncedOutgoing
 from barnabas.nats.reverse.partition import PartitionPublisher
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -24,7 +24,7 @@ from barnabas.nats.reverse.outgoing import SubjectOutgoing
 from barnabas.nats.reverse.partition import PartitionPublisher
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 

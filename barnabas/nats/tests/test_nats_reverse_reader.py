@@ -16,9 +16,8 @@ from barnabas.nats.reverse.reader import CommittedReader
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import MemoryFile
 from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.testing.memory_disk import MemoryDisk, MemoryFile
 from barnabas.wire import codecs
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec

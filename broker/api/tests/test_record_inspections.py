@@ -16,7 +16,7 @@ from barnabas.broker.tests.virtual_client import Client
 from barnabas.controller.metadata.image import PartitionState
 from barnabas.storage.log import validation
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.produce import (

@@ -23,7 +23,7 @@ from barnabas.broker.requests.context import Outcome, RawResponse, RequestContex
 from barnabas.broker.tests.leader import TOPIC_ID, Follower, Leader, batch
 from barnabas.broker.tests.reply import Reply, make_context
 from barnabas.storage.disk.disk import FileRegion
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages.fetch import (

@@ -11,7 +11,7 @@ from barnabas.broker.partitions.isr_replica import RemoteReplica
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.leader import TOPIC_ID, Leader
 from barnabas.broker.tests.reply import Reply
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.delete_records import (
     DeleteRecordsPartition,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.reply import Reply
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 
 FOLLOWERS = (2, 3)

@@ -11,7 +11,7 @@ from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, Par
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.directory import decode_uuid
 from barnabas.storage.manager.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime

@@ -18,7 +18,7 @@ from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.virtual_client import Client
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest

@@ -23,7 +23,7 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
 from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.metadata.unsupported_records import describe
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages import metadata_records as wire
 from barnabas.wire.messages.control_records import KRaftVersionRecord, SnapshotHeaderRecord, VotersRecord
 from barnabas.wire.record_batch import Record, build_batch

@@ -17,7 +17,7 @@ from barnabas.controller.metadata.local_journal import (
 )
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.storage.frame_log import encode_frame
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import VirtualWorld

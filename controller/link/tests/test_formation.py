@@ -22,8 +22,7 @@ from barnabas.controller.link.quorum_state import (
 from barnabas.controller.link.tests.forming_voters import DIRECTORY, Voters, give_metadata
 from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, directory_of
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
+from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 
 GROUPS = [[b"features", b"broker"], [b"topic"], [b"x" * 700_000, b"y" * 900_000]]
 

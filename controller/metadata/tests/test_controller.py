@@ -25,7 +25,7 @@ from barnabas.controller.operations.partitions import MorePartitions, create_par
 from barnabas.controller.operations.producer_ids import BLOCK_SIZE, allocate_block
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord
 from barnabas.wire.primitives import ZERO_UUID

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_journal import JOURNAL, SNAPSHOT
 from barnabas.controller.metadata.local_log import LocalMetadataLog
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
 DIRECTORY = "/metadata"

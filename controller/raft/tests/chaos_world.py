@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from barnabas.controller.raft import snapshots, transport
 from barnabas.controller.raft.library import LEADER
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
-from barnabas.storage.memory_file import ProcessKilled
+from barnabas.testing.memory_disk import ProcessKilled
 from compat_tests.virtual.world import Process
 
 STEP_S = 0.01

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from barnabas.controller.raft.messages import Message, decode_message
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import VirtualWorld

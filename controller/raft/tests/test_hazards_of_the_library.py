@@ -28,7 +28,7 @@ from barnabas.controller.raft.commands import Barrier, Group, encode_command
 from barnabas.controller.raft.messages import Append, Entry, encode_message
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
 from barnabas.controller.raft.tests.unguarded import Net
-from barnabas.storage.memory_file import ProcessKilled
+from barnabas.testing.memory_disk import ProcessKilled
 
 
 def engine_of(voter: Voter) -> Any:

@@ -13,8 +13,7 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.files import RaftFiles, Snapshot, decode_journal
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
 from barnabas.controller.raft.messages import Entry
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
+from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 
 State = tuple[int, int | None, list[LibraryEntry]]
 DIRECTORY = "/meta"

@@ -14,7 +14,7 @@ from barnabas.controller.raft import library, snapshots, transport
 from barnabas.controller.raft.messages import Chunk
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld, kind_of
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
 

@@ -14,7 +14,7 @@ from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.topics import NewTopic, create_topics
 from barnabas.controller.sessions.broker_sessions import RETRY_S, BrokerSessions
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import (

@@ -7,7 +7,7 @@ from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.sessions.leader_balancer import LeaderUpkeep
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord, TopicRecord
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -15,8 +15,7 @@ from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
+from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records, read_header

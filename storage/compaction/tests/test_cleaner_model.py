@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from barnabas.storage.compaction.tests.test_cleaner import House, batches
 from barnabas.storage.log.log import Log
-from barnabas.storage.memory_file import ProcessKilled
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
+from barnabas.testing.memory_disk import ProcessKilled
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, iterate_records, read_header
 

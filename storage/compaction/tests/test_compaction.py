@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from barnabas.storage.compaction.cleaning import Cleaning, Source, clean, group_sources
 from barnabas.storage.compaction.tests import compaction_model as model
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import CorruptBatch, Record, build_batch, iterate_headers, read_header
 

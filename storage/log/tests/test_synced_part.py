@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from barnabas.storage.disk.disk import File
 from barnabas.storage.log.log import Log
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import MemoryFile
+from barnabas.testing.memory_disk import MemoryDisk, MemoryFile
 from barnabas.wire.record_batch import HEADER_SIZE
 
 SETTINGS = {"index_interval_bytes": 500}

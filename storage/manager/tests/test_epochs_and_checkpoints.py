@@ -15,7 +15,7 @@ from barnabas.storage.disk.checkpoint_file import (
     read_offsets,
     write_offsets,
 )
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 
 
 def test_the_file_is_kafkas(workshop: Any) -> None:

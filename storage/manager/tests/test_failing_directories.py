@@ -19,7 +19,7 @@ from barnabas.storage.manager.directory import (
     REPLICATION_OFFSET_FILE,
 )
 from barnabas.storage.manager.manager import LogManager, LogManagerSettings
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -12,8 +12,7 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
-from barnabas.storage.memory_disk import MemoryDisk
-from barnabas.storage.memory_file import ProcessKilled
+from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from barnabas.wire.errors import ErrorCode
 from compat_tests.virtual.runtime import VirtualRuntime
 

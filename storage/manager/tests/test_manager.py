@@ -15,7 +15,7 @@ from barnabas.storage.errors import LogDirectoryError, StorageError
 from barnabas.storage.log.log_config import LONG_MAX, LogConfig
 from barnabas.storage.manager.directory import decode_uuid, encode_uuid
 from barnabas.storage.manager.manager import LogManager, LogManagerSettings, parse_directory_name
-from barnabas.storage.memory_disk import MemoryDisk
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from compat_tests.virtual.runtime import VirtualRuntime
 

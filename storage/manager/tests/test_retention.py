@@ -16,8 +16,8 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.directory import LOG_START_OFFSET_FILE
 from barnabas.storage.manager.manager import LogManager, LogManagerSettings
 from barnabas.storage.manager.retention import SEGMENTS_PER_STEP, RetentionPass, enforce_retention
-from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.wall_clock import WallClock
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
 HOUR = 3_600_000
@@ -120,8 +120,8 @@ def test_a_timestamp_in_the_future_keeps_its_segment(workshop: Any) -> None:
 def test_records_without_a_timestamp_count_with_the_files_time(workshop: Any) -> None:
     log = workshop.log(retention_ms=HOUR)
     fill(workshop, log, -1, -1, 0)
-    workshop.disk.modification_times[log.segments[0].path] = workshop.runtime.time_ms() - 2 * HOUR
-    workshop.disk.modification_times[log.segments[1].path] = workshop.runtime.time_ms() - HOUR
+    workshop.disk.set_modified_ms(log.segments[0].path, workshop.runtime.time_ms() - 2 * HOUR)
+    workshop.disk.set_modified_ms(log.segments[1].path, workshop.runtime.time_ms() - HOUR)
     look(workshop, log)
     assert bases(log) == [1, 2]
 

@@ -8,8 +8,8 @@ import pytest
 
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager, LogManagerSettings
-from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.wall_clock import TOLERANCE_MS, WallClock
+from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
 DAY_MS = 86_400_000

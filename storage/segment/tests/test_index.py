@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.storage.memory_disk import MemoryDisk
 from barnabas.storage.segment.index import OFFSET_ENTRY, TAIL_BYTES_MAX, TIME_ENTRY, SparseIndex
+from barnabas.testing.memory_disk import MemoryDisk
 
 _STEM = "/logs/t-0/00000000000000000000"
 _IN_MEMORY = TAIL_BYTES_MAX // TIME_ENTRY.size
