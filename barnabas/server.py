@@ -15,7 +15,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,16 +73,20 @@ def _run(config: BrokerConfig) -> int:
     loop = os.environ.get("BARNABAS_LOOP") or config.barnabas_event_loop
     runtime = AsyncioRuntime(prefer_uvloop=loop != "asyncio")
     try:
-        node = Node(config, runtime, extensions=EXTENSIONS)
         failures: list[str] = []
 
         def fatal(reason: str) -> None:
             failures.append(reason)
             runtime.stop()
 
-        node.on_fatal = fatal
-        # From within the loop: a signal that comes before it runs would be lost.
-        node.on_ready = partial(_ready, node, config, runtime)
+        # `on_ready` comes from within the loop: a signal that comes before it runs would be lost.
+        node = Node(
+            config,
+            runtime,
+            extensions=EXTENSIONS,
+            on_ready=lambda: _ready(node, config, runtime),
+            on_fatal=fatal,
+        )
         _start(node, config)
         for number in (signal.SIGTERM, signal.SIGINT):
             runtime.on_signal(number, _Stop(node, runtime))

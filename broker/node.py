@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from barnabas.broker.cluster.controller_channel import ToController
+from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory
 from barnabas.broker.cluster.metadata_failure import why_it_ends
-from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, ask_controller_for_block
+from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import have_topic_created
-from barnabas.broker.config.listeners import format_address
+from barnabas.broker.config.listeners import Endpoint, format_address
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.extension import ExtensionHost, Extensions
 from barnabas.broker.fetch.purgatory import FetchPurgatory
@@ -26,14 +28,18 @@ from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.network.connection import Connection, Connections
 from barnabas.broker.partitions.log_directories import Directories, log_manager_settings
 from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
-from barnabas.broker.services import Endpoint, Services
+from barnabas.broker.requests.large_requests import LargeRequests
+from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.metadata.single_node import start_alone
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
+from barnabas.runtime.slices import StepQueue
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk.disk import Disk, RealDisk
 from barnabas.storage.errors import is_passing
@@ -43,14 +49,17 @@ from barnabas.storage.manager.manager import LogManager
 if TYPE_CHECKING:
     from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
-    from barnabas.broker.cluster.quorum_member import ClusterMember
+    from barnabas.broker.cluster.quorum_member import QuorumMember
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import ListenerConfig
     from barnabas.broker.extension import Extension
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
     from barnabas.broker.metrics.http import MetricsListener
+    from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
+    from barnabas.broker.requests.context import Reply
+    from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
     from barnabas.runtime.interface import Runtime, Server
@@ -60,6 +69,10 @@ log = logging.getLogger("barnabas.node")
 QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
 LEAVE_S = 30.0  # the others may take so long to take over what this broker leads
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
+
+
+def _ignore(*_: object) -> None:
+    """No callback is wanted."""
 
 
 class Node:
@@ -72,7 +85,15 @@ class Node:
         runtime: Runtime,
         disk: Disk | None = None,
         extensions: Sequence[Extension] = (),
+        *,
+        on_ready: Callable[[], object] = _ignore,
+        on_fatal: Callable[[str], object] = _ignore,
+        make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher,
+        secret: bytes | None = None,
+        election_delay_s: float | None = None,
     ) -> None:
+        """`on_ready()`: it serves. `on_fatal(why)`: it can't go on and must be stopped. `secret`: that the nodes of the cluster
+        share, where no file has it. `election_delay_s`: before this voter stands for the first time; None for a random one."""
         self._disk = disk if disk is not None else RealDisk()
         self._config = config
         self._runtime = runtime
@@ -93,14 +114,14 @@ class Node:
         self.endpoints: list[
             Endpoint
         ] = []  # where each listener listens, which may not be what it advertises
-        self.on_fatal: Callable[[str], object] = lambda _: None  # this broker can't go on and must be stopped
-        self.on_ready: Callable[[], object] = lambda: None  # it serves
-        self.make_dispatcher: Callable[[Services], Dispatcher] = Dispatcher  # a test's stands between
-        self.controller_secret: bytes | None = None  # from its file; a test's cluster is given one
-        self.first_question_s: float | None = None  # of a test's cluster, whose nodes start together
+        self._on_ready = on_ready
+        self._on_fatal = on_fatal
+        self._make_dispatcher = make_dispatcher
+        self._secret = secret
+        self._election_delay_s = election_delay_s
         self.services: Services
         self._metadata: tuple[MetadataLog, Controller] | None = None  # once started
-        self._member: ClusterMember | None = None
+        self._member: QuorumMember | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._extensions = Extensions(extensions)
@@ -122,8 +143,8 @@ class Node:
             from barnabas.broker.cluster.controller_secret import check_secret, read_secret
 
             path = self._config.barnabas_controller_secret_file
-            self.controller_secret = read_secret(path) or self.controller_secret
-            check_secret(self._config, self.controller_secret)
+            self._secret = read_secret(path) or self._secret
+            check_secret(self._config, self._secret)
         self._log_manager.open()
         try:
             self._listen_for_metrics()
@@ -154,18 +175,18 @@ class Node:
             controller.serve()
         self._metadata = metadata_log, controller
         self._kafka_metadata.warn_of_carried(controller.image)
+        if config.controller_listeners:
+            self._member = self._make_member()
+            self._member.start_alone()
         self._compose(controller)
         if config.is_broker:
             self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
             self._open_partitions()
             self._listen()
-        if config.controller_listeners:
-            from barnabas.broker.cluster.quorum_member import ClusterMember
-
-            self._member = ClusterMember(self._disk, config, runtime, self._log_manager, self._kafka_metadata)
-            self._member.secret = self.controller_secret
-            self._member.serve_alone(self.services, metadata_log)
-        runtime.call_soon(lambda: self.on_ready())
+        if self._member is not None:
+            self._member.serve_alone(metadata_log)
+            self._attach(self._member)
+        runtime.call_soon(self._on_ready)
 
     def _refuse_voters_directory(self) -> None:
         """MetadataError where a quorum's metadata lies: what this node wrote before it was one of several is old."""
@@ -179,16 +200,22 @@ class Node:
     # -- in a cluster
 
     def _start_member(self) -> None:
-        from barnabas.broker.cluster.quorum_member import ClusterMember
+        self._member = self._make_member()
+        self._member.start(self._metadata_found)
 
-        member = ClusterMember(
-            self._disk, self._config, self._runtime, self._log_manager, self._kafka_metadata
+    def _make_member(self) -> QuorumMember:
+        from barnabas.broker.cluster.quorum_member import QuorumMember
+
+        return QuorumMember(
+            self._disk,
+            self._config,
+            self._runtime,
+            self._log_manager,
+            self._kafka_metadata,
+            secret=self._secret,
+            election_delay_s=self._election_delay_s,
+            on_fatal=self._on_fatal,
         )
-        self._member = member
-        member.secret = self.controller_secret
-        member.first_question_s = self.first_question_s
-        member.on_fatal = lambda why: self.on_fatal(why)
-        member.start(self._metadata_found)
 
     def _metadata_found(self, metadata_log: MetadataLog) -> None:
         """The quorum stands, or can be followed."""
@@ -201,13 +228,13 @@ class Node:
         try:
             controller.open()
         except (MetadataError, OSError) as error:
-            self.on_fatal(str(error))
+            self._on_fatal(str(error))
             return
         controller.serve()
         self._compose(controller)
-        member.attach(self.services)
+        self._attach(member)
         if not self._config.is_broker:
-            member.when_active_known(lambda: self.on_ready())
+            member.when_active_known(self._on_ready)
             return
         if any(listener.port == 0 for listener in self._config.listeners):
             if not self._listen_or_end():  # to know the port, which the registration tells
@@ -215,14 +242,21 @@ class Node:
         else:
             for listener in self._config.listeners:
                 self._advertise(listener, listener.port)
-        lifecycle = BrokerLifecycle(
-            self.services, previous_broker_epoch=self._log_manager.previous_broker_epoch
+        lifecycle = self._lifecycle = BrokerLifecycle(
+            self._runtime,
+            self._config,
+            controller,
+            self.services.to_controller,
+            self._log_manager,
+            self.cluster_id,
+            self.services.endpoints.values(),
+            previous_broker_epoch=self._log_manager.previous_broker_epoch,
+            when_roles_taken=self.services.partitions.when_roles_taken,
+            open_partitions=self._caught_up,
+            on_serving=self._serving,
+            has_quorum_ended=member.has_quorum_ended,
+            on_fatal=self._on_fatal,
         )
-        lifecycle.on_caught_up = self._caught_up
-        lifecycle.on_serving = self._serving
-        lifecycle.has_quorum_ended = member.has_quorum_ended
-        lifecycle.on_fatal = lambda why: self.on_fatal(why)
-        self._lifecycle = lifecycle
         self.services.partitions.has_session = lifecycle.has_session
         self._directories.on_failed = lifecycle.heartbeat_now
         self.services.partitions.replication.on_refused = lifecycle.hand_over
@@ -238,7 +272,7 @@ class Node:
     def _serving(self) -> None:
         if not self._is_ready:
             self._is_ready = True
-            self.services.partitions.when_settled(lambda: self.on_ready())
+            self.services.partitions.when_settled(self._on_ready)
 
     def _listen_or_end(self) -> bool:
         """False: this node can't serve, and ends."""
@@ -247,7 +281,7 @@ class Node:
             return True
         except OSError as error:
             addresses = ", ".join(format_address(each.host, each.port) for each in self._config.listeners)
-            self.on_fatal(
+            self._on_fatal(
                 f"cannot listen on {addresses}: {error.strerror or error}; free it or choose another in `listeners`"
             )
             return False
@@ -256,16 +290,24 @@ class Node:
 
     def _compose(self, controller: Controller) -> None:
         """Put the parts together. Nothing is opened yet."""
-        config, runtime = self._config, self._runtime
+        config, runtime, member = self._config, self._runtime, self._member
         partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties, runtime)
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
+        channel = ToController(
+            runtime,
+            controller,
+            config.node_id,
+            None if member is None else member.links,
+            self._new_context,
+            partitions.when_settled,
+        )
         groups = GroupCoordinator(
             CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime),
             config,
             runtime,
             controller,
             self._log_manager.wall_clock,
-            lambda topic, done: have_topic_created(self.services.to_controller, topic, done),
+            partial(have_topic_created, channel),
         )
         self.services = Services(
             runtime=runtime,
@@ -276,30 +318,70 @@ class Node:
             purgatory=FetchPurgatory(runtime),
             fetch_sessions=FetchSessionCache(runtime, config.max_incremental_fetch_session_cache_slots),
             groups=groups,
-            producer_ids=ProducerIdAllocator(lambda done: ask_controller_for_block(self.services, done)),
+            producer_ids=ProducerIdAllocator(
+                lambda done: request_block(channel, config.node_id, controller.image, done)
+            ),
+            to_controller=channel,
+            large_requests=LargeRequests(runtime),
+            inspections=StepQueue(runtime),
+            medium_inspections=StepQueue(runtime),
+            lookups=StepQueue(runtime, LOOKUPS_AT_ONCE),
+            replica_warnings=RepeatedWarnings(runtime, logging.getLogger("barnabas.replication")),
             cluster_id=self.cluster_id,
             node_id=config.node_id,
+            leader_quota=self._leader_quota(controller),
+            inter_broker_authentication=self._make_authentication(controller),
+            quorum=None if member is None else member.quorum,
+            broker_sessions=None if member is None else member.make_sessions(controller),
         )
         controller.add_config_listener(self._configs_changed)
         self._partitions = partitions
-        self.services.inter_broker_authentication = self._make_authentication(controller)
         replication = partitions.replication
         replication.image = lambda: controller.image
         replication.may_take_over = self._extensions.may_take_over
-        replication.changes.send = self.services.to_controller.send
+        replication.changes.send = channel.send
         replication.changes.broker_epoch = lambda: self._log_manager.broker_epoch
-        if config.is_broker and (config.controller_listeners or not config.quorum.is_alone):
+        if self._may_have_followers:
             self._fetch_from_leaders(partitions, controller)
         self._directories = Directories(
             self._log_manager,
             partitions,
             controller,
-            self.services.to_controller,
+            channel,
             runtime,
             config,
-            lambda why: self.on_fatal(why),
+            self._on_fatal,
         )
-        self._connections = Connections(runtime, self.make_dispatcher(self.services), config)
+        self._connections = Connections(runtime, self._make_dispatcher(self.services), config)
+
+    @property
+    def _may_have_followers(self) -> bool:
+        return self._config.is_broker and (
+            bool(self._config.controller_listeners) or not self._config.quorum.is_alone
+        )
+
+    def _leader_quota(self, controller: Controller) -> ReplicationQuota | None:
+        if not self._may_have_followers:
+            return None
+        from barnabas.broker.partitions.replication_quota import LEADER, make_quota
+
+        return make_quota(self._runtime, self._config, LEADER, lambda: controller.image)
+
+    def _new_context(
+        self,
+        reply: Reply,
+        api_key: int,
+        api_version: int,
+        client_id: str | None,
+        listener: str,
+        client_host: str,
+    ) -> HandlerContext:
+        return RequestContext(self.services, reply, api_key, api_version, 0, client_id, listener, client_host)
+
+    def _attach(self, member: QuorumMember) -> None:
+        services = self.services
+        requests = ControllerRequests(services.controller, services.large_requests, self._new_context)
+        member.attach(services.controller, services.to_controller, requests)
 
     def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
         if not self._config.controller_listeners and self._config.quorum.is_alone:
@@ -307,7 +389,7 @@ class Node:
         from barnabas.broker.cluster.controller_secret import inter_broker_secret
         from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
 
-        secret = inter_broker_secret(self._config, self.controller_secret)
+        secret = inter_broker_secret(self._config, self._secret)
         if secret is None:
             return None
         return InterBrokerAuthentication(
@@ -322,7 +404,7 @@ class Node:
 
     def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
         from barnabas.broker.cluster.peer_client import inter_broker_address
-        from barnabas.broker.partitions.replication_quota import FOLLOWER, LEADER, make_quota
+        from barnabas.broker.partitions.replication_quota import FOLLOWER, make_quota
         from barnabas.broker.replica_fetcher.fetcher import FetcherSettings
         from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
 
@@ -345,7 +427,6 @@ class Node:
             self._log_manager,
             lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
         )
-        self.services.leader_quota = make_quota(self._runtime, config, LEADER, lambda: controller.image)
         partitions.on_following = fetchers.on_following
         partitions.on_not_following = fetchers.on_not_following
         controller.add_broker_listener(lambda _image, broker_ids: fetchers.brokers_changed(broker_ids))
@@ -372,7 +453,7 @@ class Node:
     def _metadata_failed(self, error: OSError) -> None:
         """As Kafka, a broker does not live on without its metadata; for room it waits."""
         if not is_passing(error):
-            self.on_fatal(why_it_ends(error, self._kafka_metadata.journal_directory))
+            self._on_fatal(why_it_ends(error, self._kafka_metadata.journal_directory))
 
     def _configs_changed(self, image: MetadataImage, resources: set[tuple[int, str]]) -> None:
         """Dynamic broker configs: the cluster's, then this node's own."""

@@ -31,7 +31,7 @@ log = logging.getLogger("barnabas.testing")
 
 HOST = "127.0.0.1"
 PORT_TRIES = 20
-QUESTION_SPACING_S = 0.006  # a cluster's nodes start together, and ask for support one after the other
+ELECTION_SPACING_S = 0.006  # a cluster's nodes start together, and ask for support one after the other
 _OF_LISTENING = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES)
 _MEMORY_LOG_DIR = "/barnabas"
 
@@ -68,6 +68,7 @@ class BrokerNode:
         self.node: Node
         self.loop: asyncio.AbstractEventLoop
         self.runtime: NodeRuntime
+        self._current: NodeRuntime | None = None  # of the run that is heard
         self._secret = secret
         self._new_runtime = new_runtime
         self._make_dispatcher = make_dispatcher
@@ -103,12 +104,18 @@ class BrokerNode:
         for sock in self._reserved:
             self.runtime.reserve(sock)
         self._reserved.clear()
-        self.node = Node(config, self.runtime, self.disk, EXTENSIONS)
-        self.node.make_dispatcher = self._make_dispatcher
-        self.node.controller_secret = self._secret
-        self.node.first_question_s = QUESTION_SPACING_S * self.node_id
-        self.node.on_fatal = self._failed
-        self.node.on_ready = self._ready
+        runtime = self._current = self.runtime
+        self.node = Node(
+            config,
+            runtime,
+            self.disk,
+            EXTENSIONS,
+            on_ready=lambda: self._ready(runtime),
+            on_fatal=lambda why: self._failed(runtime, why),
+            make_dispatcher=self._make_dispatcher,
+            secret=self._secret,
+            election_delay_s=ELECTION_SPACING_S * self.node_id,
+        )
         try:
             self.node.start()
         except BaseException as error:
@@ -147,8 +154,7 @@ class BrokerNode:
         if not self.is_running:
             return
         self.is_running = self.is_ready = False
-        # what the dead node may still do as its connections end, nobody sees
-        self.node.on_fatal = self.node.on_ready = _nobody_listens
+        self._current = None  # what the dead node still does as its connections end has no effect
         dead = self.disk
         if isinstance(dead, MemoryDisk):
             self.disk = dead.copy()
@@ -173,12 +179,16 @@ class BrokerNode:
             sock.close()
         self._reserved.clear()
 
-    def _ready(self) -> None:
+    def _ready(self, runtime: NodeRuntime) -> None:
+        if runtime is not self._current:
+            return
         self.is_ready = True
         self.port = self.node.endpoints[0].port if self.node.endpoints else self.port
         self._on_change()
 
-    def _failed(self, why: str) -> None:
+    def _failed(self, runtime: NodeRuntime, why: str) -> None:
+        if runtime is not self._current:
+            return
         log.error("node %d can't go on: %s", self.node_id, why)
         self.failure = why
         self._on_change()
@@ -188,10 +198,6 @@ def _new_disk() -> KillableDisk:
     from barnabas.testing.killable_disk import KillableDisk  # late: most have their files in memory
 
     return KillableDisk()
-
-
-def _nobody_listens(*_: object) -> None:
-    """To a node that is dead."""
 
 
 def _bound(port: int) -> socket.socket:

@@ -1,18 +1,28 @@
-"""A broker's life in a cluster (KIP-631): it registers, catches up with the metadata, asks to be unfenced, and goes on
-telling that it lives; before it goes, it asks others to take over what it leads.
+"""A broker's life in a cluster (KIP-631): registration, heartbeats, controlled shutdown.
 
-STARTING -> registered -> caught up (its partitions are open) -> unfenced: it serves -> leaving -> gone.
+                  registered              opened            unfenced
+    REGISTERING ------------> CATCHING_UP ------> FENCED <----------> SERVING
+                                                   |  ^    fenced       |
+                                registration lost  v  | registered      | registration lost
+                                              REGISTERING_AGAIN <-------+
 
-The state of things is the controller's: whatever it answers to a heartbeat counts. A broker that was taken for dead goes
-on with the same registration and is unfenced again; one whose registration is gone registers anew.
+    FENCED, SERVING -- leave --> LEAVING -- shut down --> GONE
+    LEAVING <-- registered / registration lost --> LEAVING_UNREGISTERED
+
+`next_state` is the table; a pair that it does not list is an error. `BrokerLifecycle` sends the requests and sets the timers.
+
+The controller decides: its answer to a heartbeat says whether the broker is fenced, and whether one that leaves may go. A
+broker that was fenced for its silence keeps its registration and is unfenced again; one whose registration is gone registers
+anew, with its partitions open.
 
 A broker has a session for broker.session.timeout.ms after it has sent a heartbeat that is answered with "not fenced". The
-controller counts from when it receives one, so the session ends here before another broker is elected for this one's
-silence. Until the next answer this broker does not tell how things stand (`has_session`), as they may have gone on elsewhere.
+controller counts from when it receives one, so the session ends here before the controller elects another leader. Without a
+session this broker does not answer for what it leads (`has_session`), as another broker may lead by now.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,21 +33,25 @@ from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from barnabas.broker.services import Services
+    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.config.listeners import Endpoint
+    from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
-    from barnabas.runtime.interface import Timer
+    from barnabas.runtime.interface import Runtime, Timer
+    from barnabas.storage.manager.manager import LogManager
 
 log = logging.getLogger("barnabas.lifecycle")
 
 RETRY_S: Final = 0.1
 HAND_OVER_S: Final = 10.0  # not more often
-LEAVING_RETRY_S: Final = 0.02  # the others hear of it within milliseconds
+LEAVING_RETRY_S: Final = 0.02  # other brokers take over within milliseconds
 LEAVING_TIMEOUT_S: Final = 1.5  # for the answer to a heartbeat of a broker that leaves
-LEAVING_LOOK_S: Final = 0.1  # how often one that leaves looks whether there can be a controller
-LEAVING_LOOKS: Final = 3  # at which there could be none, in a row
-LEAVING_UNANSWERED_MAX: Final = 2  # in a row: there is nobody left to hand anything over
+LEAVING_CHECK_S: Final = 0.1  # between two checks of a broker that leaves whether there can be a controller
+LEAVING_CHECKS: Final = 3  # in a row that find no majority of voters
+LEAVING_UNANSWERED_MAX: Final = 2  # heartbeats in a row: no controller is left
 SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 BROKER_REGISTRATION: Final = 62
 BROKER_HEARTBEAT: Final = 63
@@ -46,56 +60,168 @@ _FATAL: Final = {
     ErrorCode.UNSUPPORTED_VERSION: "it does not support a feature that the cluster runs with; use a newer release",
     ErrorCode.INVALID_REGISTRATION: "its log directories are those of another broker (directory.id in meta.properties)",
 }
+_NEVER: Final = float("-inf")
+
+
+class State(enum.Enum):
+    """Where a broker is in its life."""
+
+    REGISTERING = enum.auto()
+    CATCHING_UP = enum.auto()  # registered; its partitions open once its metadata holds the registration
+    FENCED = enum.auto()  # its partitions are open and clients can connect
+    SERVING = enum.auto()
+    REGISTERING_AGAIN = enum.auto()  # with open partitions
+    LEAVING = enum.auto()  # controlled shutdown
+    LEAVING_UNREGISTERED = enum.auto()
+    GONE = enum.auto()
+
+
+class Event(enum.Enum):
+    """What changes the state."""
+
+    REGISTERED = enum.auto()
+    OPENED = enum.auto()  # the partitions
+    UNFENCED = enum.auto()  # a heartbeat's answer says so
+    FENCED = enum.auto()  # likewise
+    REGISTRATION_LOST = enum.auto()  # a heartbeat was answered with STALE_BROKER_EPOCH
+    LEAVE = enum.auto()  # a controlled shutdown is asked for
+    SHUT_DOWN = enum.auto()  # no more heartbeats
+
+
+_NEXT: Final = {
+    State.REGISTERING: {
+        Event.REGISTERED: State.CATCHING_UP,
+        Event.LEAVE: State.GONE,  # it leads nothing
+        Event.SHUT_DOWN: State.GONE,
+    },
+    State.CATCHING_UP: {
+        Event.OPENED: State.FENCED,
+        Event.LEAVE: State.GONE,
+        Event.SHUT_DOWN: State.GONE,
+    },
+    State.FENCED: {
+        Event.UNFENCED: State.SERVING,
+        Event.FENCED: State.FENCED,
+        Event.REGISTRATION_LOST: State.REGISTERING_AGAIN,
+        Event.LEAVE: State.LEAVING,
+        Event.SHUT_DOWN: State.GONE,
+    },
+    State.SERVING: {
+        Event.UNFENCED: State.SERVING,
+        Event.FENCED: State.FENCED,
+        Event.REGISTRATION_LOST: State.REGISTERING_AGAIN,
+        Event.LEAVE: State.LEAVING,
+        Event.SHUT_DOWN: State.GONE,
+    },
+    State.REGISTERING_AGAIN: {
+        Event.REGISTERED: State.FENCED,
+        Event.LEAVE: State.LEAVING_UNREGISTERED,
+        Event.SHUT_DOWN: State.GONE,
+    },
+    State.LEAVING: {
+        Event.UNFENCED: State.LEAVING,
+        Event.FENCED: State.LEAVING,
+        Event.REGISTRATION_LOST: State.LEAVING_UNREGISTERED,
+        Event.SHUT_DOWN: State.GONE,
+    },
+    State.LEAVING_UNREGISTERED: {
+        Event.REGISTERED: State.LEAVING,
+        Event.SHUT_DOWN: State.GONE,
+    },
+    State.GONE: {Event.LEAVE: State.GONE, Event.SHUT_DOWN: State.GONE},
+}
+_HEARTBEATING: Final = (State.FENCED, State.SERVING, State.LEAVING)
+_IS_LEAVING: Final = (State.LEAVING, State.LEAVING_UNREGISTERED)
+
+
+class UnexpectedEvent(Exception):
+    """The state does not list the event: a defect."""
+
+
+def next_state(state: State, event: Event) -> State:
+    found = _NEXT[state].get(event)
+    if found is None:
+        raise UnexpectedEvent(f"{event.name} of a broker that is {state.name}")
+    return found
+
+
+class _Heartbeat(enum.Enum):
+    """The exchange of heartbeats: at most one waits for its answer."""
+
+    DUE = enum.auto()  # now, or when the timer says so
+    SENT = enum.auto()
+    OUTDATED = enum.auto()  # sent; the next one follows its answer at once
 
 
 class BrokerLifecycle:
     """See the module. All calls on the loop's thread."""
 
-    def __init__(self, services: Services, *, previous_broker_epoch: int) -> None:
-        """`previous_broker_epoch`: of the registration that this node's last stop ended cleanly; -1 for none."""
-        self._services = services
-        self._runtime = services.runtime
-        self._incarnation_id = services.runtime.random_bytes(16)
-        self._previous_epoch = previous_broker_epoch
-        self._interval_s = services.config.broker_heartbeat_interval_ms / 1000
-        self._session_ends_at = float("-inf")  # on the monotonic clock
-        self._asked_at = 0.0  # when the heartbeat that has no answer yet was sent
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        controller: Controller,
+        channel: ToController,
+        log_manager: LogManager,
+        cluster_id: str,
+        endpoints: Iterable[Endpoint],
+        *,
+        previous_broker_epoch: int,
+        when_roles_taken: Callable[[Callable[[], object]], object],
+        open_partitions: Callable[[Callable[[], object]], object],
+        on_serving: Callable[[], object],
+        has_quorum_ended: Callable[[], bool],
+        on_fatal: Callable[[str], object],
+    ) -> None:
+        """`endpoints`: where clients connect. `previous_broker_epoch`: of the registration that this node's last stop ended
+        cleanly; -1 for none. `when_roles_taken(call)` calls back when the partitions lead and follow as the metadata says;
+        `open_partitions(opened)` opens them. `has_quorum_ended()`: no controller can answer. `on_fatal(why)`: the cluster
+        refuses this broker."""
+        self.state = State.REGISTERING
         self.broker_epoch = -1
-        self.is_fenced = True
-        self._is_open = False  # whether the partitions are open and clients can come
-        self._leaving: Callable[[], object] | None = None
-        self._unanswered = 0  # heartbeats in a row, while leaving
-        self._hopeless_looks = 0  # in a row, while leaving
-        self._gone = False
-        self._asking = False  # a heartbeat is under way
-        self._ask_again = False  # things have changed since it left
-        self._handing_over = False
-        self._handed_over_at = -HAND_OVER_S
-        self._timer: Timer | None = None
+        self._runtime = runtime
+        self._config = config
+        self._controller = controller
+        self._channel = channel
+        self._log_manager = log_manager
+        self._cluster_id = cluster_id
+        self._endpoints = endpoints
+        self._when_roles_taken = when_roles_taken
+        self._open_partitions = open_partitions
+        self._on_serving = on_serving
+        self._has_quorum_ended = has_quorum_ended
+        self._on_fatal = on_fatal
+        self._node_id = config.node_id
+        self._incarnation_id = runtime.random_bytes(16)
+        self._previous_epoch = previous_broker_epoch
+        self._interval_s = config.broker_heartbeat_interval_ms / 1000
+        self._session_ends_at = _NEVER  # on the monotonic clock
+        self._heartbeat = _Heartbeat.DUE
+        self._sent_at = 0.0  # when the last heartbeat was
+        self._timer: Timer | None = None  # until the next request
         self._applied_offset = -1  # of the metadata that the partitions here have taken their roles from
-        self._told_of_duplicate = False
-        self.on_caught_up: Callable[[Callable[[], object]], object] = lambda opened: opened()
-        self.on_serving: Callable[[], object] = lambda: None
-        self.has_quorum_ended: Callable[[], bool] = lambda: False  # so that no controller can answer
-        self.on_fatal: Callable[[str], object] = lambda _: None
-        services.controller.add_image_listener(self._metadata_changed)
-        services.controller.add_broker_listener(self._brokers_changed)
+        self._wants_fence = False  # so that other brokers lead what the disk here refuses
+        self._wanted_fence_at = -HAND_OVER_S
+        self._on_gone: Callable[[], object] | None = None  # of the controlled shutdown
+        self._unanswered = 0  # heartbeats in a row, while leaving
+        self._checks_failed = 0  # in a row, while leaving
+        self._warned_of_duplicate = False
+        controller.add_image_listener(self._metadata_changed)
+        controller.add_broker_listener(self._brokers_changed)
 
     def start(self) -> None:
         """Register, as soon as a controller answers."""
         self._register()
 
+    def _pass(self, event: Event) -> None:
+        self.state = next_state(self.state, event)
+
     # -- registration
 
     def _register(self) -> None:
-        self._timer = None
-        if self._gone:
-            return
-        services = self._services
-        log_manager = services.log_manager
         request = BrokerRegistrationRequest(
-            broker_id=services.node_id,
-            cluster_id=services.cluster_id,
+            broker_id=self._node_id,
+            cluster_id=self._cluster_id,
             incarnation_id=self._incarnation_id,
             listeners=[
                 Listener(
@@ -104,52 +230,61 @@ class BrokerLifecycle:
                     port=endpoint.port,
                     security_protocol=SECURITY_PROTOCOLS[endpoint.security_protocol],
                 )
-                for endpoint in services.endpoints.values()
+                for endpoint in self._endpoints
             ],
             features=[
                 Feature(name=name, min_supported_version=low, max_supported_version=high)
                 for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
             ],
-            rack=services.config.broker_rack,
-            log_dirs=log_manager.online_ids(),
+            rack=self._config.broker_rack,
+            log_dirs=self._log_manager.online_ids(),
             previous_broker_epoch=self._previous_epoch,
         )
-        services.to_controller.send(BROKER_REGISTRATION, request, self._registered)
+        self._channel.send(BROKER_REGISTRATION, request, self._registration_answered)
 
-    def _registered(self, response: Any, failure: ErrorCode) -> None:
+    def _registration_answered(self, response: Any, failure: ErrorCode) -> None:
+        if self.state is State.GONE:
+            return
         error = failure or ErrorCode.of(response.error_code)
         if error in _FATAL:
-            self.on_fatal(f"the controller does not take node {self._services.node_id} in: {_FATAL[error]}")
+            self._on_fatal(f"the controller does not take node {self._node_id} in: {_FATAL[error]}")
             return
         if error:
-            if error == ErrorCode.DUPLICATE_BROKER_REGISTRATION and not self._told_of_duplicate:
-                self._told_of_duplicate = True
-                log.warning(
-                    "the controller still knows a live broker with node.id=%d: waiting until it is known to be gone",
-                    self._services.node_id,
-                )
-            elif error != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-                log.warning("not registered yet: %s", error.name)
+            self._warn_of(error)
             self._later(RETRY_S, self._register)
             return
-        self.broker_epoch = response.broker_epoch
-        self._previous_epoch = self.broker_epoch
-        self._services.log_manager.broker_epoch = self.broker_epoch
+        self.broker_epoch = self._previous_epoch = self._log_manager.broker_epoch = response.broker_epoch
         log.info("registered in broker epoch %d", self.broker_epoch)
-        if self._is_open:
-            self.heartbeat_now()
+        self._pass(Event.REGISTERED)
+        if self.state is State.CATCHING_UP:
+            self._channel.when_at(self.broker_epoch, self._caught_up)
         else:
-            self._services.to_controller.when_at(self.broker_epoch, self._caught_up)
+            self.heartbeat_now()
+
+    def _warn_of(self, error: ErrorCode) -> None:
+        """A registration is refused for now."""
+        if error != ErrorCode.DUPLICATE_BROKER_REGISTRATION:
+            log.warning("not registered yet: %s", error.name)
+        elif not self._warned_of_duplicate:
+            self._warned_of_duplicate = True
+            log.warning(
+                "the controller still knows a live broker with node.id=%d: waiting until it is known to be gone",
+                self._node_id,
+            )
 
     def _caught_up(self) -> None:
-        if self._services.controller.image.offset < self.broker_epoch:  # it takes long: wait on
-            self._services.to_controller.when_at(self.broker_epoch, self._caught_up)
+        if self.state is State.GONE:
             return
-        self.on_caught_up(self._opened)
+        if self._controller.image.offset < self.broker_epoch:  # not yet: `when_at` calls back after a time
+            self._channel.when_at(self.broker_epoch, self._caught_up)
+            return
+        self._open_partitions(self._opened)
 
     def _opened(self) -> None:
-        self._is_open = True
-        self._applied_offset = self._services.controller.image.offset
+        if self.state is State.GONE:
+            return
+        self._applied_offset = self._controller.image.offset
+        self._pass(Event.OPENED)
         self.heartbeat_now()
 
     # -- heartbeats
@@ -159,137 +294,138 @@ class BrokerLifecycle:
         return self._runtime.monotonic() < self._session_ends_at
 
     def heartbeat_now(self) -> None:
-        """Tell the controller how things are, now; they have changed, or it has."""
-        if self.broker_epoch < 0 or self._gone or not self._is_open:
+        """Send a heartbeat now: something has changed here, or there is another controller."""
+        if self.state not in _HEARTBEATING:
             return
-        if self._asking:
-            self._ask_again = True
+        if self._heartbeat is not _Heartbeat.DUE:
+            self._heartbeat = _Heartbeat.OUTDATED
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._asking = True
-        self._asked_at = self._runtime.monotonic()
-        log_manager = self._services.log_manager
+        self._cancel_timer()
+        self._heartbeat = _Heartbeat.SENT
+        self._sent_at = self._runtime.monotonic()
+        is_leaving = self.state is State.LEAVING
         request = BrokerHeartbeatRequest(
-            broker_id=self._services.node_id,
+            broker_id=self._node_id,
             broker_epoch=self.broker_epoch,
             current_metadata_offset=self._applied_offset,
-            want_fence=self._handing_over,
-            want_shut_down=self._leaving is not None,
-            offline_log_dirs=[
-                decode_uuid(text)
-                for text in map(log_manager.directory_id, sorted(log_manager.offline))
-                if text
-            ],
+            want_fence=self._wants_fence,
+            want_shut_down=is_leaving,
+            offline_log_dirs=self._directory_ids(sorted(self._log_manager.offline)),
             cordoned_log_dirs=self._cordoned(),
         )
-        self._services.to_controller.send(
+        self._channel.send(
             BROKER_HEARTBEAT,
             request,
-            self._answered,
-            timeout_s=max(self._interval_s, 1.0) if self._leaving is None else LEAVING_TIMEOUT_S,
+            self._heartbeat_answered,
+            timeout_s=LEAVING_TIMEOUT_S if is_leaving else max(self._interval_s, 1.0),
             settles=False,  # or a thousand new partitions would cost the session
         )
 
+    def _directory_ids(self, log_dirs: Iterable[str]) -> list[bytes]:
+        return [decode_uuid(text) for text in map(self._log_manager.directory_id, log_dirs) if text]
+
     def _cordoned(self) -> list[bytes] | None:
-        """Ids of the directories that shall take nothing new; None where the controller knows of none either."""
-        log_manager = self._services.log_manager
-        named = [decode_uuid(text) for text in map(log_manager.directory_id, log_manager.cordoned) if text]
-        own = self._services.controller.image.brokers.get(self._services.node_id)
+        """Ids of the cordoned directories; None where the controller knows of none either."""
+        named = self._directory_ids(self._log_manager.cordoned)
+        own = self._controller.image.brokers.get(self._node_id)
         known = own is not None and own.cordoned_log_dirs
         return sorted(named) if named or known else None
 
-    def _answered(self, response: Any, failure: ErrorCode) -> None:
-        self._asking = False
-        if self._gone:
+    def _heartbeat_answered(self, response: Any, failure: ErrorCode) -> None:
+        if self.state is State.GONE:
             return
-        again, self._ask_again = self._ask_again, False
+        is_outdated = self._heartbeat is _Heartbeat.OUTDATED
+        self._heartbeat = _Heartbeat.DUE
         error = failure or ErrorCode.of(response.error_code)
         if error == ErrorCode.STALE_BROKER_EPOCH:
             log.warning(
                 "broker epoch %d is not the controller's any more: registering anew", self.broker_epoch
             )
             self._incarnation_id = self._runtime.random_bytes(16)
-            self._session_ends_at = float("-inf")
+            self._session_ends_at = _NEVER
+            self._pass(Event.REGISTRATION_LOST)
             self._register()
-            return
-        if error:
-            log.warning("a heartbeat was not answered: %s", error.name)
-            if failure and self._leaving is not None:
-                self._unanswered += 1
-                if self._unanswered >= LEAVING_UNANSWERED_MAX:
-                    self._leave_anyway("no controller answers")
-                    return
-            self._later(RETRY_S, self.heartbeat_now)
-            return
-        self._unanswered = 0
-        if self.is_fenced or response.is_fenced:
-            self._handing_over = False
-        self._follow(response)
-        if self._leaving is not None and response.should_shut_down:
-            self._go()
-        elif again:
-            self.heartbeat_now()
+        elif error:
+            self._heartbeat_failed(error, is_unanswered=bool(failure))
         else:
-            self._later(self._pause_s(), self.heartbeat_now)
+            self._unanswered = 0
+            self._follow(response.is_fenced)
+            if self.state is State.LEAVING and response.should_shut_down:
+                self._go()
+            elif is_outdated:
+                self.heartbeat_now()
+            else:
+                self._later(self._pause_s(), self.heartbeat_now)
+
+    def _heartbeat_failed(self, error: ErrorCode, *, is_unanswered: bool) -> None:
+        log.warning("a heartbeat was not answered: %s", error.name)
+        if is_unanswered and self.state is State.LEAVING:
+            self._unanswered += 1
+            if self._unanswered >= LEAVING_UNANSWERED_MAX:
+                self._leave_anyway("no controller answers")
+                return
+        self._later(RETRY_S, self.heartbeat_now)
+
+    def _follow(self, is_fenced: bool) -> None:
+        """Take over what the controller says of this broker."""
+        before = self.state
+        if is_fenced or before is State.FENCED:
+            self._wants_fence = False
+        session_s = self._config.broker_session_timeout_ms / 1000
+        self._session_ends_at = _NEVER if is_fenced else self._sent_at + session_s
+        self._pass(Event.FENCED if is_fenced else Event.UNFENCED)
+        if (before, self.state) == (State.FENCED, State.SERVING):
+            log.info("unfenced: serving")
+            self._on_serving()
+        elif (before, self.state) == (State.SERVING, State.FENCED) and not self._has_handed_over():
+            log.warning("the controller has taken this broker for dead and fenced it; catching up")
 
     def _pause_s(self) -> float:
-        if self._leaving is not None:
+        """Until the next heartbeat."""
+        if self.state is State.LEAVING:
             return LEAVING_RETRY_S
-        return RETRY_S if self.is_fenced or self._is_awaited() else self._interval_s
+        return RETRY_S if self.state is State.FENCED or self._does_another_leave() else self._interval_s
 
     def _metadata_changed(self, image: MetadataImage) -> None:
         offset = image.offset
-        self._services.partitions.when_roles_taken(lambda: self._has_applied(offset))
+        self._when_roles_taken(lambda: self._note_applied(offset))
 
-    def _has_applied(self, offset: int) -> None:
+    def _note_applied(self, offset: int) -> None:
         self._applied_offset = max(self._applied_offset, offset)
 
     def _brokers_changed(self, image: MetadataImage, broker_ids: set[int]) -> None:
-        """One that leaves waits until this one has said that it knows: as soon as it does, and again and again until the
-        other is gone, as the first may have come to a controller that was not the active one."""
+        """A broker that leaves waits until the others have told the controller that they know. So this one does at once, and
+        again until the other is gone: the first heartbeat may have reached a controller that was not the active one."""
         changed = [image.brokers[broker_id] for broker_id in sorted(broker_ids) if broker_id in image.brokers]
-        if not any(each.is_leaving and each.broker_id != self._services.node_id for each in changed):
+        if not any(each.is_leaving and each.broker_id != self._node_id for each in changed):
             return
         offset = image.offset
 
         def tell() -> None:
-            self._has_applied(offset)
+            self._note_applied(offset)
             self.heartbeat_now()
 
-        self._services.partitions.when_roles_taken(tell)
+        self._when_roles_taken(tell)
 
-    def _is_awaited(self) -> bool:
-        return any(broker.is_leaving for broker in self._services.controller.image.brokers.values())
-
-    def _follow(self, response: Any) -> None:
-        was_fenced, self.is_fenced = self.is_fenced, response.is_fenced
-        session_s = self._services.config.broker_session_timeout_ms / 1000
-        self._session_ends_at = float("-inf") if self.is_fenced else self._asked_at + session_s
-        if was_fenced and not self.is_fenced:
-            log.info("unfenced: serving")
-            self.on_serving()
-        elif self.is_fenced and not was_fenced and self._leaving is None and not self._has_handed_over():
-            log.warning("the controller has taken this broker for dead and fenced it; catching up")
+    def _does_another_leave(self) -> bool:
+        return any(broker.is_leaving for broker in self._controller.image.brokers.values())
 
     def hand_over(self) -> None:
-        """The disk does not take what this broker leads (it is full): others in sync lead instead. It stays as a
+        """The disk refuses what this broker leads (it is full): other replicas in sync lead instead. The broker stays a
         follower, and is in sync again when there is room."""
-        if self._has_handed_over() or self._leaving is not None:
+        if self._has_handed_over() or self.state in _IS_LEAVING:
             return
-        self._handed_over_at = self._runtime.monotonic()
-        self._handing_over = True
+        self._wanted_fence_at = self._runtime.monotonic()
+        self._wants_fence = True
         log.warning("the disk refuses what this broker leads: giving leadership to others")
         self.heartbeat_now()
 
     def _has_handed_over(self) -> bool:
-        """A moment ago."""
-        return self._runtime.monotonic() - self._handed_over_at < HAND_OVER_S
+        """Less than HAND_OVER_S ago."""
+        return self._runtime.monotonic() - self._wanted_fence_at < HAND_OVER_S
 
     def _later(self, delay_s: float, call: Callable[[], object]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel_timer()
 
         def due() -> None:
             self._timer = None
@@ -297,15 +433,22 @@ class BrokerLifecycle:
 
         self._timer = self._runtime.call_later(delay_s, due)
 
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     # -- the end
 
     def leave(self, gone: Callable[[], object], timeout_s: float) -> None:
-        """Controlled shutdown: others take over what this broker leads, then `gone()` is called; also after
-        `timeout_s`, when nobody does, and sooner when no controller answers or none can."""
-        if self._gone or self.broker_epoch < 0 or not self._is_open:
+        """Controlled shutdown: other brokers take over what this one leads, then `gone()` is called; also after
+        `timeout_s`, and sooner when no controller answers or none can."""
+        self._pass(Event.LEAVE)
+        if self.state is State.GONE:
+            self._cancel_timer()
             gone()
             return
-        self._leaving = gone
+        self._on_gone = gone
         log.info(
             "leaving: others take over what this broker leads; waiting for them for up to %g s", timeout_s
         )
@@ -313,31 +456,29 @@ class BrokerLifecycle:
             timeout_s, lambda: self._leave_anyway("nobody has taken over all that it leads")
         )
         self.heartbeat_now()
-        self._look_for_quorum()
+        self._check_quorum()
 
-    def _look_for_quorum(self) -> None:
-        if self._gone:
+    def _check_quorum(self) -> None:
+        if self.state is State.GONE:
             return
-        self._hopeless_looks = self._hopeless_looks + 1 if self.has_quorum_ended() else 0
-        if self._hopeless_looks >= LEAVING_LOOKS:
+        self._checks_failed = self._checks_failed + 1 if self._has_quorum_ended() else 0
+        if self._checks_failed >= LEAVING_CHECKS:
             self._leave_anyway("most voters have ended before, so nobody can take over")
         else:
-            self._runtime.call_later(LEAVING_LOOK_S, self._look_for_quorum)
+            self._runtime.call_later(LEAVING_CHECK_S, self._check_quorum)
 
     def _leave_anyway(self, why: str) -> None:
-        if not self._gone:
+        if self.state is not State.GONE:
             log.warning("this broker leaves with what it leads: %s", why)
             self._go()
 
     def _go(self) -> None:
-        leaving, self._leaving = self._leaving, None
+        gone, self._on_gone = self._on_gone, None
         self.stop()
-        if leaving is not None:
-            leaving()
+        if gone is not None:
+            gone()
 
     def stop(self) -> None:
         """No more heartbeats."""
-        self._gone = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._pass(Event.SHUT_DOWN)
+        self._cancel_timer()

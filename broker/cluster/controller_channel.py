@@ -18,23 +18,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest
-from barnabas.broker.requests.context import (
-    CLOSE_CONNECTION,
-    PENDING,
-    LocalReply,
-    Outcome,
-    RawResponse,
-    RequestContext,
-)
-from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.requests.context import LocalReply, Outcome, RawResponse
+from barnabas.broker.requests.registry import REGISTRATIONS, call_handler
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
-    from barnabas.runtime.interface import Timer
+    from barnabas.broker.requests.context import NewContext, RequestContext
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.controller")
 
@@ -62,16 +56,29 @@ class ControllerLinks(Protocol):
 class ToController:
     """See the module. All calls on the loop's thread."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._runtime = services.runtime
-        self.links: ControllerLinks | None = None  # set where others may be the active controller
+    def __init__(
+        self,
+        runtime: Runtime,
+        controller: Controller,
+        node_id: int,
+        links: ControllerLinks | None,
+        new_context: NewContext,
+        when_settled: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """`links`: None where this node's controller is the only one. `when_settled(call)` calls back when the partitions
+        of this node are as the metadata says."""
+        self._runtime = runtime
+        self._controller = controller
+        self._node_id = node_id
+        self._links = links
+        self._new_context = new_context
+        self._when_settled = when_settled
         self._waiting: list[_Attempt] = []  # for a controller that answers
         self._catching_up: list[tuple[int, float, Callable[[], object]]] = []
         self._timer: Timer | None = None
         self._incarnation = b""  # random, once an id is needed
         self._request_number = 0
-        services.controller.add_image_listener(lambda _: self._caught_up())
+        controller.add_image_listener(lambda _: self._caught_up())
 
     # -- this node's own requests
 
@@ -104,11 +111,11 @@ class ToController:
 
         def ask(after_s: float) -> None:
             body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
-            node = str(self._services.node_id)
+            node = str(self._node_id)
             asked = ControllerRequest(api_key, version, None, "", node, body, False, request_id)
             self._start(asked, answered, timeout_s, after_s, settles)
 
-        if self._services.controller.is_active:
+        if self._controller.is_active:
             self._call_here(api_key, version, request, request_id, done, lambda: ask(RETRY_S))
         else:
             ask(0)
@@ -129,25 +136,15 @@ class ToController:
             lost,
             request_id,
         )
-        context = RequestContext(
-            self._services, reply, api_key, version, 0, None, "", str(self._services.node_id)
-        )
-        try:
-            response = REGISTRATIONS[api_key].handler(context, request)
-        except Exception:
-            log.exception("%s of this node failed", REGISTRATIONS[api_key].name)
-            context.complete(CLOSE_CONNECTION)
-            return
-        if response is not PENDING:
-            context.complete(response)
+        call_handler(self._new_context(reply, api_key, version, None, "", str(self._node_id)), request)
 
     # -- requests of clients
 
-    def pass_on(
+    def forward(
         self, context: RequestContext[Any], buffer: memoryview, start: int, end: int
     ) -> Outcome | None:
         """Have the active controller answer the request whose body is at buffer[start:end]; None when that is this node's."""
-        if self._services.controller.is_active:
+        if self._controller.is_active:
             return None
         self._ask_for(context, buffer[start:end].tobytes(), self.new_request_id(), 0)
         return Outcome.PENDING
@@ -220,14 +217,14 @@ class ToController:
         """Send it, unless nobody is known who could answer; the ticks will see to that."""
         if attempt.done:
             return
-        if self._services.controller.is_active:
+        if self._controller.is_active:
             self._waiting.remove(attempt)
             attempt.done = True
             self._turned_local(attempt)
             return
-        links = self.links
+        links = self._links
         node_id = links.active_controller() if links is not None else -1
-        if links is None or node_id < 0 or node_id == self._services.node_id:
+        if links is None or node_id < 0 or node_id == self._node_id:
             attempt.sent_to = -1
             return
         attempt.sent_to = node_id
@@ -325,10 +322,10 @@ class ToController:
     def when_at(self, offset: int, call: Callable[[], object]) -> None:
         """Call when this node's image holds the record of this offset and its partitions are as it says, or
         after CATCH_UP_S."""
-        self._when_image_at(offset, lambda: self._services.partitions.when_settled(call))
+        self._when_image_at(offset, lambda: self._when_settled(call))
 
     def _when_image_at(self, offset: int, call: Callable[[], object]) -> None:
-        if self._services.controller.image.offset >= offset:
+        if self._controller.image.offset >= offset:
             call()
             return
         self._catching_up.append((offset, self._runtime.monotonic() + CATCH_UP_S, call))
@@ -337,7 +334,7 @@ class ToController:
     def _caught_up(self) -> None:
         if not self._catching_up:
             return
-        reached, now = self._services.controller.image.offset, self._runtime.monotonic()
+        reached, now = self._controller.image.offset, self._runtime.monotonic()
         waiting, self._catching_up = self._catching_up, []
         for offset, deadline, call in waiting:
             if reached >= offset or now >= deadline:

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from barnabas.broker.network.receive_memory import LARGE_BODY_BYTES
-from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, LocalReply, RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.requests.context import CLOSE_CONNECTION, LocalReply
+from barnabas.broker.requests.registry import REGISTRATIONS, call_handler
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.requests.context import NewContext
+    from barnabas.broker.requests.large_requests import LargeRequests
+    from barnabas.controller.metadata.controller import Controller
 
 log = logging.getLogger("barnabas.controller")
 
@@ -48,14 +50,18 @@ class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
 class ControllerRequests:
     """Serves them, where this node's controller is the active one."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(
+        self, controller: Controller, large_requests: LargeRequests, new_context: NewContext
+    ) -> None:
+        self._controller = controller
+        self._large_requests = large_requests
+        self._new_context = new_context
 
     def serve(self, node_id: int, payload: bytes, reply: Callable[[bytes], object]) -> None:
         """Answer one request of the node; `reply` is called once, now or later. Never raises for what it was sent."""
 
         def answer(error: ErrorCode, body: bytes = b"") -> None:
-            offset = self._services.controller.image.offset
+            offset = self._controller.image.offset
             reply(msgspec.msgpack.encode(ControllerAnswer(error, offset, body)))
 
         try:
@@ -64,7 +70,7 @@ class ControllerRequests:
             log.warning("a request of node %d can't be read: %s", node_id, error)
             answer(ErrorCode.INVALID_REQUEST)
             return
-        if not self._services.controller.is_active:
+        if not self._controller.is_active:
             answer(ErrorCode.NOT_CONTROLLER)
             return
         served = REGISTRATIONS.get(asked.api_key)
@@ -93,8 +99,7 @@ class ControllerRequests:
             else:
                 answer(ErrorCode.NONE, b"".join(parts))  # type: ignore[arg-type]
 
-        context = RequestContext(
-            self._services,
+        context = self._new_context(
             LocalReply(
                 done,
                 lambda: answer(ErrorCode.UNKNOWN_SERVER_ERROR),
@@ -103,7 +108,6 @@ class ControllerRequests:
             ),
             asked.api_key,
             asked.api_version,
-            0,
             asked.client_id,
             asked.listener,
             asked.client_host,
@@ -121,17 +125,15 @@ class ControllerRequests:
                     log.warning("node %d sends a %s of broker %d", node_id, served.name, request.broker_id)
                     answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
                     return
-                response = served.handler(context, request)
             except Exception:
                 log.exception("%s of node %d failed", served.name, node_id)
                 context.complete(CLOSE_CONNECTION)
                 return
-            if response is not PENDING:
-                context.complete(response)
+            call_handler(context, request)
 
         read = request_type(asked.api_key).readers[asked.api_version]
         if len(asked.body) > LARGE_BODY_BYTES:
-            self._services.large_requests.decode(read, asked.body, decoded)
+            self._large_requests.decode(read, asked.body, decoded)
             return
         try:
             request, _ = read(asked.body, 0, len(asked.body))

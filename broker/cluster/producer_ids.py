@@ -15,7 +15,8 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.controller.metadata.image import MetadataImage
 
 log = logging.getLogger("barnabas.producer_ids")
 
@@ -25,7 +26,7 @@ ALLOCATE_PRODUCER_IDS: Final = 67
 TIMEOUT_S: Final = 5.0  # a producer waits for the answer, and behind it everything else on its connection
 
 
-def ask_controller_for_block(services: Services, done: TakeBlock) -> None:
+def request_block(channel: ToController, node_id: int, image: MetadataImage, done: TakeBlock) -> None:
     """`done(ids, NONE)`, or `done(range(0), error)`; perhaps before this returns."""
 
     def answered(response: Any, error: ErrorCode) -> None:
@@ -35,10 +36,10 @@ def ask_controller_for_block(services: Services, done: TakeBlock) -> None:
             first = response.producer_id_start
             done(range(first, first + response.producer_id_len), ErrorCode.NONE)
 
-    broker = services.controller.image.brokers.get(services.node_id)
+    broker = image.brokers.get(node_id)
     epoch = -1 if broker is None else broker.broker_epoch
-    request = AllocateProducerIdsRequest(broker_id=services.node_id, broker_epoch=epoch)
-    services.to_controller.send(ALLOCATE_PRODUCER_IDS, request, answered, timeout_s=TIMEOUT_S)
+    request = AllocateProducerIdsRequest(broker_id=node_id, broker_epoch=epoch)
+    channel.send(ALLOCATE_PRODUCER_IDS, request, answered, timeout_s=TIMEOUT_S)
 
 
 class ProducerIdAllocator:

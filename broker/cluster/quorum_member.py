@@ -13,7 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
 from barnabas.broker.cluster.metadata_failure import why_it_ends
 from barnabas.controller.link.clocks import Clocks
@@ -38,10 +37,12 @@ from barnabas.controller.sessions.leadership_transfer import HandOver
 from barnabas.storage.errors import LogDirectoryError
 
 if TYPE_CHECKING:
+    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_server import ControllerRequests
     from barnabas.broker.cluster.kafka_metadata import KafkaMetadata
     from barnabas.broker.config.broker_config import BrokerConfig
-    from barnabas.broker.services import Services
     from barnabas.controller.link.peer import Peer
+    from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.local_log import LocalMetadataLog
     from barnabas.controller.metadata.metadata_log import MetadataLog
     from barnabas.runtime.interface import Runtime
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.member")
 
 
-class ClusterMember:
-    """See the module. All calls on the loop's thread, `start` and `serve_alone` before it runs."""
+class QuorumMember:
+    """See the module. All calls on the loop's thread, `start`, `start_alone` and `serve_alone` before it runs."""
 
     def __init__(
         self,
@@ -61,7 +62,13 @@ class ClusterMember:
         runtime: Runtime,
         log_manager: LogManager,
         kafka_metadata: KafkaMetadata,
+        *,
+        secret: bytes | None,
+        election_delay_s: float | None,
+        on_fatal: Callable[[str], object],
     ) -> None:
+        """`secret`: of the cluster, None without one. `election_delay_s`: before this voter stands for the first time; None for
+        a random one. `on_fatal(why)`: this node can't be a member and must be stopped."""
         self._disk = disk
         self._config = config
         self._runtime = runtime
@@ -71,69 +78,64 @@ class ClusterMember:
         self._directory_id = kafka_metadata.directory_id
         self._links: Links | None = None
         self._tls: ControllerTls | None = None
-        self._found: Callable[[MetadataLog], object] = lambda _: None
         self._sessions: BrokerSessions | None = None
         self._upkeep: LeaderUpkeep | None = None
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
         self._voters: list[Voter] = []  # of the quorum that has formed
-        self.secret: bytes | None = None
-        self.first_question_s: float | None = None  # of a test's cluster, whose nodes start together
-        self.on_fatal: Callable[[str], object] = lambda _: (
-            None
-        )  # the node can't be a member and must be stopped
+        self._secret = secret
+        self._election_delay_s = election_delay_s
+        self._on_fatal = on_fatal
 
     # -- into the cluster
 
     def start(self, found: Callable[[MetadataLog], object]) -> None:
         """`found(metadata_log)` when the quorum stands, or can be followed. ConfigError, MetadataError, OSError."""
-        self._found = found
         if self._config.is_controller:
-            self._vote()
+            self._vote(found)
         else:
-            self._follow()
+            self._follow(found)
 
-    def _vote(self) -> None:
+    def _vote(self, found: Callable[[MetadataLog], object]) -> None:
         config = self._config
         state = read_quorum_state(self._disk, self._directory)
         check_configuration(state, config.node_id, sorted(config.quorum.voters), self._directory)
         links = self._make_links(state.voters if state is not None and state.is_formed else [])
         self._listen(links)
         formation = Formation(
-            self._runtime, self._disk, self._directory, links, self._formed, lambda why: self.on_fatal(why)
+            self._runtime, self._disk, self._directory, links, partial(self._formed, found), self._on_fatal
         )
         formation.start()
         links.call(self._targets())
 
-    def _formed(self, state: QuorumState) -> None:
-        assert self._links is not None
+    def _formed(self, found: Callable[[MetadataLog], object], state: QuorumState) -> None:
         if not self._belong_to(state.cluster_id):
             return
         raft = RaftMetadataLog(
-            self._disk, self._directory, self._runtime, self._config.node_id, state.voter_ids, self._links
+            self._disk, self._directory, self._runtime, self._config.node_id, state.voter_ids, self.links
         )
-        raft.first_question_s = self.first_question_s
-        raft.on_error = lambda error: self.on_fatal(why_it_ends(error, self._directory))
+        raft.first_question_s = self._election_delay_s
+        raft.on_error = lambda error: self._on_fatal(why_it_ends(error, self._directory))
         self._raft = raft
-        ControllerWatch(self._runtime, self._links)
+        ControllerWatch(self._runtime, self.links)
         self._voters = state.voters
-        self._found(raft)
+        found(raft)
 
-    def _follow(self) -> None:
+    def _follow(self, found: Callable[[MetadataLog], object]) -> None:
         links = self._make_links([])
         targets = self._targets()
 
-        def found(cluster_id: str, _voters: list[Voter]) -> None:
+        def discovered(cluster_id: str, _voters: list[Voter]) -> None:
             if self._belong_to(cluster_id):
-                self._found(self._followed(links))
+                found(self._followed(links))
 
-        Discovery(links, targets, found)
+        Discovery(links, targets, discovered)
         ControllerWatch(self._runtime, links)
         links.call(targets)
 
     def _followed(self, links: Links) -> FollowedMetadataLog:
         followed = FollowedMetadataLog(links)
-        followed.on_error = lambda error: self.on_fatal(str(error))
+        followed.on_error = lambda error: self._on_fatal(str(error))
         return followed
 
     def _belong_to(self, cluster_id: str) -> bool:
@@ -141,19 +143,22 @@ class ClusterMember:
             self._log_manager.join_cluster(cluster_id)
             self._kafka_metadata.join_cluster(cluster_id)
         except (LogDirectoryError, OSError) as error:
-            self.on_fatal(str(error))
+            self._on_fatal(str(error))
             return False
         return True
 
-    def serve_alone(self, services: Services, metadata_log: LocalMetadataLog) -> None:
-        """The only controller: open its listener to brokers. OSError, ConfigError."""
+    def start_alone(self) -> None:
+        """Of the only controller. ConfigError."""
         listener = self._config.controller_listeners[0]
         own = Voter(self._config.node_id, listener.advertised_host, listener.port, self._directory_id)
-        links = self._make_links([own])
+        self._make_links([own])
+
+    def serve_alone(self, metadata_log: LocalMetadataLog) -> None:
+        """The only controller: open its listener to brokers. OSError."""
+        links = self.links
         self._listen(links)
         links.leader.announce(metadata_log.term, self._config.node_id)
         self._feed = MetadataFeed(links, metadata_log, lambda: metadata_log.end_offset)
-        self.attach(services)
 
     # -- links
 
@@ -178,7 +183,7 @@ class ClusterMember:
         links = Links(
             self._runtime,
             identity,
-            secret=self.secret,
+            secret=self._secret,
             tls=self._tls.client if self._tls is not None else None,
         )
         links.add_listener(self._connected, self._disconnected)
@@ -207,26 +212,38 @@ class ClusterMember:
 
     # -- the controller's work
 
-    def attach(self, services: Services) -> None:
-        """The metadata is open: let Raft run, let requests through, and watch over the brokers where that is this node's
-        part."""
-        links = self._links
-        assert links is not None
-        services.to_controller.links = links
-        links.leader.on_change(lambda _: services.to_controller.controller_changed())
-        if not self._config.is_controller:
+    @property
+    def links(self) -> Links:
+        """To the other nodes; once started."""
+        assert self._links is not None, "not started"
+        return self._links
+
+    @property
+    def quorum(self) -> Callable[[], QuorumInfo] | None:
+        """Describes the quorum; None where this node does not vote in one."""
+        return None if self._raft is None else partial(self._quorum, self._raft)
+
+    def make_sessions(self, controller: Controller) -> BrokerSessions | None:
+        """The sessions of brokers; None where this node's controller can't be the active one."""
+        if self._config.is_controller:
+            self._sessions = BrokerSessions(
+                controller,
+                self._config,
+                self._runtime,
+                self._log_manager.cluster_id,
+                self._probe,
+                is_alone=self._raft is None,
+            )
+        return self._sessions
+
+    def attach(self, controller: Controller, channel: ToController, requests: ControllerRequests) -> None:
+        """The node is put together: let Raft run, serve requests of other nodes, and watch over the brokers where that is
+        this node's part."""
+        links = self.links
+        links.leader.on_change(lambda _: channel.controller_changed())
+        if self._sessions is None:
             return
-        links.on_request = ControllerRequests(services).serve
-        controller = services.controller
-        self._sessions = BrokerSessions(
-            controller,
-            self._config,
-            self._runtime,
-            services.cluster_id,
-            self._probe,
-            is_alone=self._raft is None,
-        )
-        services.broker_sessions = self._sessions
+        links.on_request = requests.serve
         for peer in links.peers():
             self._sessions.link_opened(peer.node_id, peer.number)
         self._upkeep = LeaderUpkeep(controller, self._config, self._runtime)
@@ -235,9 +252,8 @@ class ClusterMember:
         raft = self._raft
         if raft is None:
             return
-        self._feed = MetadataFeed(links, raft, lambda: services.controller.image.offset + 1)
-        controller.on_activity(partial(self._activity_changed, services))
-        services.quorum = partial(self._quorum, raft)
+        self._feed = MetadataFeed(links, raft, lambda: controller.image.offset + 1)
+        controller.on_activity(partial(self._activity_changed, controller, raft))
         links.raft = raft
         for peer in links.peers():
             if peer.identity.is_controller:
@@ -280,22 +296,18 @@ class ClusterMember:
             for node_id, offset in sorted(offsets.items())
         ]
 
-    def _activity_changed(self, services: Services, is_active: bool) -> None:
-        assert self._raft is not None
-        assert self._links is not None
+    def _activity_changed(self, controller: Controller, raft: RaftMetadataLog, is_active: bool) -> None:
         if is_active:
-            services.controller.run(lambda image: begin_cluster(image, self._config), lambda _: None)
-        self._links.leader.announce(self._raft.term, self._config.node_id if is_active else -1)
+            controller.run(lambda image: begin_cluster(image, self._config), lambda _: None)
+        self.links.leader.announce(raft.term, self._config.node_id if is_active else -1)
 
     def on_controller_change(self, call: Callable[[], object]) -> None:
         """Call whenever this node hears of another active controller."""
-        assert self._links is not None
-        self._links.leader.on_change(lambda _: call())
+        self.links.leader.on_change(lambda _: call())
 
     def when_active_known(self, call: Callable[[], object]) -> None:
         """Call once, when this node knows an active controller."""
-        links = self._links
-        assert links is not None
+        links = self.links
         is_called = False
 
         def look(_: int) -> None:

@@ -33,6 +33,15 @@ class ListenerConfig(msgspec.Struct, frozen=True):
     advertised_port: int
 
 
+class Endpoint(msgspec.Struct):
+    """Where clients of one listener reach this broker."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+
 def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

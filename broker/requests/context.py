@@ -103,6 +103,10 @@ class RequestContext(msgspec.Struct, Generic[S], gc=False):
         self.reply.allow_pipelined_produces(self)
 
 
+# Makes the context of a request without a connection: (reply, API key, API version, client id, listener, client host).
+NewContext = Callable[[Reply, int, int, str | None, str, str], RequestContext[Any]]
+
+
 class LocalReply:
     """The way back for a request that came over no connection of a client."""
 

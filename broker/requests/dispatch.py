@@ -11,7 +11,7 @@ client can fall back, KIP-511), a header or body that cannot be read.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,6 @@ from barnabas.broker.requests.registry import (
     REGISTRATIONS,
     Handler,
     Large,
-    Registration,
     Usual,
 )
 from barnabas.broker.requests.server_error import encode_or_server_error
@@ -32,9 +31,8 @@ from barnabas.wire.primitives import DecodeError, EncodeError, skip_tagged_field
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.requests.context import Requester
-    from barnabas.broker.services import Services
+    from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Buffer, Part
 
@@ -57,16 +55,33 @@ class Route(msgspec.Struct, frozen=True):
     write: Writer[Any]
     handler: Handler
     usual: Usual | None
+    is_forwarded: bool  # the active controller answers, whichever broker is asked
     large: Large | None
     flexible_request: bool
     flexible_response_header: bool
     answers_records: bool  # the response may hold file regions, which only the writer can turn into bytes
 
 
+class DispatchServices(Protocol):
+    """What the dispatcher uses itself; handlers get all of it in their contexts."""
+
+    large_requests: LargeRequests
+
+    @property
+    def forward(self) -> Usual:
+        """Has the active controller answer a request; None when that is this node's."""
+        ...
+
+    @property
+    def authenticate(self) -> Handler | None:
+        """Serves AuthenticateBroker; None where there are no other brokers."""
+        ...
+
+
 class Dispatcher:
     """Decodes, calls the handler, encodes. Handlers must have been imported before it is used."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: DispatchServices) -> None:
         self._services = services
         self._routes: dict[int, Route] = {}
 
@@ -120,6 +135,8 @@ class Dispatcher:
                 body[0] = _pack_flexible_response_header(size, correlation_id) + body[0]  # type: ignore[operator]
                 return body
             response = body
+        elif route.is_forwarded:
+            response = self._services.forward(context, buffer, position, end)  # type: ignore[assignment]
         if response is None:
             if end - position > LARGE_BODY_BYTES:
                 response = self._serve_large(route, context, buffer, position, end)
@@ -150,8 +167,8 @@ class Dispatcher:
     def _make_route(self, key: int) -> Route:
         """The route of what stands first in a request, its API key and version."""
         api_key, api_version = _unpack_key(key.to_bytes(4, "big"))
-        if key == AUTHENTICATE_BROKER << 16 and self._services.inter_broker_authentication is not None:
-            route = self._routes[key] = self._authentication_route(self._services.inter_broker_authentication)
+        if key == AUTHENTICATE_BROKER << 16 and self._services.authenticate is not None:
+            route = self._routes[key] = self._authentication_route(self._services.authenticate)
             return route
         registration = REGISTRATIONS.get(api_key)
         if registration is None or registration.internal:
@@ -164,7 +181,8 @@ class Dispatcher:
                 read=request.readers[api_version],
                 write=response.writers[api_version],
                 handler=registration.handler,
-                usual=self._usual(registration, flexible=request.flexible(api_version)),
+                usual=registration.usual if request.flexible(api_version) else None,
+                is_forwarded=registration.controller,
                 large=registration.large,
                 flexible_request=request.flexible(api_version),
                 # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
@@ -181,6 +199,7 @@ class Dispatcher:
             write=response.writers[0],
             handler=registration.handler,
             usual=None,
+            is_forwarded=False,
             large=None,
             flexible_request=False,
             flexible_response_header=False,
@@ -188,7 +207,7 @@ class Dispatcher:
         )
 
     @staticmethod
-    def _authentication_route(authentication: InterBrokerAuthentication) -> Route:
+    def _authentication_route(authenticate: Handler) -> Route:
         from barnabas.wire.messages.sasl_authenticate import (
             SASL_AUTHENTICATE_REQUEST,
             SASL_AUTHENTICATE_RESPONSE,
@@ -199,19 +218,14 @@ class Dispatcher:
             0,
             read=SASL_AUTHENTICATE_REQUEST.readers[0],
             write=SASL_AUTHENTICATE_RESPONSE.writers[0],
-            handler=authentication.serve,
+            handler=authenticate,
             usual=None,
+            is_forwarded=False,
             large=None,
             flexible_request=False,
             flexible_response_header=False,
             answers_records=False,
         )
-
-    def _usual(self, registration: Registration, *, flexible: bool) -> Usual | None:
-        """What is tried before the handler: where the controller shall answer, asking the one that is active."""
-        if registration.controller:
-            return self._services.to_controller.pass_on
-        return registration.usual if flexible else None
 
 
 def _read_nothing(_buffer: Buffer, position: int, _end: int) -> tuple[None, int]:

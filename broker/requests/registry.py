@@ -11,6 +11,7 @@ it returns `NO_RESPONSE`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -18,13 +19,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from barnabas.broker.requests.api_index import SERVED
-from barnabas.broker.requests.context import Outcome, RequestContext
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome, RequestContext
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
     from barnabas.wire.message_type import Reader
     from barnabas.wire.primitives import Part
 
+
+log = logging.getLogger("barnabas.controller")
 
 Handler = Callable[[RequestContext[Any], Any], "msgspec.Struct | Outcome"]
 # Serves a request body at (buffer, start, end) whose shape is the usual one: the response's body (in pieces where
@@ -130,3 +133,16 @@ def api(
         return handler
 
     return register
+
+
+def call_handler(context: RequestContext[Any], request: msgspec.Struct) -> None:
+    """Serve a request that came over no connection. One whose handler fails is completed with CLOSE_CONNECTION."""
+    registration = REGISTRATIONS[context.api_key]
+    try:
+        response = registration.handler(context, request)
+    except Exception:
+        log.exception("%s of %s failed", registration.name, context.client_host)
+        context.complete(CLOSE_CONNECTION)
+        return
+    if response is not PENDING:
+        context.complete(response)

@@ -30,8 +30,12 @@ class Quorum:
                 "listener.security.protocol.map=CONTROLLER:PLAINTEXT",
             ]
             runtime.thread_delay_s = lambda: 0.001
-            self.nodes[node_id] = Node(BrokerConfig.load(None, {}, settings), runtime, MemoryDisk())
-            self.nodes[node_id].controller_secret = b"a secret that all of them have"
+            self.nodes[node_id] = Node(
+                BrokerConfig.load(None, {}, settings),
+                runtime,
+                MemoryDisk(),
+                secret=b"a secret that all of them have",
+            )
             self.nodes[node_id].start()
         self.advance(3)
         (self.active,) = self.actives()

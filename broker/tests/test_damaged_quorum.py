@@ -28,9 +28,8 @@ SETTINGS = [
 def start(disk: MemoryDisk) -> list[str]:
     """Start a node and stop it again: why it could not go on."""
     runtime = VirtualRuntime()
-    node = Node(BrokerConfig.load(None, {}, SETTINGS), runtime, disk)
     fatal: list[str] = []
-    node.on_fatal = fatal.append
+    node = Node(BrokerConfig.load(None, {}, SETTINGS), runtime, disk, on_fatal=fatal.append)
     node.start()
     runtime.advance(0.2)
     node.stop()

@@ -34,11 +34,16 @@ class VirtualCluster:
                 f"listeners=PLAINTEXT://n{node_id}:9092,CONTROLLER://n{node_id}:9093",
                 "controller.listener.names=CONTROLLER",
             ]
-            node = Node(BrokerConfig.load(None, {}, settings), runtime, MemoryDisk())
-            node.controller_secret = b"a secret that all of them have"
-            said = self.said[node_id] = []
-            node.on_ready = partial(said.append, "ready")
-            node.on_fatal = said.append
+            said: list[str] = []
+            node = Node(
+                BrokerConfig.load(None, {}, settings),
+                runtime,
+                MemoryDisk(),
+                on_ready=partial(said.append, "ready"),
+                on_fatal=said.append,
+                secret=b"a secret that all of them have",
+            )
+            self.said[node_id] = said
             node.start()
             self.runtimes[node_id], self.nodes[node_id] = runtime, node
 

@@ -118,9 +118,14 @@ class SimulatedNode:
 
     def _run(self, process: NodeProcess) -> None:
         config = BrokerConfig.from_properties(self.properties, EXTENSIONS)
-        node = Node(config, process, self.disk, EXTENSIONS)
-        node.on_fatal = lambda why: self._fatal(process, why)
-        node.on_ready = lambda: self._ready(process)
+        node = Node(
+            config,
+            process,
+            self.disk,
+            EXTENSIONS,
+            on_ready=lambda: self._ready(process),
+            on_fatal=lambda why: self._fatal(process, why),
+        )
         process.node = node
         try:
             node.start()

@@ -14,6 +14,7 @@ import pytest
 from barnabas.broker.api import produce as produce_api
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.network.receive_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
+from barnabas.broker.requests.context import Reply, RequestContext
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
 from barnabas.broker.tests.leader import Leader
@@ -115,13 +116,16 @@ def test_one_is_decoded_at_a_time() -> None:
 def test_a_large_request_of_another_node_is_decoded_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("barnabas.broker.cluster.controller_server.LARGE_BODY_BYTES", 3)
     runtime = VirtualRuntime()
-    services: Any = SimpleNamespace(
-        controller=SimpleNamespace(is_active=True, image=SimpleNamespace(offset=1)),
-        large_requests=LargeRequests(runtime),
-    )
+    controller: Any = SimpleNamespace(is_active=True, image=SimpleNamespace(offset=1))
+
+    def new_context(reply: Reply, key: int, version: int, *rest: Any) -> RequestContext[Any]:
+        return RequestContext(None, reply, key, version, 0, *rest)
+
     replies: list[bytes] = []
     asked = ControllerRequest(CREATE_TOPICS, 7, None, "", "2", b"\xff\xff\x03 ", for_client=True)
-    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    ControllerRequests(controller, LargeRequests(runtime), new_context).serve(
+        2, msgspec.msgpack.encode(asked), replies.append
+    )
     assert replies == []
     runtime.run_until_idle()
     (reply,) = replies

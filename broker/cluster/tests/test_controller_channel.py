@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from barnabas.broker.cluster.controller_channel import ToController
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.requests.api_index import SERVED
-from barnabas.broker.requests.context import Outcome
+from barnabas.broker.requests.context import Outcome, Reply, RequestContext
+from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -60,18 +62,28 @@ class BrokenSessions:
         raise ValueError("a defect")
 
 
-def made(**fields: Any) -> tuple[ToController, VirtualRuntime]:
+def made(links: Links | None = None, **fields: Any) -> tuple[ToController, VirtualRuntime]:
     runtime = VirtualRuntime()
-    controller = SimpleNamespace(
+    controller: Any = SimpleNamespace(
         is_active="broker_sessions" in fields,
         image=SimpleNamespace(offset=-1),
         add_image_listener=lambda _: None,
     )
-    partitions = SimpleNamespace(when_settled=lambda call: call())
-    services: Any = SimpleNamespace(
-        runtime=runtime, controller=controller, partitions=partitions, node_id=1, **fields
+    services = SimpleNamespace(runtime=runtime, controller=controller, **fields)
+    channel = ToController(runtime, controller, 1, links, partial(new_context, services), lambda call: call())
+    return channel, runtime
+
+
+def new_context(
+    services: object, reply: Reply, key: int, version: int, client_id: str | None, listener: str, host: str
+) -> RequestContext[Any]:
+    return RequestContext(services, reply, key, version, 0, client_id, listener, host)
+
+
+def requests_of(services: Any) -> ControllerRequests:
+    return ControllerRequests(
+        services.controller, LargeRequests(VirtualRuntime()), partial(new_context, services)
     )
-    return ToController(services), runtime
 
 
 def test_a_handler_that_fails_here_is_answered_for(caplog: pytest.LogCaptureFixture) -> None:
@@ -100,7 +112,7 @@ def test_another_node_hears_of_a_request_that_has_no_response(sessions: object) 
     body = b"".join(kind.encode(version, BrokerHeartbeatRequest(broker_id=2)))
     asked = ControllerRequest(HEARTBEAT, version, None, "", "2", body, for_client=False)
     replies: list[bytes] = []
-    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    requests_of(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
     (reply,) = replies
     answered = msgspec.msgpack.decode(reply, type=ControllerAnswer)
     assert (answered.error, answered.offset, answered.body) == (ErrorCode.UNKNOWN_SERVER_ERROR, 7, b"")
@@ -116,7 +128,7 @@ def test_a_node_speaks_for_its_own_broker_alone(key: int) -> None:
     body = b"".join(kind.encode(version, kind.message_class(broker_id=3)))
     asked = ControllerRequest(key, version, None, "", "2", body, for_client=False)
     replies: list[bytes] = []
-    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    requests_of(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
     answered = msgspec.msgpack.decode(replies[0], type=ControllerAnswer)
     assert answered.error == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
@@ -142,7 +154,7 @@ def test_an_answer_that_has_no_encoding_is_an_error_for_the_node_that_asked(
     body = b"".join(request_type(REGISTRATION).encode(version, BrokerRegistrationRequest(broker_id=2)))  # type: ignore[arg-type]
     asked = ControllerRequest(REGISTRATION, version, None, "", "2", body, for_client=False)
     replies: list[bytes] = []
-    ControllerRequests(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
+    requests_of(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
     (reply,) = replies
     answered = msgspec.msgpack.decode(reply, type=ControllerAnswer)
     assert answered.error == ErrorCode.UNKNOWN_SERVER_ERROR
@@ -155,9 +167,8 @@ def test_an_answer_that_has_no_encoding_is_an_error_for_the_node_that_asked(
     ids=["an error of a later release", "a response that is cut"],
 )
 def test_an_answer_that_says_nothing_here_is_an_error(payload: bytes) -> None:
-    to_controller, _ = made()
     links = Links()
-    to_controller.links = links
+    to_controller, _ = made(links)
     answers: list[tuple[Any, ErrorCode]] = []
     to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
     links.asked[0][1](payload)
@@ -165,9 +176,8 @@ def test_an_answer_that_says_nothing_here_is_an_error(payload: bytes) -> None:
 
 
 def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_last_ones_answer() -> None:
-    to_controller, runtime = made()
     links = Links()
-    to_controller.links = links
+    to_controller, runtime = made(links)
     answers: list[tuple[Any, ErrorCode]] = []
     to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
     links.asked[0][1](answer(ErrorCode.NOT_CONTROLLER))

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from barnabas.broker.cluster.broker_lifecycle import BROKER_HEARTBEAT, BROKER_REGISTRATION, BrokerLifecycle
+import pytest
+
+from barnabas.broker.cluster.broker_lifecycle import (
+    BROKER_HEARTBEAT,
+    BROKER_REGISTRATION,
+    BrokerLifecycle,
+    Event,
+    State,
+    UnexpectedEvent,
+    next_state,
+)
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.local_log import LocalMetadataLog
@@ -31,31 +41,42 @@ class Broker:
         self.controller.open()
         self.controller.serve()
         self.beats: list[Any] = []
+        self.registration_errors: list[ErrorCode] = []  # that the next registrations are answered with
         self.error = 0  # what a heartbeat is answered with
         self.is_fenced = False
         self.answer_delay_s: float | None = 0.0  # None: there is no answer
         self.roles_due: list[Callable[[], object]] | None = (
             None  # who waits for roles; None: they are taken at once
         )
-        self.log_manager = SimpleNamespace(
+        self.log_manager: Any = SimpleNamespace(
             online_ids=list, offline={}, cordoned=[], directory_id=encode_uuid, broker_epoch=-1
         )
-        services: Any = SimpleNamespace(
-            runtime=self.runtime,
-            controller=self.controller,
+        self.registrations: list[Any] = []
+        self.fatal: list[str] = []
+        self.served = 0  # how often it has begun to serve
+        self.has_quorum_ended: Callable[[], bool] = lambda: False
+        config: Any = SimpleNamespace(
             node_id=1,
-            cluster_id="cluster",
-            endpoints={},
-            config=SimpleNamespace(
-                broker_heartbeat_interval_ms=INTERVAL_S * 1000,
-                broker_session_timeout_ms=SESSION_S * 1000,
-                broker_rack=None,
-            ),
-            log_manager=self.log_manager,
-            partitions=SimpleNamespace(when_roles_taken=self.when_roles_taken),
-            to_controller=SimpleNamespace(send=self.send, when_at=lambda _, call: call()),
+            broker_heartbeat_interval_ms=INTERVAL_S * 1000,
+            broker_session_timeout_ms=SESSION_S * 1000,
+            broker_rack=None,
         )
-        self.lifecycle = BrokerLifecycle(services, previous_broker_epoch=-1)
+        channel: Any = SimpleNamespace(send=self.send, when_at=lambda _, call: call())
+        self.lifecycle = BrokerLifecycle(
+            self.runtime,
+            config,
+            self.controller,
+            channel,
+            cast("Any", self.log_manager),
+            "cluster",
+            [],
+            previous_broker_epoch=-1,
+            when_roles_taken=self.when_roles_taken,
+            open_partitions=lambda opened: opened(),
+            on_serving=self.serve,
+            has_quorum_ended=lambda: self.has_quorum_ended(),
+            on_fatal=self.fatal.append,
+        )
         for broker_id in (1, 2):
             self.commit(RegisterBrokerRecord(broker_id=broker_id, broker_epoch=broker_id - 1, fenced=False))
         self.lifecycle.start()
@@ -63,13 +84,19 @@ class Broker:
 
     def send(self, key: int, request: Any, done: Callable[[Any, ErrorCode], object], **_: float) -> None:
         if key == BROKER_REGISTRATION:
-            done(BrokerRegistrationResponse(broker_epoch=0), ErrorCode.NONE)
+            self.registrations.append(request)
+            error = self.registration_errors.pop(0) if self.registration_errors else ErrorCode.NONE
+            answered = BrokerRegistrationResponse(error_code=error, broker_epoch=len(self.registrations) - 1)
+            done(answered, ErrorCode.NONE)
             return
         assert key == BROKER_HEARTBEAT
         self.beats.append(request)
         answer = BrokerHeartbeatResponse(error_code=self.error, is_caught_up=True, is_fenced=self.is_fenced)
         if self.answer_delay_s is not None:
             self.runtime.call_later(self.answer_delay_s, lambda: done(answer, ErrorCode.NONE))
+
+    def serve(self) -> None:
+        self.served += 1
 
     def when_roles_taken(self, call: Callable[[], object]) -> None:
         if self.roles_due is None:
@@ -155,7 +182,7 @@ def test_one_that_leaves_waits_for_nobody_when_most_voters_have_ended() -> None:
     broker.runtime.advance(5)
     assert gone == [], "others may take over yet"
     looks = iter([True, True, False, True, True, True])
-    broker.lifecycle.has_quorum_ended = lambda: next(looks)
+    broker.has_quorum_ended = lambda: next(looks)
     broker.runtime.advance(0.45)
     assert gone == [], "a voter has come back"
     broker.runtime.advance(0.2)
@@ -186,3 +213,118 @@ def test_an_error_of_a_later_release_ends_no_heartbeats() -> None:
     before = len(broker.beats)
     broker.runtime.advance(5 * INTERVAL_S)
     assert len(broker.beats) > before + 2
+
+
+@pytest.mark.parametrize(
+    ("events", "states"),
+    [
+        ("REGISTERED OPENED UNFENCED", "CATCHING_UP FENCED SERVING"),
+        (
+            "REGISTERED OPENED UNFENCED UNFENCED FENCED FENCED",
+            "CATCHING_UP FENCED SERVING SERVING FENCED FENCED",
+        ),
+        ("REGISTERED OPENED REGISTRATION_LOST REGISTERED", "CATCHING_UP FENCED REGISTERING_AGAIN FENCED"),
+        ("LEAVE", "GONE"),
+        ("REGISTERED LEAVE", "CATCHING_UP GONE"),
+        ("REGISTERED OPENED LEAVE FENCED SHUT_DOWN", "CATCHING_UP FENCED LEAVING LEAVING GONE"),
+        (
+            "REGISTERED OPENED UNFENCED LEAVE UNFENCED REGISTRATION_LOST REGISTERED SHUT_DOWN",
+            "CATCHING_UP FENCED SERVING LEAVING LEAVING LEAVING_UNREGISTERED LEAVING GONE",
+        ),
+        (
+            "REGISTERED OPENED REGISTRATION_LOST LEAVE SHUT_DOWN SHUT_DOWN LEAVE",
+            "CATCHING_UP FENCED REGISTERING_AGAIN LEAVING_UNREGISTERED GONE GONE GONE",
+        ),
+    ],
+)
+def test_the_states_of_a_life(events: str, states: str) -> None:
+    state, passed = State.REGISTERING, []
+    for name in events.split():
+        state = next_state(state, Event[name])
+        passed.append(state.name)
+    assert passed == states.split()
+
+
+@pytest.mark.parametrize(
+    ("state", "event"),
+    [
+        (State.REGISTERING, Event.UNFENCED),
+        (State.REGISTERING, Event.OPENED),
+        (State.CATCHING_UP, Event.REGISTERED),
+        (State.CATCHING_UP, Event.FENCED),
+        (State.FENCED, Event.OPENED),
+        (State.SERVING, Event.REGISTERED),
+        (State.REGISTERING_AGAIN, Event.UNFENCED),
+        (State.LEAVING, Event.LEAVE),
+        (State.LEAVING_UNREGISTERED, Event.FENCED),
+        (State.GONE, Event.REGISTERED),
+    ],
+)
+def test_an_event_that_a_state_does_not_list_is_an_error(state: State, event: Event) -> None:
+    with pytest.raises(UnexpectedEvent, match=f"{event.name} of a broker that is {state.name}"):
+        next_state(state, event)
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_every_state_can_be_shut_down(state: State) -> None:
+    assert next_state(state, Event.SHUT_DOWN) is State.GONE
+
+
+def test_a_broker_whose_registration_is_gone_registers_anew_and_sends_no_heartbeat_before() -> None:
+    broker = Broker()
+    broker.runtime.advance(INTERVAL_S)
+    (first,) = broker.registrations
+    assert (broker.lifecycle.state, broker.served) == (State.SERVING, 1)
+    broker.error = ErrorCode.STALE_BROKER_EPOCH
+    broker.registration_errors = [ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.REQUEST_TIMED_OUT]
+    broker.beats.clear()
+    broker.lifecycle.heartbeat_now()
+    broker.runtime.advance(0.05)
+    assert broker.lifecycle.state.name == "REGISTERING_AGAIN"
+    assert not broker.lifecycle.has_session()
+    broker.error = ErrorCode.NONE
+    broker.lifecycle.heartbeat_now()  # without a registration it would be refused
+    assert len(broker.beats) == 1
+    broker.runtime.advance(0.5)
+    assert [each.previous_broker_epoch for each in broker.registrations] == [-1, 0, 0, 0]
+    assert broker.registrations[-1].incarnation_id != first.incarnation_id
+    assert broker.lifecycle.state.name == "SERVING"
+    assert broker.beats[1].broker_epoch == broker.lifecycle.broker_epoch == 3
+
+
+def test_a_broker_that_the_cluster_refuses_ends() -> None:
+    broker = Broker()
+    broker.error = ErrorCode.STALE_BROKER_EPOCH
+    broker.registration_errors = [ErrorCode.INCONSISTENT_CLUSTER_ID]
+    broker.lifecycle.heartbeat_now()
+    broker.runtime.advance(INTERVAL_S)
+    (why,) = broker.fatal
+    assert "belong to another cluster" in why
+
+
+def test_a_broker_that_leaves_before_it_is_registered_waits_for_nothing() -> None:
+    broker = Broker()
+    broker.lifecycle.stop()
+    gone: list[bool] = []
+    broker.lifecycle.leave(lambda: gone.append(True), 30)
+    assert gone == [True]
+    broker.beats.clear()
+    broker.runtime.advance(10 * INTERVAL_S)
+    assert broker.beats == []
+
+
+def test_a_broker_whose_disk_refuses_asks_to_be_fenced_until_it_is() -> None:
+    broker = Broker()
+    broker.runtime.advance(INTERVAL_S)
+    broker.beats.clear()
+    broker.is_fenced = True  # which the controller then says
+    broker.lifecycle.hand_over()
+    broker.runtime.advance(0.05)
+    assert [beat.want_fence for beat in broker.beats] == [True]
+    assert broker.lifecycle.state.name == "FENCED"
+    broker.is_fenced = False
+    broker.runtime.advance(1)
+    assert [beat.want_fence for beat in broker.beats][1:] == [False]
+    assert broker.lifecycle.state.name == "SERVING"
+    broker.lifecycle.hand_over()  # not more often than every HAND_OVER_S
+    assert len(broker.beats) == 2
