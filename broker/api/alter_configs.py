@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.config.changes import TOO_MANY_CONFIGS, are_too_many, change_configs
+from barnabas.broker.cluster.config_changes import TOO_MANY_CONFIGS, are_too_many, change_configs
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices
@@ -34,8 +34,12 @@ def alter_configs(context: HandlerContext, request: AlterConfigsRequest) -> Outc
         )
         for resource in request.resources
     ]
+    services = context.services
     change_configs(
-        context.services,
+        services.runtime,
+        services.config,
+        services.controller,
+        services.to_controller,
         requested,
         request.validate_only,
         lambda results: context.complete(_response(results)),

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from barnabas.broker.cluster.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.config.changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices

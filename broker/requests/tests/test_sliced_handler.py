@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.cluster.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.config.changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import (
     CLOSE_CONNECTION,

@@ -1,5 +1,5 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: resources of the metadata go to the controller, the
-levels of this broker's loggers are set here, and the answer leaves when both are done."""
+"""AlterConfigs and IncrementalAlterConfigs: the controller changes resources of the metadata, this broker the levels of its
+loggers; the answer leaves when both are done."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from barnabas.wire.messages import alter_configs as whole
 from barnabas.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.runtime.interface import Runtime
 
 BROKER_LOGGER_RESOURCE: Final = 8
 ALTER_CONFIGS: Final = 33
@@ -30,7 +33,10 @@ def are_too_many(resources: Sequence[whole.AlterConfigsResource | incremental.Al
 
 
 def change_configs(
-    services: Services,
+    runtime: Runtime,
+    config: BrokerConfig,
+    controller: Controller,
+    channel: ToController,
     requested: Sequence[ResourceChange],
     validate_only: bool,
     done: Callable[[list[ResourceResult]], object],
@@ -40,7 +46,7 @@ def change_configs(
     is_logger = [each.resource_type == BROKER_LOGGER_RESOURCE and not each.replace for each in requested]
     loggers = iter(
         [
-            change_logger_levels(each, services.node_id, validate_only)
+            change_logger_levels(each, config.node_id, validate_only)
             for each, local in zip(requested, is_logger, strict=True)
             if local
         ]
@@ -54,8 +60,8 @@ def change_configs(
     def failed(error: ErrorCode, message: str) -> None:
         merge([ResourceResult(each.resource_type, each.resource_name, error, message) for each in others])
 
-    if services.controller.is_active or not others:
-        _Alteration(services, others, validate_only, merge).go_on()
+    if controller.is_active or not others:
+        _Alteration(runtime, config, controller, others, validate_only, merge).go_on()
         return
 
     def answered(response: Any, error: ErrorCode) -> None:
@@ -75,9 +81,9 @@ def change_configs(
         )
 
     if others[0].replace:
-        services.to_controller.send(ALTER_CONFIGS, _whole(others, validate_only), answered)
+        channel.send(ALTER_CONFIGS, _whole(others, validate_only), answered)
     else:
-        services.to_controller.send(INCREMENTAL_ALTER_CONFIGS, _incremental(others, validate_only), answered)
+        channel.send(INCREMENTAL_ALTER_CONFIGS, _incremental(others, validate_only), answered)
 
 
 class _Alteration:
@@ -86,12 +92,16 @@ class _Alteration:
 
     def __init__(
         self,
-        services: Services,
+        runtime: Runtime,
+        config: BrokerConfig,
+        controller: Controller,
         changes: Sequence[ResourceChange],
         validate_only: bool,
         done: Callable[[list[ResourceResult]], object],
     ) -> None:
-        self._services = services
+        self._runtime = runtime
+        self._config = config
+        self._controller = controller
         self._changes = changes
         self._validate_only = validate_only
         self._done = done
@@ -105,7 +115,7 @@ class _Alteration:
         def decided(results: list[ResourceResult]) -> None:
             self._results += results
             if len(self._results) < len(self._changes):
-                self._services.runtime.call_soon(self.go_on)
+                self._runtime.call_soon(self.go_on)
             else:
                 self._done(self._results)
 
@@ -114,10 +124,8 @@ class _Alteration:
                 [ResourceResult(each.resource_type, each.resource_name, error, message) for each in changes]
             )
 
-        self._services.controller.run(
-            lambda image: alter_configs(
-                image, changes, self._services.config, self._validate_only, self._named
-            ),
+        self._controller.run(
+            lambda image: alter_configs(image, changes, self._config, self._validate_only, self._named),
             decided,
             failed,
         )
