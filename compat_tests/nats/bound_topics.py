@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,6 +23,7 @@ from compat_tests.harness.confluent_admin import (
     NewTopic,
     ResourceType,
 )
+from compat_tests.harness.eventually import eventually_async
 
 
 def bind(
@@ -57,18 +58,18 @@ async def _await_taken(url: str, topic: str, wanted: set[int]) -> None:
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
     taken: set[int] = set()
-    deadline = time.monotonic() + 60
-    while not wanted <= taken:
-        assert time.monotonic() < deadline, taken
+
+    async def are_taken() -> bool:
         await client.publish("$BARNABAS.BINDINGS", b"", reply=inbox)
-        try:
+        with contextlib.suppress(nats.errors.TimeoutError):
             while True:
                 told = json.loads((await answers.next_msg(timeout=0.1)).data)
                 for each in told["bindings"]:
                     if each["topic"] == topic and each["state"] == "running":
                         taken.update(each["partitions"])
-        except nats.errors.TimeoutError:
-            continue
+        return wanted <= taken
+
+    await eventually_async(are_taken, message=lambda: taken)
     await client.close()
 
 
@@ -94,15 +95,15 @@ async def _await_running(cluster: Cluster, topics: set[str]) -> None:
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
     ready: dict[int, set[str]] = {}
-    deadline = time.monotonic() + 60
-    while not all(topics <= ready.get(node, set()) for node in cluster.nodes):
-        assert time.monotonic() < deadline, ready
+
+    async def all_run() -> bool:
         await client.publish("$BARNABAS.BINDINGS", b"", reply=inbox)
-        try:
+        with contextlib.suppress(nats.errors.TimeoutError):
             while True:
                 told = json.loads((await answers.next_msg(timeout=0.1)).data)
                 running = {each["topic"] for each in told["bindings"] if each["state"] == "running"}
                 ready[told["broker"]] = running
-        except nats.errors.TimeoutError:
-            continue
+        return all(topics <= ready.get(node, set()) for node in cluster.nodes)
+
+    await eventually_async(all_run, message=lambda: ready)
     await client.close()

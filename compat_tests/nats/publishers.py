@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import nats
 from nats.aio.client import Client as NatsClient
 
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
 
 Sent = dict[str, list[bytes]]  # payloads by subject, in their order
@@ -89,10 +90,8 @@ class SteadyPublisher:
 
     def await_more(self, count: int, timeout: float = 60) -> None:
         """Until so many more have been sent."""
-        wanted, deadline = self.count + count, time.monotonic() + timeout
-        while self.count < wanted:
-            assert time.monotonic() < deadline, "the publisher does not get on"
-            time.sleep(0.01)
+        wanted = self.count + count
+        eventually(lambda: self.count >= wanted, timeout, message=lambda: f"{self.count} are sent")
 
     def finish(self) -> Sent:
         self._ends.set()
@@ -114,7 +113,7 @@ class SteadyPublisher:
                 pieces.append(b"PUB %b %d\r\n%b\r\n" % (subject.encode(), len(payload), payload))
                 number += 1
             self._socket.sendall(b"".join(pieces))
-            time.sleep(self._pause_s)
+            time.sleep(self._pause_s)  # the rate
 
     def _await_pong(self) -> None:
         self._socket.sendall(b"PING\r\n")

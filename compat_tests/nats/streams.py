@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
 
 T = TypeVar("T")
@@ -89,12 +90,12 @@ class Streams:
 
     def acknowledged(self, stream: str, consumer: str, seconds: float = 60) -> Any:
         """What the server says of a consumer, once nothing is pending for it."""
-        deadline = time.monotonic() + seconds
-        while True:
+
+        def idle() -> Any:
             info = self.run(self.jetstream.consumer_info(stream, consumer))
-            if (not info.num_pending and not info.num_ack_pending) or time.monotonic() > deadline:
-                return info
-            time.sleep(0.05)
+            return None if info.num_pending or info.num_ack_pending else info
+
+        return eventually(idle, seconds)
 
 
 def read_all(

@@ -13,6 +13,7 @@ from nats.aio.client import Client as NatsClient
 from nats.js.errors import APIError, BadRequestError
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.eventually import eventually_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind, told_of
 from compat_tests.nats.publishers import publish
@@ -88,12 +89,10 @@ def test_what_comes_again_is_stored_once_also_after_a_kill(server: NatsServer, b
 
 async def publish_until_answered(stream: Any, subject: str, headers: dict[str, str]) -> Any:
     """The broker may not have subscribed yet."""
-    for _ in range(100):
-        try:
-            return await stream.publish(subject, b"x", timeout=2, headers=headers)
-        except (nats.errors.TimeoutError, nats.js.errors.NoStreamResponseError):
-            await asyncio.sleep(0.1)
-    raise AssertionError("no answer")
+    return await eventually_async(
+        lambda: stream.publish(subject, b"x", timeout=2, headers=headers),
+        retry_on=(nats.errors.TimeoutError, nats.js.errors.NoStreamResponseError),
+    )
 
 
 def test_a_window_ends(server: NatsServer, broker: Broker) -> None:
@@ -106,7 +105,7 @@ def test_a_window_ends(server: NatsServer, broker: Broker) -> None:
         stream = client.jetstream(timeout=30)
         headers = {"Nats-Msg-Id": "a"}
         answers = [await stream.publish("orders.a", b"x", headers=headers) for _ in range(2)]
-        await asyncio.sleep(2.1)
+        await asyncio.sleep(2.1)  # the window of 2 s ends
         answers.append(await stream.publish("orders.a", b"x", headers=headers))
         assert [(each.seq, each.duplicate) for each in answers] == [(1, None), (1, True), (2, None)]
         answers = [await stream.publish("all.a", b"x", headers=headers) for _ in range(2)]
@@ -187,7 +186,7 @@ def test_without_being_asked_nobody_is_answered(server: NatsServer, broker: Brok
 
     async def work(client: NatsClient) -> None:
         async def serve(message: Any) -> None:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the broker would have answered by then
             await message.respond(b"the service")
 
         await client.subscribe("orders.service", cb=serve)

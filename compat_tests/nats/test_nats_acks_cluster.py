@@ -13,6 +13,7 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NoStreamResponseError
 
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.eventually import eventually_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.leader_moves import move_leader
@@ -28,12 +29,11 @@ MOVES = 5
 async def store(stream: JetStreamContext, identity: str) -> int:
     """The sequence in the acknowledgement, whatever it takes."""
     headers = {"Nats-Msg-Id": identity}
-    for _ in range(80):
-        try:
-            return (await stream.publish("a.b", identity.encode(), timeout=0.5, headers=headers)).seq
-        except (nats.errors.TimeoutError, NoStreamResponseError, APIError):
-            await asyncio.sleep(0.02)
-    raise AssertionError(f"{identity} was never acknowledged")
+    ack = await eventually_async(
+        lambda: stream.publish("a.b", identity.encode(), timeout=0.5, headers=headers),
+        retry_on=(nats.errors.TimeoutError, NoStreamResponseError, APIError),
+    )
+    return ack.seq
 
 
 async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, int]:
@@ -51,16 +51,15 @@ async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, i
             number += 1
 
     writers = [asyncio.create_task(write(number)) for number in range(WRITERS)]
-    await asyncio.sleep(0.5)
+    await eventually_async(lambda: len(sequences) >= 100)
     for _ in range(MOVES):
         replicas = random.sample(sorted(cluster.nodes), 3)
         await asyncio.to_thread(move_leader, cluster, TOPIC, 0, replicas)
-        await asyncio.sleep(random.random() / 2)
+        await asyncio.sleep(random.random() / 2)  # the leader moves at any point of the clients' work
     victim = await asyncio.to_thread(cluster.leader, TOPIC, 0)
     await asyncio.to_thread(cluster.kill, victim)
     before = len(sequences)
-    while len(sequences) < before + 300 and not any(writer.done() for writer in writers):
-        await asyncio.sleep(0.05)
+    await eventually_async(lambda: len(sequences) >= before + 300 or any(writer.done() for writer in writers))
     is_over = True
     await asyncio.gather(*writers)
     await client.close()

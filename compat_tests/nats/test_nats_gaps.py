@@ -59,6 +59,19 @@ def await_gap(broker: Broker, count: int, cause: str) -> Gap:
     return gaps[-1]
 
 
+def await_noted(broker: Broker) -> None:
+    """The broker has written down, as it does every second, that it has taken what came until now."""
+    now_ms = time.time() * 1000
+
+    def is_noted() -> bool:
+        noted = (broker.log_dir / "barnabas-nats-attendance").read_text()
+        return any(
+            int(until_ms) > now_ms for until_ms in re.findall(r"^[0-9a-f]{32} (\d+)$", noted, re.MULTILINE)
+        )
+
+    eventually(is_noted, retry_on=(FileNotFoundError,))
+
+
 def _meets(times: Published, gap: Gap) -> bool:
     """The log tells whole milliseconds: the one that it names last belongs to the gap."""
     return times.begin_ms < gap.end_ms + 1 and times.end_ms >= gap.begin_ms - 1
@@ -94,19 +107,19 @@ def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: 
     server = nats_server()
     broker = bound_broker(fresh_broker, server)
     publisher = TimedPublisher(server, "s")
-    time.sleep(1.5)
+    await_noted(broker)
 
     server.kill()
-    time.sleep(0.3)
+    time.sleep(0.3)  # of messages that are published and taken by no broker
     server.start()
     gap = await_gap(broker, 1, "server gone")
     assert gap.end_ms - gap.begin_ms < SHORT_S * 1000
-    time.sleep(1.2)
+    await_noted(broker)
 
     broker.restart()
     gap = await_gap(broker, 2, "the broker was restarted")
     assert gap.end_ms - gap.begin_ms < 2 * SHORT_S * 1000
-    time.sleep(1.2)
+    await_noted(broker)
 
     broker.restart(kill=True)
     gap = await_gap(broker, 3, "the broker was restarted")
@@ -137,10 +150,10 @@ def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: Na
     server = nats_server(config='write_deadline: "1s"\n')
     broker = bound_broker(fresh_broker, server)
     publisher = TimedPublisher(server, "s", size=20_000, burst=8, pause_s=0.01)
-    time.sleep(1.2)
+    await_noted(broker)
     assert broker.process is not None
     broker.process.send_signal(signal.SIGSTOP)
-    time.sleep(4)
+    time.sleep(4)  # longer than a standstill that the broker does not report
     eventually(lambda: "Slow Consumer Detected" in server.log_text())
     broker.process.send_signal(signal.SIGCONT)
     gap = await_gap(broker, 1, "slow consumer")
@@ -205,11 +218,12 @@ def test_a_cluster_that_ends_as_a_whole(server: NatsServer, cluster: Cluster) ->
         eventually(lambda: sorted(streams.run(led_partitions(streams.client))) == [0, 1, 2])
 
     cluster.kill(*sorted(cluster.nodes))
-    time.sleep(0.5)
+    time.sleep(0.5)  # of messages that are published and taken by no broker
     cluster.start(*sorted(cluster.nodes))
     cluster.wait_until_whole()
     eventually(lambda: any(gaps_of(node) for node in cluster.nodes.values()))
-    time.sleep(1)
+    with Streams(server) as streams:
+        eventually(lambda: sorted(streams.run(led_partitions(streams.client))) == [0, 1, 2])
     publisher.await_more(200)
     published = publisher.finish()
     gaps = [gap for node in cluster.nodes.values() for gap in gaps_of(node)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import kafka
 import pytest
@@ -81,7 +80,8 @@ def test_a_broker_that_goes_and_comes_back_while_messages_come(
         thread = threading.Thread(target=publish)
         thread.start()
         for _ in range(2):
-            time.sleep(0.5)
+            wanted = len(published) + 1000
+            eventually(lambda wanted=wanted: len(published) >= wanted)
             if kill:
                 broker.kill()
             else:
@@ -93,6 +93,17 @@ def test_a_broker_that_goes_and_comes_back_while_messages_come(
     check_exactly(found, published)
 
 
+def stored_positions(broker: Broker) -> list[list[str]]:
+    """Stream and sequence of each of three partitions of `orders`, as far as they have been committed."""
+    group = KafkaConsumer(
+        bootstrap_servers=broker.bootstrap, group_id="barnabas-jetstream-orders", enable_auto_commit=False
+    )
+    wanted = [kafka.TopicPartition("orders", index) for index in range(3)]
+    found = [group.committed(each, metadata=True) for each in wanted]
+    group.close()
+    return [each.metadata.split(" ")[:2] for each in found if each is not None]
+
+
 def test_records_that_retention_removed_do_not_come_again(broker: Broker, server: NatsServer) -> None:
     published = numbered(0, 1000)
     with Streams(server) as streams:
@@ -101,19 +112,7 @@ def test_records_that_retention_removed_do_not_come_again(broker: Broker, server
         bind(broker, "orders", BINDING, partitions=3)
         assert len(read_all(broker, "orders", 1000)) == 1000
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        group = KafkaConsumer(
-            bootstrap_servers=broker.bootstrap,
-            group_id="barnabas-jetstream-orders",
-            enable_auto_commit=False,
-        )
-
-        def committed() -> list[str]:
-            wanted = [kafka.TopicPartition("orders", index) for index in range(3)]
-            found = [group.committed(each, metadata=True) for each in wanted]
-            return [each.metadata for each in found if each is not None]
-
-        eventually(lambda: [each.split(" ")[:2] for each in committed()] == [["ORDERS", "1000"]] * 3)
-        group.close()
+        eventually(lambda: stored_positions(broker) == [["ORDERS", "1000"]] * 3)
         everything = [TopicPartition("orders", index, -1) for index in range(3)]
         for future in admin.delete_records(everything).values():
             future.result(30)
@@ -132,7 +131,7 @@ def test_a_binding_that_begins_with_what_is_new_stays_where_it_began(
         streams.publish(numbered(0, 100))
         bind(broker, "orders", {**BINDING, "nats.start": "new"}, partitions=3)
         await_taken(server.url, "orders", 3)
-        time.sleep(1)
+        eventually(lambda: stored_positions(broker) == [["ORDERS", "100"]] * 3)
         broker.stop()
         streams.publish(numbered(100, 50))  # new, though nobody was there
         broker.start()

@@ -18,7 +18,7 @@ from nats.js.kv import KeyValue
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
-from compat_tests.harness.eventually import eventually
+from compat_tests.harness.eventually import eventually, eventually_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 
@@ -69,20 +69,21 @@ def records(broker: Broker, count: int, partitions: int = 1) -> list[Any]:
 def has(server: NatsServer, expected: dict[str, bytes]) -> None:
     """The bucket comes to hold these keys and values, and no others."""
 
-    async def work(bucket: KeyValue) -> dict[str, bytes]:
-        deadline = time.monotonic() + 60
-        while True:
-            found: dict[str, bytes] = {}
+    async def work(bucket: KeyValue) -> None:
+        found: dict[str, bytes] = {}
+
+        async def is_so() -> bool:
+            found.clear()
             try:
                 for key in await bucket.keys():
                     found[key] = (await bucket.get(key)).value or b""
             except (nats.js.errors.NoKeysError, nats.js.errors.KeyNotFoundError):
                 pass
-            if found == expected or time.monotonic() > deadline:
-                return found
-            await asyncio.sleep(0.05)
+            return found == expected
 
-    assert with_bucket(server, work) == expected
+        await eventually_async(is_so, message=lambda: found)
+
+    with_bucket(server, work)
 
 
 @pytest.mark.every_nats_server
@@ -222,7 +223,7 @@ def test_writers_on_both_sides_end_with_the_same_values(
             key = f"k{number // 2}"  # some keys have a value by then, some have not
             producer.produce("stock", chance.choice([b"kafka-%d" % number, None]), key, 0)
             producer.poll(0)
-            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.002]))
+            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.002]))  # either side may come first
             if chance.random() < 0.3:
                 await bucket.delete(key)
             else:
@@ -305,14 +306,18 @@ def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
 
 async def _created(jetstream: JetStreamContext) -> KeyValue:
     """The bucket, once nats-server has removed the files of the deleted one: it does so after its answer."""
-    deadline = asyncio.get_running_loop().time() + 30
-    while True:
+
+    async def create() -> KeyValue | None:
         try:
             return await jetstream.create_key_value(bucket="stock", history=10)
         except ServerError as error:
-            if error.err_code != STORE_FAILED or asyncio.get_running_loop().time() > deadline:
+            if error.err_code != STORE_FAILED:
                 raise
-        await asyncio.sleep(0.05)
+            return None
+
+    created = await eventually_async(create)
+    assert created is not None
+    return created
 
 
 def test_values_that_have_outlived_their_time_are_no_obstacle(server: NatsServer, broker: Broker) -> None:

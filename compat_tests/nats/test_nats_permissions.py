@@ -120,7 +120,7 @@ def test_a_cluster(server: NatsServer, fresh_cluster: ClusterFactory) -> None:
     async def publish(client: NatsClient) -> None:
         for number in range(200):
             await client.publish("orders.1", b"%d" % number)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # the rate: one at a time reaches the broker
 
     _with_people(server, publish)
     found = by_subject(cluster.bootstrap, "orders", 1, 200)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
@@ -19,6 +18,7 @@ from nats.aio.client import Client as NatsClient
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
+from compat_tests.harness.eventually import eventually_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import await_running, bind
 from compat_tests.nats.leader_moves import move_leader
@@ -97,12 +97,11 @@ def test_topics_come_back_and_are_known_after_a_restart(server: NatsServer, brok
     broker.start()
 
     async def second(client: NatsClient) -> None:
-        for _ in range(100):
-            try:
-                assert await ask(client, "m.one", "b") == ("one", 2, True)
-                break
-            except (nats.errors.NoRespondersError, nats.errors.TimeoutError):
-                await asyncio.sleep(0.1)
+        answer = await eventually_async(
+            lambda: ask(client, "m.one", "b"),
+            retry_on=(nats.errors.NoRespondersError, nats.errors.TimeoutError),
+        )
+        assert answer == ("one", 2, True)
         assert await ask(client, "m.one", "c") == ("one", 3, False)
 
     publish(server, second)
