@@ -12,13 +12,22 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from barnabas.broker.config.listeners import parse_address
-from barnabas.broker.metrics import http as metrics_http
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, exposition
-from barnabas.broker.metrics.http import CONNECTIONS_MAX, HEAD_BYTES_MAX, MetricsListener, make_page
+from barnabas.broker.metrics.http import (
+    ANSWER_S_MAX,
+    CONNECTIONS_MAX,
+    HEAD_BYTES_MAX,
+    REQUEST_S_MAX,
+    MetricsListener,
+    make_page,
+)
 from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
+from barnabas.runtime.slices import TURN_S
+from compat_tests.virtual.runtime import VirtualRuntime
 
 LABELS = st.dictionaries(st.sampled_from(["topic", "mode", "connection"]), st.text(max_size=20))
+PORT = 9404
 VALUES = st.one_of(st.integers(-(2**53), 2**53), st.floats(), st.booleans())
 
 
@@ -77,13 +86,62 @@ def test_wrong_addresses(text: str) -> None:
         parse_address("barnabas.metrics.listener", text)
 
 
-class World:
-    """A listener whose page is `page`."""
+class Transport:
+    """Takes what is written; the reader takes it when the test says so."""
 
     def __init__(self) -> None:
-        self.runtime = AsyncioRuntime()
+        self.written = b""
+        self.is_closing = False
+        self.is_aborted = False
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_closing
+        self.written += data
+
+    def close(self) -> None:
+        self.is_closing = True
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+class BusyRuntime(VirtualRuntime):
+    """Every look at the clock takes `look_s`, so that what is done in slices takes several turns."""
+
+    look_s = 0.0
+    looked_s = 0.0
+
+    def monotonic(self) -> float:
+        self.looked_s += self.look_s
+        return super().monotonic() + self.looked_s
+
+
+class Client:
+    """A connection to the listener."""
+
+    def __init__(self, world: World) -> None:
+        self._runtime = world.runtime
+        self.transport = Transport()
+        self._protocol = world.runtime.listening[PORT]()
+        self._protocol.connection_made(self.transport)
+
+    def send(self, *pieces: bytes) -> None:
+        for piece in pieces:
+            self._protocol.data_received(piece)
+        self._runtime.run_until_idle()
+
+    def leave(self) -> None:
+        """It has read its answer, or has gone without."""
+        self._protocol.connection_lost(None)
+
+
+class World:
+    """A listener whose page is `page`, without sockets and in virtual time."""
+
+    def __init__(self) -> None:
+        self.runtime = BusyRuntime()
         self.page: bytes | None = b"a 1\n"
-        self.listener = MetricsListener(self.runtime, "127.0.0.1", 0, self.make_page)
+        self.listener = MetricsListener(self.runtime, "127.0.0.1", PORT, self.make_page)
 
     def make_page(self) -> Iterator[bytes] | None:
         return (
@@ -94,27 +152,16 @@ class World:
 
     def ask(self, *pieces: bytes) -> bytes:
         """The whole answer, until the connection is closed."""
-        return self.runtime.loop.run_until_complete(asyncio.wait_for(self._ask(pieces), 60))
-
-    async def _ask(self, pieces: tuple[bytes, ...]) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.listener.port)
-        try:
-            for piece in pieces:
-                writer.write(piece)
-                await asyncio.sleep(0.005)
-            return await reader.read()
-        except ConnectionError:
-            return b""
-        finally:
-            writer.close()
+        client = Client(self)
+        client.send(*pieces)
+        assert client.transport.is_closing
+        client.leave()
+        return client.transport.written
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World()
-    yield made
-    made.listener.close()
-    made.runtime.close()
+def world() -> World:
+    return World()
 
 
 REQUEST = b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
@@ -134,6 +181,7 @@ def test_the_page(world: World) -> None:
     assert world.ask(b"GET /metrics?name=a HTTP/1.0\n\n").endswith(b"a 1\n")
     world.page = b"b 2\n" * 1_000_000
     assert len(world.ask(REQUEST)) > 4_000_000
+    world.runtime.advance(60)
     assert not world.listener.connections
 
 
@@ -152,68 +200,86 @@ def test_the_page(world: World) -> None:
     ],
 )
 def test_what_is_no_request_for_it(world: World, request_bytes: bytes, status: bytes) -> None:
-    answer = world.ask(request_bytes)
-    assert answer.startswith(b"HTTP/1.1 " + status + b"\r\n") or (
-        answer == b"" and len(request_bytes) > 100_000
-    )
+    assert world.ask(request_bytes).startswith(b"HTTP/1.1 " + status + b"\r\n")
     assert world.ask(REQUEST).endswith(b"a 1\n")
 
 
-@pytest.mark.sockets
 def test_before_there_is_anything_to_tell(world: World) -> None:
     world.page = None
     assert world.ask(REQUEST).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.sockets
-def test_silent_connections_keep_nobody_out(world: World) -> None:
-    async def run() -> None:
-        opened = [await asyncio.open_connection("127.0.0.1", world.listener.port) for _ in range(5)]
-        for _, writer in opened:
-            writer.write(b"GET /metrics HTTP/1.1\r\nX: ")  # and never the rest
-        opened += [
-            await asyncio.open_connection("127.0.0.1", world.listener.port) for _ in range(CONNECTIONS_MAX)
-        ]
-        for reader, _ in opened[:5]:  # the oldest have gone
-            assert await _rest(reader) == b""
-        assert len(world.listener.connections) == CONNECTIONS_MAX
-        assert (await world._ask((REQUEST,))).endswith(b"a 1\n")
-        await _closed(world, opened)
-
-    world.runtime.loop.run_until_complete(asyncio.wait_for(run(), 60))
+def test_a_request_that_does_not_come_is_not_waited_for(world: World) -> None:
+    client = Client(world)
+    client.send(REQUEST[:10])
+    world.runtime.advance(REQUEST_S_MAX - 0.1)
+    assert not client.transport.is_closing
+    world.runtime.advance(0.2)
+    assert client.transport.written.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+    assert client.transport.is_closing
+    client.send(REQUEST[10:])
+    assert client.transport.written.count(b"HTTP/1.1") == 1
 
 
-@pytest.mark.sockets
-def test_those_who_do_not_read_their_answer_keep_nobody_out(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics_http, "CONNECTIONS_MAX", 4)
-    world.page = b"b 2\n" * 2_000_000  # more than the system's buffers take
-
-    async def run() -> None:
-        opened = [
-            await asyncio.open_connection("127.0.0.1", world.listener.port, limit=1024) for _ in range(4)
-        ]
-        for _, writer in opened:
-            writer.write(REQUEST)
-        while not all(connection.is_unread() for connection in world.listener.connections):
-            await asyncio.sleep(0.01)
-        world.page = b"a 1\n"
-        assert (await world._ask((REQUEST,))).endswith(b"a 1\n")
-        await _closed(world, opened)
-
-    world.runtime.loop.run_until_complete(asyncio.wait_for(run(), 60))
+def test_an_answer_that_is_not_read_is_dropped(world: World) -> None:
+    client = Client(world)
+    client.send(REQUEST)
+    world.runtime.advance(ANSWER_S_MAX - 0.1)
+    assert not client.transport.is_aborted
+    world.runtime.advance(0.2)
+    assert client.transport.is_aborted
 
 
-async def _rest(reader: asyncio.StreamReader) -> bytes:
-    try:
-        return await reader.read()
-    except ConnectionError:
-        return b""
+def test_a_client_that_leaves_while_its_page_is_made_gets_nothing(world: World) -> None:
+    world.runtime.look_s = TURN_S
+    client = Client(world)
+    client._protocol.data_received(REQUEST)
+    client.leave()
+    world.runtime.run_until_idle()
+    assert client.transport.written == b""
 
 
-async def _closed(world: World, opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]) -> None:
-    for _, writer in opened:
-        writer.transport.abort()
-    while world.listener.connections:
-        await asyncio.sleep(0.01)
+def test_silent_connections_keep_no_scraper_out(world: World) -> None:
+    opened = [Client(world) for _ in range(5)]
+    for client in opened:
+        client.send(b"GET /metrics HTTP/1.1\r\nX: ")  # and never the rest
+    opened += [Client(world) for _ in range(CONNECTIONS_MAX)]
+    assert [client.transport.is_aborted for client in opened] == [True] * 5 + [False] * CONNECTIONS_MAX
+    assert len(world.listener.connections) == CONNECTIONS_MAX
+    assert world.ask(REQUEST).endswith(b"a 1\n")
+
+
+def test_clients_that_do_not_read_their_answer_keep_no_scraper_out(world: World) -> None:
+    opened = [Client(world) for _ in range(CONNECTIONS_MAX)]
+    for client in opened:
+        client.send(REQUEST)
+    assert world.ask(REQUEST).endswith(b"a 1\n")
+    assert [client.transport.is_aborted for client in opened] == [True] + [False] * (CONNECTIONS_MAX - 1)
+
+
+def test_nothing_makes_room_where_all_pages_are_being_made(world: World) -> None:
+    world.runtime.look_s = TURN_S
+    opened = [Client(world) for _ in range(CONNECTIONS_MAX)]
+    for client in opened:
+        client._protocol.data_received(REQUEST)
+    assert Client(world).transport.is_aborted
+    world.runtime.run_until_idle()
+    assert all(client.transport.written.endswith(b"a 1\n") for client in opened)
+
+
+def test_over_sockets_a_page_is_read_whole() -> None:
+    runtime = AsyncioRuntime()
+    page = b"b 2\n" * 1_000_000
+    listener = MetricsListener(runtime, "127.0.0.1", 0, lambda: iter([page]))
+
+    async def ask() -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(REQUEST)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    assert runtime.loop.run_until_complete(asyncio.wait_for(ask(), 60)).partition(b"\r\n\r\n")[2] == page
+    listener.close()
+    runtime.close()

@@ -1,4 +1,4 @@
-"""Connections over real sockets, against a whole node, on both event loops."""
+"""Connections over real sockets, against a whole node, on both event loops. test_connection.py needs neither."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
 pytestmark = pytest.mark.sockets
@@ -47,9 +49,9 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
-def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
+def server(request: pytest.FixtureRequest, directory: Path) -> Iterator[ThreadedNode]:
     node = ThreadedNode(
-        tmp_path / "logs",
+        directory,
         {"socket.request.max.bytes": "5000000"},
         prefer_uvloop=request.param == "uvloop",
     )
@@ -61,8 +63,32 @@ def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]
         ),
     )
     assert answer.topics[0].error_code == 0
-    yield node.client
+    yield node
     node.stop()
+
+
+@pytest.fixture
+def connect(server: ThreadedNode) -> Connect:
+    return server.client
+
+
+def waiting_fetches(server: ThreadedNode) -> int:
+    return server.node.services.purgatory.waiting
+
+
+def unserved_bytes(server: ThreadedNode) -> int:
+    """Received by the server, of requests that are not served yet."""
+    held = [connection._received for connection in tuple(server.node._connections.open)]
+    return sum(each.filled for each in held if each is not None)
+
+
+def holds(server: ThreadedNode, count: int) -> bool:
+    return unserved_bytes(server) == count
+
+
+def is_blocked(server: ThreadedNode) -> bool:
+    """Whether a client does not take its answers."""
+    return any(connection._writer.waiting for connection in tuple(server.node._connections.open))
 
 
 def batch(value: bytes = b"value") -> bytes:
@@ -131,13 +157,15 @@ def test_frames_of_any_size_come_back_as_they_were(connect: Connect, size: int) 
         assert fetched(client.ask(FETCH, 12, fetch_request(index)))[61 : len(records)] == records[61:]
 
 
-def test_requests_behind_a_waiting_fetch_are_answered_after_it(connect: Connect) -> None:
+def test_requests_behind_a_waiting_fetch_are_answered_after_it(
+    server: ThreadedNode, connect: Connect
+) -> None:
     client, other = connect(), connect()
     client.socket.sendall(
         client.frame(FETCH, 12, fetch_request(0, max_wait_ms=20_000))
         + b"".join(client.frame(PRODUCE, 9, produce_request(batch())) for _ in range(300))
     )
-    time.sleep(0.1)
+    eventually(lambda: waiting_fetches(server))
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch(b"wakes")))) == 0
     correlation_id, answer = client.receive(FETCH, 12)
     assert correlation_id == 1
@@ -150,7 +178,9 @@ def test_requests_behind_a_waiting_fetch_are_answered_after_it(connect: Connect)
     [-10, 0, 3, 5, 10_000],
     ids=["cut in the fetch", "behind it", "in the next size", "in the next key", "in one piece"],
 )
-def test_who_asks_for_offsets_waits_no_longer_for_records(connect: Connect, cut: int) -> None:
+def test_who_asks_for_offsets_waits_no_longer_for_records(
+    server: ThreadedNode, connect: Connect, cut: int
+) -> None:
     client = connect()
     client.socket.settimeout(60)
     assert offset_of(client.ask(PRODUCE, 9, produce_request(batch()))) == 0
@@ -158,7 +188,11 @@ def test_who_asks_for_offsets_waits_no_longer_for_records(connect: Connect, cut:
         fetch = client.frame(FETCH, 12, fetch_request(1, max_wait_ms=3_600_000))
         sent = fetch + client.frame(LIST_OFFSETS, 7, end_request())
         client.socket.sendall(sent[: len(fetch) + cut])
-        time.sleep(0.05)  # long enough, mostly, to be read by itself: the answers are the same either way
+        if cut < 0:
+            eventually(partial(holds, server, len(fetch) + cut))
+        elif cut < 6:
+            eventually(lambda: waiting_fetches(server))
+            eventually(partial(holds, server, cut))
         client.socket.sendall(sent[len(fetch) + cut :])
         assert fetched(client.receive(FETCH, 12)[1]) == b""
         assert client.receive(LIST_OFFSETS, 7)[1].topics[0].partitions[0].offset == 1
@@ -327,27 +361,32 @@ def test_an_unknown_api_versions_version_is_answered_in_version_0(connect: Conne
     assert [(each.api_key, each.min_version, each.max_version) for each in answer.api_keys] == [(18, 0, 4)]
 
 
-def test_a_client_that_leaves_while_its_fetch_waits_is_forgotten(connect: Connect) -> None:
+def test_a_client_that_leaves_while_its_fetch_waits_is_forgotten(
+    server: ThreadedNode, connect: Connect
+) -> None:
     leaver, other = connect(), connect()
-    leaver.socket.sendall(leaver.frame(FETCH, 12, fetch_request(0, max_wait_ms=300)))
-    time.sleep(0.05)
+    leaver.socket.sendall(leaver.frame(FETCH, 12, fetch_request(0, max_wait_ms=3_600_000)))
+    eventually(lambda: waiting_fetches(server))
     leaver.socket.close()
+    eventually(lambda: not waiting_fetches(server))
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 0
-    time.sleep(0.4)
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 1
 
 
-def test_nothing_is_served_while_the_client_does_not_take_its_answers(connect: Connect) -> None:
+def test_nothing_is_served_while_the_client_does_not_take_its_answers(
+    server: ThreadedNode, connect: Connect
+) -> None:
     greedy, other = connect(), connect()
     for _ in range(8):
         other.ask(PRODUCE, 9, produce_request(batch(b"x" * 900_000)))
     everything = fetch_request(0)
     everything.topics[0].partitions[0].partition_max_bytes = 1 << 24
     greedy.socket.sendall(greedy.frame(FETCH, 12, everything) * 3)
-    time.sleep(0.2)
+    eventually(lambda: is_blocked(server))
     for _ in range(10):  # each in a read of its own
+        before = unserved_bytes(server)
         greedy.socket.sendall(greedy.frame(PRODUCE, 9, produce_request(batch())))
-        time.sleep(0.01)
+        eventually(lambda before=before: unserved_bytes(server) > before)
     assert offset_of(other.ask(PRODUCE, 9, produce_request(batch()))) == 8
     for _ in range(3):
         greedy.receive(FETCH, 12)
@@ -385,14 +424,16 @@ def test_what_came_before_a_bad_frame_is_answered(connect: Connect) -> None:
     assert client.is_closed()
 
 
-def test_an_answer_whose_file_has_shrunk_closes_its_connection(connect: Connect, directory: Path) -> None:
+def test_an_answer_whose_file_has_shrunk_closes_its_connection(
+    server: ThreadedNode, connect: Connect, directory: Path
+) -> None:
     client, other = connect(), connect()
     for _ in range(8):
         other.ask(PRODUCE, 9, produce_request(batch(b"x" * 900_000)))
     request = fetch_request(0)
     request.topics[0].partitions[0].partition_max_bytes = 1 << 24
     client.socket.sendall(client.frame(FETCH, 12, request))
-    time.sleep(0.3)  # the socket is full, the rest waits
+    eventually(lambda: is_blocked(server))
     os.truncate(directory / f"{TOPIC}-0" / f"{0:020d}.log", 100)
     client.socket.settimeout(60)
     with pytest.raises((EOFError, ConnectionResetError)):

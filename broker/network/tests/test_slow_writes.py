@@ -10,7 +10,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
 pytestmark = pytest.mark.sockets
@@ -115,13 +116,6 @@ def produce(client: RawClient, topic: str, value: bytes) -> int:
     return int(result.base_offset)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-
-
 def test_others_are_served_between_the_requests_of_a_bulk_producer(broker: Broker) -> None:
     bulk, other = broker.client(), broker.client()
     produce(other, "small", b"first")
@@ -136,7 +130,7 @@ def test_others_are_served_between_the_requests_of_a_bulk_producer(broker: Broke
 
     sender = threading.Thread(target=send)
     sender.start()
-    wait_until(lambda: len(broker.disk.order) > 3)
+    eventually(lambda: len(broker.disk.order) > 3)
     waited = []
     for number in range(10):
         before = len(broker.disk.order)
@@ -174,7 +168,7 @@ def produce_until_held_back(broker: Broker, bulk: RawClient, acks: int = 1) -> i
             bulk.socket.sendall(bulk.frame(PRODUCE, 9, request))
         else:
             bulk.socket.sendall(bulk.frame(PRODUCE, 9, request) + bulk.frame(PRODUCE, 9, SMALL))
-        wait_until(lambda: is_answered(bulk) or broker.disk.waiting.is_set())
+        eventually(lambda: is_answered(bulk) or broker.disk.waiting.is_set())
         if broker.disk.waiting.is_set():
             return offset
         bulk.receive(PRODUCE, 9)
@@ -221,7 +215,7 @@ def test_nobody_waits_once_the_disk_is_fast_again(broker: Broker, monkeypatch: p
     broker.disk.released.set()
     broker.disk.write_s = 0.0
     bulk.receive(PRODUCE, 9)
-    time.sleep(0.3)
+    time.sleep(0.3)  # longer than _PRESSURE_S: that time passes is the input
     for _ in range(20):  # until the backlog has gone
         produce(bulk, "bulk", bytes(1_000_000))
     broker.disk.released.clear()
