@@ -310,9 +310,9 @@ class CoreBinding(ClientListener):
         self.ingest.hold(partitions)
         self._alignment.call_standbys()
 
-    def _wait_no_longer(self) -> None:
+    def _wait_no_longer(self, is_noted: bool) -> None:
         assert isinstance(self.ingest, Ingest)
-        self.ingest.let_go()
+        self.ingest.let_go(is_noted=is_noted)
 
     def _step_aside(self) -> None:
         """Have the server deliver nothing for now."""

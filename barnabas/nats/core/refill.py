@@ -27,11 +27,11 @@ WAIT_S: Final = 3.0
 
 class Refill:
     """Of one binding on one broker. `on_wait(partitions)`: have followers send marks, and append nothing to these;
-    `on_end()`: go on."""
+    `on_end(is_noted)`: go on; with `is_noted`, what the partitions lack is nothing, or will be logged as a gap."""
 
     def __init__(self, runtime: Runtime, gaps: GapLog) -> None:
         self.on_wait: Callable[[Iterable[int]], object] = lambda _: None
-        self.on_end: Callable[[], object] = lambda: None
+        self.on_end: Callable[[bool], object] = lambda _: None
         self._runtime = runtime
         self._gaps = gaps
         self._gap: Gap | None = None  # has no other reason than absences
@@ -47,7 +47,7 @@ class Refill:
         if self._gaps.open is None:
             self._lacking.clear()
         self._gaps.begin(begin_ms, cause)
-        self._end_wait()
+        self._end_wait(is_noted=False)
         self._gap = self._gaps.open if is_own else None
         self._lacking.update(led)
 
@@ -111,10 +111,10 @@ class Refill:
         self._lacking.clear()
         self._end_wait()
 
-    def _end_wait(self) -> None:
+    def _end_wait(self, *, is_noted: bool = True) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
             self._number = 0
             self._gaps.found(None)
-            self.on_end()
+            self.on_end(is_noted)

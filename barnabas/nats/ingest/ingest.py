@@ -234,14 +234,14 @@ class Ingest:
             shadow.lapses(since_ms, cause)
 
     def listens(self, now_ms: int) -> None:
-        """All that is published from now on comes here. What the partitions led here lack is noted."""
+        """All that is published from now on comes here. What the partitions led here lack is noted as a gap, but where
+        another broker may fill that gap: if it does, this one lacks those messages until it has replicated them."""
         self._listens_since_ms = self._listens_since_ms or now_ms
         self._lapsed = None
         for index, shadow in self.shadows.items():
-            if index in self.lanes:
+            shadow.listens(now_ms)
+            if index in self.lanes and not self.lanes[index].is_held:
                 shadow.lapse = None
-            else:
-                shadow.listens(now_ms)
 
     def hold(self, partitions: Iterable[int]) -> None:
         """What comes for these waits from now on: a follower may have what belongs before it."""
@@ -249,11 +249,13 @@ class Ingest:
             if index in self.lanes:
                 self.lanes[index].is_held = True
 
-    def let_go(self) -> None:
-        """What waits because of `hold` goes on."""
-        for lane in self.lanes.values():
+    def let_go(self, *, is_noted: bool) -> None:
+        """What waits because of `hold` goes on. `is_noted`: what these partitions lack is nothing, or a gap in the log."""
+        for index, lane in self.lanes.items():
             if lane.is_held:
                 lane.let_go()
+                if is_noted and index in self.shadows:
+                    self.shadows[index].lapse = None
 
     def begin_shadows(self) -> None:
         """Of followers on their way into the ISR that have what is committed: sooner they would keep a lot for nothing."""

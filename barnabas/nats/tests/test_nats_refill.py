@@ -12,7 +12,7 @@ from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.core.alignment import Ends, Mark
 from barnabas.nats.core.gaps import GapLog
 from barnabas.nats.core.refill import WAIT_S, Refill
-from barnabas.nats.core.shadow import DEAF_S
+from barnabas.nats.core.shadow import DEAF_S, Lapse
 from barnabas.nats.core.standbys import Standby
 from barnabas.nats.tests.test_nats_standbys import Joining, joining
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -34,7 +34,7 @@ class Leader:
         self.refill.on_end = self._end
         self.led: Any = {index: SimpleNamespace(isr=list(range(3 - index))) for index in range(3)}
 
-    def _end(self) -> None:
+    def _end(self, _is_noted: bool) -> None:
         self.let_go += 1
 
     def leave(self, *partitions: int) -> None:
@@ -128,6 +128,32 @@ def test_one_that_goes_away_again_while_others_are_asked_has_one_gap(leader: Lea
     leader.refill.led([])
     assert not leader.stats.gaps
     assert leader.let_go == 2
+
+
+def test_what_another_broker_fills_in_is_lacking_here_until_it_is_replicated(joining: Joining) -> None:
+    """This broker leads, was away, and another one leads now and appends what was missed, perhaps to its own log alone."""
+    joining.lead()
+    joining.ingest.lapses(1000, "server gone")
+    joining.ingest.hold([0])
+    joining.ingest.listens(2000)
+    joining.ingest.serve({}, {0: joining.partition})
+    joining.ingest.let_go(is_noted=True)
+    assert joining.shadow.lapse == Lapse(1000, 2000, "server gone")
+    joining.lapses.clear()
+    joining.lead()
+    assert joining.lapses == [(joining.partition, Lapse(1000, 2000, "server gone"))]
+
+
+def test_what_a_leader_lacks_is_over_once_it_is_noted(joining: Joining) -> None:
+    joining.lead()
+    joining.ingest.lapses(1000, "server gone")
+    joining.ingest.hold([0])
+    joining.ingest.listens(2000)
+    joining.ingest.let_go(is_noted=False)
+    assert joining.shadow.lapse is not None, "it goes away again: still the same gap"
+    joining.ingest.hold([0])
+    joining.ingest.let_go(is_noted=True)
+    assert joining.shadow.lapse is None
 
 
 # -- a follower
