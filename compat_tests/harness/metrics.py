@@ -18,9 +18,10 @@ def metrics(broker: Broker) -> dict[tuple[str, str], float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return {
-        (sample.name, "-".join([sample.labels[name] for name in ("topic", "partition") if sample.labels])): (
-            sample.value
-        )
+        (
+            sample.name,
+            "-".join([sample.labels[name] for name in ("topic", "partition") if name in sample.labels]),
+        ): (sample.value)
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }

@@ -12,6 +12,7 @@ from typing import Any
 import nats
 import pytest
 from confluent_kafka import Producer
+from nats.js.api import AckPolicy, ConsumerConfig
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, Sample
@@ -241,14 +242,19 @@ def test_many_records_over_many_subjects_of_a_stream(server: NatsServer, broker:
 
     async def run() -> None:
         client = await nats.connect(server.url)
-        subscription = await client.jetstream(timeout=30).subscribe(">", stream="OUT", ordered_consumer=True)
+        # It pulls: one that is pushed to, and falls behind, drops messages.
+        consumer = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        subscription = await client.jetstream(timeout=30).pull_subscribe(">", stream="OUT", config=consumer)
         producing = asyncio.get_running_loop().run_in_executor(None, produce_many, broker.bootstrap)
-        for _ in range(TOTAL):
-            message = await subscription.next_msg(timeout=30)
-            found.setdefault(message.subject, []).append(int(message.data))
+        received = 0
+        while received < TOTAL:
+            messages = await subscription.fetch(1000, timeout=30)
+            received += len(messages)
+            for message in messages:
+                found.setdefault(message.subject, []).append(int(message.data))
         await producing
         with pytest.raises(nats.errors.TimeoutError):
-            await subscription.next_msg(timeout=0.2)
+            await subscription.fetch(1, timeout=0.2)
         await client.close()
 
     asyncio.run(run())
