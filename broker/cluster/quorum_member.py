@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING, Any
 from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
 from barnabas.broker.cluster.metadata_failure import why_it_ends
 from barnabas.controller.link.clocks import Clocks
-from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.followed_log import FollowedMetadataLog
-from barnabas.controller.link.formation import Formation
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Voter
 from barnabas.controller.link.metadata_feed import MetadataFeed
+from barnabas.controller.link.quorum_bootstrap import Discovery, Formation
 from barnabas.controller.link.quorum_state import (
     QuorumState,
     check_configuration,
     read_quorum_state,
 )
-from barnabas.controller.link.waiting import ControllerWatch, has_lost_majority
+from barnabas.controller.link.reachability import ControllerWatch, has_lost_majority
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
 from barnabas.controller.operations.features import begin_cluster
 from barnabas.controller.raft.raft_log import RaftMetadataLog

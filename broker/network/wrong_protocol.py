@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.link.framing import PREFACE, encode_frame
-from barnabas.controller.link.messages import REFUSED, Refused, encode
-from barnabas.controller.link.refusals import VOTERS
+from barnabas.controller.link.messages import REFUSED, RefusalCode, Refused, encode
 
 if TYPE_CHECKING:
     from barnabas.runtime.repeated_warnings import RepeatedWarnings
@@ -35,7 +34,7 @@ class WrongProtocol:
             f"{_CORRECTION}",
         )
         reason = f"{listener} is a listener for clients, and {_CORRECTION}"
-        return PREFACE + encode_frame(REFUSED, encode(Refused(VOTERS, reason)), None)
+        return PREFACE + encode_frame(REFUSED, encode(Refused(RefusalCode.VOTERS, reason)), None)
 
     def note_tls(self, host: str, listener: str) -> None:
         """Log a connection that begins with a TLS handshake."""

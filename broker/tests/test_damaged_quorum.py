@@ -6,8 +6,8 @@ import re
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.controller.link.genesis import install_genesis, read_genesis
 from barnabas.controller.link.messages import Voter
+from barnabas.controller.link.quorum_bootstrap import install_genesis, read_genesis
 from barnabas.controller.link.quorum_state import FORMED, QuorumState, write_quorum_state
 from barnabas.storage.manager.directory import decode_uuid
 from barnabas.testing.memory_disk import MemoryDisk

@@ -2,9 +2,9 @@
 of committed metadata to brokers that do not vote.
 
     links = Links(runtime, Identity(...), secret=bytes, tls=client_context)        links.py
-    formation = Formation(runtime, disk, journal_directory, links, done, failed)   formation.py; controllers
+    formation = Formation(runtime, disk, journal_directory, links, done, failed)   quorum_bootstrap.py; controllers
     formation.start()
-    Discovery(links, targets, done)                                                discovery.py; other nodes
+    Discovery(links, targets, done)                                                quorum_bootstrap.py; other nodes
     links.listen(host, port, tls=server_context)                                   controllers
     links.call([(host, port, node id or None), ...])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from barnabas.controller.link import refusals
 from barnabas.controller.link.messages import (
     BROKER,
     CONTROLLER,
@@ -16,8 +15,9 @@ from barnabas.controller.link.messages import (
     PROTOCOL_VERSION_MIN,
     Hello,
     Identity,
+    LinkRefused,
+    RefusalCode,
 )
-from barnabas.controller.link.refusals import LinkRefused
 from barnabas.storage.manager.directory import encode_uuid
 
 
@@ -25,13 +25,13 @@ def check_hello(own: Hello, peer: Hello) -> None:
     """LinkRefused when the two can't talk."""
     if peer.version_min > PROTOCOL_VERSION or peer.version_max < PROTOCOL_VERSION_MIN:
         raise LinkRefused(
-            refusals.VERSION,
+            RefusalCode.VERSION,
             f"one node speaks versions {peer.version_min} to {peer.version_max} of the link protocol and the other "
             f"{own.version_min} to {own.version_max}: their releases are too far apart",
         )
     if peer.authentication != own.authentication:
         raise LinkRefused(
-            refusals.AUTHENTICATION,
+            RefusalCode.AUTHENTICATION,
             "barnabas.controller.secret.file is configured on one of the two nodes only; give all nodes of the "
             "cluster the same secret",
         )
@@ -41,27 +41,27 @@ def check_identity(own: Identity, peer: Identity, expected_id: int | None) -> No
     """LinkRefused when `peer` must not be linked; `expected_id`: who should have answered where this node called."""
     _check_form(peer)
     if peer.incarnation_id == own.incarnation_id:
-        raise LinkRefused(refusals.SELF, "a node has called itself")
+        raise LinkRefused(RefusalCode.SELF, "a node has called itself")
     if own.cluster_id and peer.cluster_id and own.cluster_id != peer.cluster_id:
         raise LinkRefused(
-            refusals.CLUSTER,
+            RefusalCode.CLUSTER,
             f"node {own.node_id} belongs to cluster {own.cluster_id} and node {peer.node_id} to {peer.cluster_id} "
             f"(cluster.id in meta.properties); {_why_two_clusters(own, peer)}",
         )
     if expected_id is not None and peer.node_id != expected_id:
         raise LinkRefused(
-            refusals.NODE_ID,
+            RefusalCode.NODE_ID,
             f"controller.quorum.voters of node {own.node_id} names node {expected_id} at this address, and node "
             f"{peer.node_id} answers there",
         )
     if peer.node_id == own.node_id:
         raise LinkRefused(
-            refusals.NODE_ID,
+            RefusalCode.NODE_ID,
             f"two running nodes have node.id={own.node_id}; give one of them another node.id",
         )
     if not (own.is_controller or peer.is_controller):
         raise LinkRefused(
-            refusals.VOTERS,
+            RefusalCode.VOTERS,
             f"neither node {own.node_id} nor node {peer.node_id} has the controller role; "
             f"controller.quorum.voters or controller.quorum.bootstrap.servers points at a broker",
         )
@@ -87,20 +87,20 @@ def _check_form(peer: Identity) -> None:
         or len(peer.directory_id) not in (0, 16)
         or not set(peer.roles) <= {BROKER, CONTROLLER}
     ):
-        raise LinkRefused(refusals.MALFORMED, "the identity that was sent makes no sense")
+        raise LinkRefused(RefusalCode.MALFORMED, "the identity that was sent makes no sense")
 
 
 def _check_voters(own: Identity, peer: Identity) -> None:
     if not (peer.voter_ids or peer.bootstrap or peer.journalled):
         raise LinkRefused(
-            refusals.VOTERS,
+            RefusalCode.VOTERS,
             f"node {peer.node_id} has no voter list: set controller.quorum.voters (or "
             f"controller.quorum.bootstrap.servers) there as on the other nodes",
         )
     mine, theirs = _voter_ids(own), _voter_ids(peer)
     if mine and theirs and mine != theirs:
         raise LinkRefused(
-            refusals.VOTERS,
+            RefusalCode.VOTERS,
             f"node {own.node_id} has the voters {_ids(mine)} ({_source(own)}) and node {peer.node_id} has "
             f"{_ids(theirs)} ({_source(peer)}); every node of a cluster must name the same voters",
         )
@@ -108,13 +108,13 @@ def _check_voters(own: Identity, peer: Identity) -> None:
     for node in (own, peer):
         if voters and node.is_controller and node.node_id not in voters:
             raise LinkRefused(
-                refusals.VOTERS,
+                RefusalCode.VOTERS,
                 f"node {node.node_id} has the controller role and is not among the voters {_ids(voters)}; take "
                 f"{CONTROLLER} out of its process.roles, or give it the id of a voter",
             )
         if not node.is_controller and node.node_id in voters:
             raise LinkRefused(
-                refusals.VOTERS,
+                RefusalCode.VOTERS,
                 f"node {node.node_id} is among the voters {_ids(voters)} and has no controller role; add "
                 f"{CONTROLLER} to its process.roles, or give it another node.id",
             )
@@ -127,7 +127,7 @@ def _check_directories(knows: Identity, known: Identity) -> None:
     for voter in knows.journalled:
         if voter.node_id == known.node_id and voter.directory_id != known.directory_id:
             raise LinkRefused(
-                refusals.DIRECTORY,
+                RefusalCode.DIRECTORY,
                 f"voter {known.node_id} comes with metadata directory {_uuid(known.directory_id)}, and the quorum was "
                 f"formed with its directory {_uuid(voter.directory_id)}: its disk was wiped or replaced, and what it "
                 f"had promised to the quorum is gone. Bring the old directory back; an emptied one must not vote. "

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from barnabas.controller.link import refusals
 from barnabas.controller.link.handshake import Handshake, Host
-from barnabas.controller.link.refusals import LinkRefused
+from barnabas.controller.link.messages import LinkRefused, RefusalCode
 
 if TYPE_CHECKING:
     import ssl
@@ -120,7 +119,7 @@ class Dialer:
     def _failed(self, error: Exception) -> None:
         if self._stopped:
             return
-        if isinstance(error, LinkRefused) and error.code == refusals.SELF:
+        if isinstance(error, LinkRefused) and error.code == RefusalCode.SELF:
             self.is_self = True
             self._host.unreachable(self, error)
             return

@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from barnabas.controller.link import messages
-from barnabas.controller.link.messages import MalformedMessage, encode
-from barnabas.controller.link.metadata_messages import (
+from barnabas.controller.link.messages import (
     Cease,
     Follow,
     Groups,
+    MalformedMessage,
     SnapshotPart,
     Taken,
     decode_metadata,
+    encode,
 )
 from barnabas.controller.metadata.errors import NotController
 from barnabas.controller.metadata.local_journal import decode_snapshot

@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
-from barnabas.controller.link import messages, refusals
+from barnabas.controller.link import messages
 from barnabas.controller.link.admission import check_hello, check_identity
 from barnabas.controller.link.auth import NONCE_BYTES, seals
 from barnabas.controller.link.connection import Connection
-from barnabas.controller.link.foreign import describe_foreign
 from barnabas.controller.link.framing import FRAME_BYTES_MAX, PREFACE, ForgedFrame
-from barnabas.controller.link.kafka_caller import asks_for_api_versions
 from barnabas.controller.link.messages import (
     AUTHENTICATION_NONE,
     AUTHENTICATION_SECRET,
@@ -31,15 +29,18 @@ from barnabas.controller.link.messages import (
     PROTOCOL_VERSION_MIN,
     Hello,
     Identity,
+    LinkRefused,
     MalformedMessage,
+    RefusalCode,
     Refused,
+    busy,
     decode,
     encode,
 )
-from barnabas.controller.link.refusals import LinkRefused, busy
+from barnabas.controller.link.wrong_protocol import asks_for_api_versions, describe_foreign
 
 if TYPE_CHECKING:
-    from barnabas.controller.link.settings import LinkSettings
+    from barnabas.controller.link.connection import LinkSettings
     from barnabas.runtime.interface import Runtime, Timer
 
 HELD_FRAMES_MAX: Final = 4096
@@ -159,15 +160,17 @@ class Handshake:
         """The peer has said something that no node of this cluster says here."""
         first = self.connection.reader.first_bytes
         if isinstance(error, ForgedFrame):
-            self.refuse(LinkRefused(refusals.AUTHENTICATION, _OTHER_SECRET))
+            self.refuse(LinkRefused(RefusalCode.AUTHENTICATION, _OTHER_SECRET))
         elif first.startswith(PREFACE):
-            self.refuse(LinkRefused(refusals.MALFORMED, str(error)))
+            self.refuse(LinkRefused(RefusalCode.MALFORMED, str(error)))
         elif self._refusal is None and asks_for_api_versions(first):
             # It gets its answer, and the rest of this connection's time.
-            self._refusal = LinkRefused(refusals.MALFORMED, describe_foreign(first))
+            self._refusal = LinkRefused(RefusalCode.MALFORMED, describe_foreign(first))
             self.connection.answer_kafka(self.connection.reader.received)
         else:
-            self.connection.abort(self._refusal or LinkRefused(refusals.MALFORMED, describe_foreign(first)))
+            self.connection.abort(
+                self._refusal or LinkRefused(RefusalCode.MALFORMED, describe_foreign(first))
+            )
 
     def _timed_out(self) -> None:
         waited = self._host.settings.hello_timeout_s
@@ -240,7 +243,7 @@ class Handshake:
         try:
             check_identity(self._host.identity, peer, self.expected_id)
         except LinkRefused as refused:
-            if refused.code != refusals.DIRECTORY:
+            if refused.code != RefusalCode.DIRECTORY:
                 raise
             # A voter that was wiped, or a second node with the id of one that is linked: that is to be found out.
             self.other_directory = refused

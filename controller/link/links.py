@@ -16,17 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from barnabas.controller.link import messages, refusals
+from barnabas.controller.link import messages
 from barnabas.controller.link.admission import other_addresses
+from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.dialer import Dialer
 from barnabas.controller.link.handshake import Handshake, HungUp
-from barnabas.controller.link.leader import LeaderHints
-from barnabas.controller.link.liveness import Liveness
-from barnabas.controller.link.messages import Identity, MalformedMessage, Voter
+from barnabas.controller.link.liveness import Liveness, Probes
+from barnabas.controller.link.messages import (
+    Identity,
+    Leader,
+    LinkRefused,
+    MalformedMessage,
+    RefusalCode,
+    Voter,
+    busy,
+    decode,
+    encode,
+)
 from barnabas.controller.link.peer import Done, Peer
-from barnabas.controller.link.probing import Probes
-from barnabas.controller.link.refusals import LinkRefused, busy
-from barnabas.controller.link.settings import LinkSettings
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -39,10 +46,63 @@ Handler = Callable[[Peer, bytes], object]
 Serve = Callable[[int, bytes, Callable[[bytes | None], object]], object]
 Address = tuple[str, int]
 
+NO_LEADER = -1
 HANG_UPS_TOLD = 20  # in a row, which is about ten seconds: a node that starts or ends may hang up a few times
 ELSE_HANGS_UP = "Or it stands for a node that is not running, as a proxy does."
 
 log = logging.getLogger("barnabas.link")
+
+
+class LeaderHints:
+    """The active controller as far as this node has heard.
+
+    Controllers send all their links the leader when they learn of one, and each new link at once. The newer term is
+    right; within one term there is one leader, so its id stands over "none", unless the leader itself resigns.
+    """
+
+    def __init__(self, identity: Identity, peers: Callable[[], Sequence[Peer]]) -> None:
+        self.term = -1
+        self.leader_id = NO_LEADER
+        self._node_id = identity.node_id
+        self._is_controller = identity.is_controller
+        self._peers = peers
+        self._callbacks: list[Callable[[int], object]] = []
+
+    def on_change(self, callback: Callable[[int], object]) -> None:
+        """Call `callback(leader_id)` after each change."""
+        self._callbacks.append(callback)
+
+    def announce(self, term: int, leader_id: int) -> None:
+        """A controller knows the leader from Raft, has become active itself, or has resigned (-1)."""
+        if self._take(term, leader_id, self._node_id):
+            for peer in self._peers():
+                self.send_to(peer)
+            self._changed()
+
+    def send_to(self, peer: Peer) -> None:
+        """What is known, if this node is a controller."""
+        if self._is_controller and self.term >= 0:
+            peer.send(messages.LEADER, encode(Leader(self.term, self.leader_id)))
+
+    def receive(self, peer: Peer, payload: bytes) -> None:
+        leader = decode(payload, Leader)
+        if peer.identity.is_controller and self._take(leader.term, leader.leader_id, peer.node_id):
+            self._changed()
+
+    def _take(self, term: int, leader_id: int, source: int) -> bool:
+        """Whether anything has changed."""
+        if term < self.term:
+            return False
+        if term == self.term and leader_id == self.leader_id:
+            return False
+        if term == self.term and leader_id == NO_LEADER and source != self.leader_id:
+            return False
+        self.term, self.leader_id = term, leader_id
+        return True
+
+    def _changed(self) -> None:
+        for callback in self._callbacks:
+            callback(self.leader_id)
 
 
 class Links:
@@ -63,7 +123,7 @@ class Links:
         self.secret = secret
         self.tls = tls
         self.settings = settings or LinkSettings()
-        self.leader = LeaderHints(identity.node_id, self)
+        self.leader = LeaderHints(identity, self.peers)
         self.raft: RaftReceiver | None = None
         self.on_request: Serve = lambda _node_id, _payload, reply: reply(None)
         # A peer, or this node at a peer, is refused for a reason that somebody has to mend (node id or address)
@@ -73,7 +133,7 @@ class Links:
         self._own_address: Address | None = None
         self._connected: list[Callable[[Peer], object]] = []
         self._disconnected: list[Callable[[Peer], object]] = []
-        self._handlers: dict[int, Handler] = {messages.LEADER: self.leader.heard}
+        self._handlers: dict[int, Handler] = {messages.LEADER: self.leader.receive}
         self._peers: dict[int, Peer] = {}
         self._dialers: dict[Address, Dialer] = {}
         self._accepted: dict[Handshake, None] = {}  # handshakes of those who have called
@@ -245,7 +305,7 @@ class Links:
         for text in other_addresses(self.identity, identity):
             self._warn(f"node {peer.node_id}", text)
         self._liveness.start()
-        self.leader.tell(peer)
+        self.leader.send_to(peer)
         for connected in self._connected:
             connected(peer)
         if self.raft is not None and identity.is_controller and peer.is_open:
@@ -262,7 +322,7 @@ class Links:
         self._accepted.pop(handshake, None)
         self._probes.forget(handshake)
         dialer = self._dialer_of(handshake)
-        if isinstance(error, LinkRefused) and not error.passing and error.code != refusals.SELF:
+        if isinstance(error, LinkRefused) and not error.passing and error.code != RefusalCode.SELF:
             self._tell_refused(handshake, dialer, error)
         if dialer is not None:
             dialer.handshake_ended(error)
@@ -325,7 +385,7 @@ class Links:
             if peer.on_pong is not None:
                 peer.on_pong(payload)
         elif kind == messages.REFUSED:
-            peer.connection.abort(LinkRefused.from_peer(messages.decode(payload, messages.Refused)))
+            peer.connection.abort(LinkRefused.from_peer(decode(payload, messages.Refused)))
         elif (handler := self._handlers.get(kind)) is not None:
             handler(peer, payload)
         elif kind not in messages.IGNORED:

@@ -5,15 +5,18 @@ A loop that has stood still itself gives everybody another chance.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from barnabas.controller.link import messages
+from barnabas.controller.link.messages import LinkRefused, RefusalCode, busy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from barnabas.controller.link.connection import LinkSettings
+    from barnabas.controller.link.handshake import Handshake
     from barnabas.controller.link.peer import Peer
-    from barnabas.controller.link.settings import LinkSettings
     from barnabas.runtime.interface import Runtime, Timer
 
 
@@ -56,3 +59,62 @@ class Liveness:
                 peer.send(messages.PING, b"")
         if self._peers:
             self._later()
+
+
+_TOKEN_BYTES = 8
+
+
+class Probes:
+    """One at a time for each node id."""
+
+    def __init__(self, runtime: Runtime, probe_s: float) -> None:
+        self._runtime = runtime
+        self._probe_s = probe_s
+        self._newcomers: dict[int, Handshake] = {}  # by the id that they want
+
+    def settle(self, linked: Peer, newcomer: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
+        """Ask the linked one whether it lives. `then(None)` when it is silent; its link has ended then, if the newcomer
+        may take its place."""
+        node_id = linked.node_id
+        if node_id in self._newcomers:
+            then(busy(f"node id {node_id} is being settled"))
+            return
+        token = self._runtime.random_bytes(_TOKEN_BYTES)
+        self._newcomers[node_id] = newcomer
+
+        def settled(*, lives: bool) -> None:
+            if self._newcomers.get(node_id) is not newcomer:
+                return
+            del self._newcomers[node_id]
+            timer.cancel()
+            linked.on_pong = None
+            if lives:
+                then(_same_id(linked, newcomer))
+            else:
+                if newcomer.other_directory is None:
+                    linked.connection.abort(
+                        TimeoutError("another process has its node id, and it does not answer")
+                    )
+                then(None)
+
+        def heard(answer: bytes) -> None:
+            if answer == token:
+                settled(lives=True)
+
+        timer = self._runtime.call_later(self._probe_s, lambda: settled(lives=False))
+        linked.on_pong = heard
+        if not linked.send(messages.PING, token):
+            settled(lives=False)
+
+    def forget(self, newcomer: Handshake) -> None:
+        """It has gone."""
+        for node_id in [node_id for node_id, waiting in self._newcomers.items() if waiting is newcomer]:
+            del self._newcomers[node_id]
+
+
+def _same_id(linked: Peer, newcomer: Handshake) -> LinkRefused:
+    return LinkRefused(
+        RefusalCode.NODE_ID,
+        f"two running nodes have node.id={linked.node_id}: the one at {linked.connection.peer_name} is linked, and another "
+        f"has come from {newcomer.connection.peer_host}; give one of them another node.id",
+    )

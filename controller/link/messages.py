@@ -1,11 +1,12 @@
-"""What nodes say to each other before a link is open, as msgpack (arrays, so fields are known by their place).
+"""Messages of the link protocol, as msgpack arrays: fields are known by their position.
 
-A newer release may append fields, each with a default; decoding passes over those it does not know. Whatever
-else changes gets a new protocol version in the hello.
+A newer release may append fields, each with a default; decoding ignores those it does not know. Any other change gets a new
+protocol version in the hello.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final, TypeVar
 
 import msgspec
@@ -20,7 +21,7 @@ AUTHENTICATION_SECRET: Final = "secret"
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
 
-# What each frame is
+# Kinds of frames
 HELLO: Final = 1
 IDENTITY: Final = 2
 WELCOME: Final = 3
@@ -39,14 +40,24 @@ CLOCK: Final = 18
 IGNORED: Final = frozenset(
     range(14, 18)
 )  # links by way of a third node, in versions 2 and 3 of earlier releases
-
 KINDS: Final = frozenset(range(HELLO, CLOCK + 1))
 
+# Metadata for brokers that do not vote, and the genesis of a quorum, in pieces
+METADATA_WINDOW_BYTES: Final = 2 * 1024 * 1024  # sent to one broker and not acknowledged
+METADATA_PIECE_BYTES: Final = 256 * 1024  # in one message, about
+GENESIS_PIECE_BYTES: Final = 512 * 1024
+
+REASON_LENGTH_MAX: Final = 1000
+
 M = TypeVar("M", bound=msgspec.Struct)
+T = TypeVar("T")
 
 
 class MalformedMessage(Exception):
-    """The peer has sent bytes that are no such message."""
+    """The peer has sent bytes that are not the expected message."""
+
+
+# Opening a link
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -68,12 +79,12 @@ class Voter(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Identity(msgspec.Struct, array_like=True, frozen=True):
-    """Who speaks.
+    """The sender.
 
     `cluster_id` is empty on a node that has none yet. `directory_id` lives as long as the metadata directory,
     `incarnation_id` as long as the process. `voter_ids`: the node ids that controller.quorum.voters names, empty
     where bootstrap servers are configured; `journalled`: the voters of a quorum that has formed, with their addresses at
-    that time; `configured`: those of controller.quorum.voters, by node id, as far as the release tells them.
+    that time; `configured`: those of controller.quorum.voters, by node id, as far as the release sends them.
     """
 
     cluster_id: str
@@ -92,25 +103,164 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
         return CONTROLLER in self.roles
 
 
+class RefusalCode(StrEnum):
+    """Why a link is refused. Other releases may send other codes."""
+
+    VERSION = "version"
+    AUTHENTICATION = "authentication"
+    MALFORMED = "malformed"
+    CLUSTER = "cluster"
+    NODE_ID = "node_id"
+    VOTERS = "voters"
+    DIRECTORY = "directory"
+    BUSY = "busy"
+    SELF = "self"  # the node has reached itself
+
+
 class Refused(msgspec.Struct, array_like=True, frozen=True):
-    """Why a node is not wanted, for its operator to read. `passing`: it may be otherwise in a moment."""
+    """The sender refuses the link, with a reason for the operator. `passing`: a later attempt may succeed."""
 
     code: str
     reason: str
     passing: bool = False
 
 
+class LinkRefused(Exception):
+    """A link is refused: by this side, unless `by_peer`."""
+
+    def __init__(self, code: str, reason: str, *, passing: bool = False, by_peer: bool = False) -> None:
+        reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:REASON_LENGTH_MAX])
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason  # parts of it may come from the peer
+        self.passing = passing
+        self.by_peer = by_peer
+
+    @classmethod
+    def from_peer(cls, refused: Refused) -> LinkRefused:
+        return cls(refused.code, refused.reason, passing=refused.passing, by_peer=True)
+
+    def message(self) -> Refused:
+        return Refused(str(self.code), self.reason, self.passing)
+
+
+def busy(reason: str) -> LinkRefused:
+    """A refusal for the moment."""
+    return LinkRefused(RefusalCode.BUSY, reason, passing=True)
+
+
+# On an open link
+
+
 class Leader(msgspec.Struct, array_like=True, frozen=True):
-    """Who leads, as far as the sender knows; -1 for nobody. The newer term is right."""
+    """The active controller as far as the sender knows, -1 for none. The newer term is right."""
 
     term: int
     leader_id: int
 
 
 class Clock(msgspec.Struct, array_like=True, frozen=True):
-    """What the sender's wall clock shows, in ms since the epoch."""
+    """The sender's wall clock, in ms since the epoch."""
 
     time_ms: int
+
+
+# Committed metadata for brokers that do not vote. A broker sends Follow once on a link; the voter sends what is committed
+# as it comes, bounded by what the broker has not acknowledged with Taken. `subscription` is the broker's number for its
+# Follow, which the answers carry; messages with an older one are dropped.
+
+
+class Follow(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """Asks for everything behind the record `offset` (-1: from the beginning)."""
+
+    subscription: int
+    offset: int
+
+
+class Cease(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """Ends a subscription: another voter sends the metadata."""
+
+    subscription: int
+
+
+class Taken(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """`total` bytes, as the messages count them, have been taken since Follow."""
+
+    subscription: int
+    total: int
+
+
+class Groups(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    """Groups of records, each applied whole, the first record of the first at `base_offset`. `end_offset`: behind the
+    last record that the voter knew to be committed. `cost`: bytes that this counts in Taken."""
+
+    subscription: int
+    base_offset: int
+    groups: list[list[bytes]]
+    end_offset: int
+    cost: int
+
+
+class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    """A piece of a snapshot (metadata/local_journal.py) of `size` bytes, which replaces what was applied before."""
+
+    subscription: int
+    position: int
+    size: int
+    data: bytes
+
+
+MetadataMessage = Follow | Cease | Taken | Groups | SnapshotPart
+
+
+# Between voters while they form a quorum (quorum_bootstrap.py)
+
+
+class Standing(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """The sender's stage (quorum_state.py); sent on every new link and after every step."""
+
+    stage: int
+    attempt: bytes
+    has_metadata: bool
+
+
+class Prepare(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """The seed's proposal."""
+
+    attempt: bytes
+    cluster_id: str
+    voters: list[Voter]
+    genesis: int
+    genesis_bytes: int
+
+
+class Prepared(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """The sender holds the attempt's genesis on disk."""
+
+    attempt: bytes
+
+
+class GetPart(msgspec.Struct, array_like=True, frozen=True, tag=4):
+    """Asks for the part of the genesis that begins at `position`."""
+
+    attempt: bytes
+    position: int
+
+
+class Part(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    """A part of the genesis."""
+
+    attempt: bytes
+    position: int
+    data: bytes
+
+
+FormationMessage = Standing | Prepare | Prepared | GetPart | Part
+
+_metadata_decoder: Final[msgspec.msgpack.Decoder[MetadataMessage]] = msgspec.msgpack.Decoder(MetadataMessage)
+_formation_decoder: Final[msgspec.msgpack.Decoder[FormationMessage]] = msgspec.msgpack.Decoder(
+    FormationMessage
+)
 
 
 def encode(message: msgspec.Struct) -> bytes:
@@ -118,8 +268,22 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def decode(payload: bytes | memoryview, kind: type[M]) -> M:
-    """MalformedMessage when it is none."""
+    """MalformedMessage."""
+    return _decoded(msgspec.msgpack.Decoder[M](kind), payload, f"a {kind.__name__}")
+
+
+def decode_metadata(payload: bytes) -> MetadataMessage:
+    """MalformedMessage."""
+    return _decoded(_metadata_decoder, payload, "a message about metadata")
+
+
+def decode_formation(payload: bytes) -> FormationMessage:
+    """MalformedMessage."""
+    return _decoded(_formation_decoder, payload, "a message about the quorum's formation")
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes | memoryview, what: str) -> T:
     try:
-        return msgspec.msgpack.decode(payload, type=kind)
+        return decoder.decode(payload)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
-        raise MalformedMessage(f"a {kind.__name__} can't be read: {error}") from None
+        raise MalformedMessage(f"{what} can't be read: {error}") from None

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from barnabas.controller.link import messages
-from barnabas.controller.link.messages import encode
-from barnabas.controller.link.metadata_messages import (
-    PIECE_BYTES,
-    WINDOW_BYTES,
+from barnabas.controller.link.messages import (
+    METADATA_PIECE_BYTES,
+    METADATA_WINDOW_BYTES,
     Cease,
     Follow,
     Groups,
     SnapshotPart,
     Taken,
     decode_metadata,
+    encode,
 )
 from barnabas.controller.metadata.local_journal import Snapshot, encode_snapshot
 
@@ -98,11 +98,11 @@ class MetadataFeed:
 
     def _push(self, follower: _Follower) -> None:
         """Whatever may be sent now."""
-        while follower.peer.is_open and follower.sent - follower.taken < WINDOW_BYTES:
+        while follower.peer.is_open and follower.sent - follower.taken < METADATA_WINDOW_BYTES:
             if follower.snapshot is not None:
                 self._push_snapshot(follower)
                 continue
-            groups = self._log.read_committed(follower.offset, PIECE_BYTES)
+            groups = self._log.read_committed(follower.offset, METADATA_PIECE_BYTES)
             if groups is None:
                 follower.snapshot, follower.offset = self._shared_snapshot()
                 follower.position = 0
@@ -128,7 +128,7 @@ class MetadataFeed:
     def _push_snapshot(self, follower: _Follower) -> None:
         content = follower.snapshot
         assert content is not None
-        data = content[follower.position : follower.position + PIECE_BYTES]
+        data = content[follower.position : follower.position + METADATA_PIECE_BYTES]
         part = SnapshotPart(follower.subscription, follower.position, len(content), data)
         if not follower.peer.send(messages.METADATA, encode(part)):
             follower.peer.connection.abort(BufferError("it does not take a snapshot of the metadata"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from barnabas.controller.link.formation import Formation
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
+from barnabas.controller.link.quorum_bootstrap import Formation
 from barnabas.controller.link.quorum_state import QuorumState
 from barnabas.controller.link.tests.link_nodes import PORT, directory_of
 from barnabas.controller.metadata.local_journal import (

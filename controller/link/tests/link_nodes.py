@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.links import Links
-from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Voter
+from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, LinkRefused, Voter
 from barnabas.controller.link.peer import Peer
-from barnabas.controller.link.refusals import LinkRefused
-from barnabas.controller.link.settings import LinkSettings
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import VirtualWorld

@@ -12,11 +12,18 @@ from hypothesis import strategies as st
 
 from barnabas.controller.link import messages
 from barnabas.controller.link.auth import SEAL_BYTES, Seal, seals
-from barnabas.controller.link.foreign import describe_foreign
-from barnabas.controller.link.formation_messages import decode_formation
 from barnabas.controller.link.framing import PREFACE, ForgedFrame, FrameReader, encode_frame
-from barnabas.controller.link.messages import Hello, Identity, Leader, MalformedMessage, Refused, decode
-from barnabas.controller.link.metadata_messages import decode_metadata
+from barnabas.controller.link.messages import (
+    Hello,
+    Identity,
+    Leader,
+    MalformedMessage,
+    Refused,
+    decode,
+    decode_formation,
+    decode_metadata,
+)
+from barnabas.controller.link.wrong_protocol import describe_foreign
 
 Frame = tuple[int, bytes]
 

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
+from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import Voter
-from barnabas.controller.link.settings import LinkSettings
 from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, journalled
 
 

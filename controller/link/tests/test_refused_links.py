@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.controller.link import messages
+from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello, encode
-from barnabas.controller.link.settings import LinkSettings
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld, directory_of, journalled
 from compat_tests.virtual.runtime import VirtualRuntime
 

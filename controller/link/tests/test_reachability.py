@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.controller.link.reachability import ControllerWatch, has_lost_majority
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld
-from barnabas.controller.link.waiting import ControllerWatch, has_lost_majority
 from compat_tests.virtual.runtime import VirtualRuntime
 
 

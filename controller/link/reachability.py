@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.link.handshake import HungUp
-from barnabas.controller.link.refusals import LinkRefused
+from barnabas.controller.link.messages import LinkRefused
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from barnabas.controller.link.discovery import Discovery
 from barnabas.controller.link.messages import Voter as VoterRecord
+from barnabas.controller.link.quorum_bootstrap import Discovery
 from barnabas.controller.link.quorum_state import (
     FORMED,
     FORMING,

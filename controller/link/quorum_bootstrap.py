@@ -24,33 +24,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.controller.link import messages
-from barnabas.controller.link.formation_messages import (
-    PART_BYTES,
+from barnabas.controller.link.messages import (
+    GENESIS_PIECE_BYTES,
     GetPart,
     Part,
     Prepare,
     Prepared,
     Standing,
+    Voter,
     decode_formation,
+    encode,
 )
-from barnabas.controller.link.formation_view import (
-    CanNotForm,
-    directories,
-    find_seed,
-    find_voters,
-    why_not_join,
-)
-from barnabas.controller.link.genesis import (
-    Genesis,
-    has_raft_files,
-    install_genesis,
-    read_genesis,
-)
-from barnabas.controller.link.messages import Voter, encode
 from barnabas.controller.link.quorum_state import (
     FORMED,
     FORMING,
@@ -61,17 +49,27 @@ from barnabas.controller.link.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
-from barnabas.controller.link.waiting import REMIND_FIRST_S, REMIND_S, unanswered
+from barnabas.controller.link.reachability import REMIND_FIRST_S, REMIND_S, unanswered
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.metadata.local_journal import has_local_metadata
+from barnabas.controller.metadata.local_journal import (
+    Snapshot,
+    decode_snapshot,
+    encode_snapshot,
+    has_local_metadata,
+    read_local_metadata,
+)
+from barnabas.controller.raft.files import RaftFiles
+from barnabas.storage.disk.disk import Disk
 from barnabas.storage.manager.directory import encode_uuid, random_uuid
 from barnabas.wire.checksum import crc32c
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
+    from barnabas.controller.link.messages import Standing, Voter
     from barnabas.controller.link.peer import Peer
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.disk.disk import Disk
+
 
 log = logging.getLogger("barnabas.link")
 
@@ -272,7 +270,7 @@ class Formation:
         state, genesis = self.state, self._genesis
         if state is None or genesis is None or asked.attempt != state.attempt:
             return  # of an attempt that is over; a newer one is on its way
-        data = genesis.content[asked.position : asked.position + PART_BYTES]
+        data = genesis.content[asked.position : asked.position + GENESIS_PIECE_BYTES]
         peer.send(messages.FORMATION, encode(Part(asked.attempt, asked.position, data)))
 
     # -- the others
@@ -379,3 +377,137 @@ class Formation:
             self._is_over = True
             log.error("%s", why)
             self._failed(why)
+
+
+class CanNotForm(Exception):
+    """Not before an operator has changed something."""
+
+
+def find_voters(links: Links) -> list[Voter] | None:
+    """All whose addresses are configured, by node id; None until each has answered. CanNotForm."""
+    own = links.identity
+    found: dict[int, Voter] = {}
+    for (host, port), node_id, is_self in links.addresses():
+        if is_self and node_id is not None and node_id != own.node_id:
+            raise CanNotForm(
+                f"controller.quorum.voters names node {node_id} at {host}:{port}, and this node, with "
+                f"node.id={own.node_id}, answers there: correct the one or the other"
+            )
+    for (host, port), node_id, is_self in links.addresses():
+        if is_self or node_id == own.node_id:
+            found[own.node_id] = Voter(own.node_id, host, port, own.directory_id)
+            continue
+        peer = links.peer(node_id) if node_id is not None else None
+        if peer is None or not peer.is_open:
+            return None
+        if not peer.identity.is_controller:
+            raise CanNotForm(
+                f"{host}:{port} is named among the controllers, and node {node_id} there has no such role"
+            )
+        found.setdefault(peer.node_id, Voter(peer.node_id, host, port, peer.identity.directory_id))
+    if own.node_id not in found:
+        raise CanNotForm(
+            "controller.quorum.bootstrap.servers does not name this node's own controller listener; name those of "
+            "all controllers, on every node"
+        )
+    return [found[node_id] for node_id in sorted(found)]
+
+
+def find_seed(standings: Mapping[int, Standing], voters: Sequence[Voter]) -> int:
+    """Node id of the one that has metadata, else the lowest. CanNotForm when several have."""
+    holders = [node_id for node_id, standing in sorted(standings.items()) if standing.has_metadata]
+    if len(holders) > 1:
+        raise CanNotForm(
+            f"nodes {' and '.join(map(str, holders))} each have metadata of their own, and a quorum can begin with that "
+            f"of one only. Start the others with empty directories"
+        )
+    return holders[0] if holders else voters[0].node_id
+
+
+def directories(voters: Sequence[Voter]) -> dict[int, bytes]:
+    """Node id -> id of the metadata directory."""
+    return {voter.node_id: voter.directory_id for voter in voters}
+
+
+def why_not_join(formed_id: int, directory: str, *, has_metadata: bool) -> str:
+    """Why a voter is none of the quorum that node `formed_id` belongs to, and what to do."""
+    text = f"node {formed_id} belongs to a quorum that has formed, and this node's metadata directory {directory} holds "
+    if has_metadata:
+        return text + (
+            f"a single node's metadata instead. Where it is to begin a new quorum (after barnabas leave-quorum): stop "
+            f"node {formed_id} and the other voters, remove __cluster_metadata-0 from their metadata directories, and "
+            f"start all. Where it is another cluster's: correct controller.quorum.voters"
+        )
+    return text + (
+        "nothing of it: it was wiped or replaced, and must not vote. Bring the old directory back; where it is lost: "
+        "barnabas leave-quorum --help"
+    )
+
+
+class Genesis(NamedTuple):
+    """Encoded for its way to the other voters. `fingerprint` is a CRC-32C of it."""
+
+    content: bytes
+    fingerprint: int
+
+
+def read_genesis(disk: Disk, directory: str) -> Genesis:
+    """Blocking: what a single node's journal in this directory holds, nothing where there is none. MetadataError, OSError."""
+    found = read_local_metadata(disk, directory)
+    content = encode_snapshot(Snapshot(0, found.end_offset - 1, found.records))
+    return Genesis(content, crc32c(content))
+
+
+def has_raft_files(disk: Disk, directory: str) -> bool:
+    files = RaftFiles(disk, directory)
+    return disk.exists(files.journal_path) or disk.exists(files.snapshot_path)
+
+
+def install_genesis(disk: Disk, directory: str, content: bytes) -> None:
+    """Blocking: Raft's files begin with this. Only while quorum.state says that they are not to be believed: what
+    stands there goes. MetadataError when the content is damaged; OSError."""
+    snapshot = decode_snapshot(content, "the metadata that the seed has sent")
+    if not disk.exists(directory):
+        disk.make_directory(directory, parents=True)
+    files = RaftFiles(disk, directory)
+    disk.remove(files.snapshot_path)
+    disk.remove(files.journal_path)
+    files.load((snapshot.records, snapshot.offset))
+
+
+Target = tuple[str, int, int | None]
+
+
+class Discovery:
+    """`done(cluster_id, voters)` once; voters by node id. `configured`: what the links were told to call."""
+
+    def __init__(
+        self, links: Links, configured: Sequence[Target], done: Callable[[str, list[Voter]], object]
+    ) -> None:
+        self._links = links
+        self._configured = configured
+        self._done = done
+        self._is_over = False
+        links.add_listener(self._connected, lambda _: None)
+
+    def _connected(self, peer: Peer) -> None:
+        identity = peer.identity
+        if self._is_over or not identity.is_controller or not identity.journalled:
+            return
+        self._is_over = True
+        voters = identity.journalled
+        links = self._links
+        links.belong_to(identity.cluster_id)
+        links.call(targets_with(self._configured, voters))
+        self._done(identity.cluster_id, voters)
+
+
+def targets_with(configured: Sequence[Target], voters: Sequence[Voter]) -> list[Target]:
+    """What to call in a formed quorum: what is configured, and each voter that no configured id or address names."""
+    ids = {node_id for _, _, node_id in configured}
+    addresses = {(host, port) for host, port, _ in configured}
+    return list(configured) + [
+        (voter.host, voter.port, voter.node_id)
+        for voter in voters
+        if voter.node_id not in ids and (voter.host, voter.port) not in addresses
+    ]
