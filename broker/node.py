@@ -36,8 +36,8 @@ from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_log import LocalMetadataLog
-from barnabas.controller.metadata.single_node import start_alone
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
+from barnabas.controller.sessions.single_node import start_alone
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.runtime.slices import StepQueue
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner

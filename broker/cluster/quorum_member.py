@@ -13,6 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
 from barnabas.broker.cluster.metadata_failure import why_it_ends
 from barnabas.controller.link.clocks import Clocks
@@ -259,27 +262,16 @@ class QuorumMember:
                 raft.peer_connected(peer.node_id, peer.number)
 
     def _quorum(self, raft: RaftMetadataLog) -> QuorumInfo:
-        view = raft.describe()
+        found = raft.describe()
         directories = {voter.node_id: voter.directory_id for voter in self._voters}
         listener = self._config.controller_listeners[0].name
         formed = {voter.node_id: (voter.host, voter.port) for voter in self._voters}
         addresses = formed | self._config.quorum.voters  # they may have changed since
-        return QuorumInfo(
-            view.leader_id,
-            view.term,
-            view.high_watermark,
-            [
-                QuorumReplica(
-                    voter.node_id,
-                    voter.log_end_offset,
-                    directories[voter.node_id],
-                    voter.last_fetch_ms,
-                    voter.last_caught_up_ms,
-                )
-                for voter in view.voters
-            ],
-            self._observers(view.high_watermark),
-            {node_id: [QuorumListener(listener, *addresses[node_id])] for node_id in formed},
+        return replace(
+            found,
+            voters=[replace(voter, directory_id=directories[voter.node_id]) for voter in found.voters],
+            observers=self._observers(found.high_watermark),
+            listeners={node_id: [QuorumListener(listener, *addresses[node_id])] for node_id in formed},
         )
 
     def _observers(self, high_watermark: int) -> list[QuorumReplica]:

@@ -10,8 +10,8 @@ from typing import Any
 from unittest import mock
 
 from barnabas.controller.link import metadata_feed
+from barnabas.controller.metadata.committed_groups import CommittedGroups
 from barnabas.controller.raft import engine, snapshots, transport
-from barnabas.controller.raft.committed_groups import CommittedGroups
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 
 

@@ -26,7 +26,7 @@ from barnabas.controller.metadata.local_journal import Snapshot, encode_snapshot
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
     from barnabas.controller.link.peer import Peer
-    from barnabas.controller.raft.committed_groups import CommittedGroup
+    from barnabas.controller.metadata.committed_groups import CommittedGroup
 
 _RECORD_COST = 8  # bytes, beside its own
 

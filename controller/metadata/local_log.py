@@ -31,7 +31,7 @@ from barnabas.storage.disk.disk import Disk
 from barnabas.storage.frame_log import FrameLog
 
 if TYPE_CHECKING:
-    from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
+    from barnabas.controller.metadata.committed_groups import CommittedGroup, CommittedGroups
 
 JOURNAL_BYTES_MIN = 1 << 20  # the journal may always grow to this size
 JOURNAL_TO_SNAPSHOT = 4  # and to this many times the size of the snapshot
@@ -96,7 +96,7 @@ class LocalMetadataLog:
         """From now on what is committed is kept for `read_committed`, and `callback` called after each write."""
         if self._groups is None:
             # Late: a node alone has no followers.
-            from barnabas.controller.raft.committed_groups import CommittedGroups
+            from barnabas.controller.metadata.committed_groups import CommittedGroups
 
             self._groups = CommittedGroups(self._next_offset - 1)
         self._commit_listeners.append(callback)

@@ -1,4 +1,4 @@
-"""What is told of the metadata quorum: who leads, who votes, who follows, and how far each of them is."""
+"""The metadata quorum for DescribeQuorum: leader, voters, observers, and the progress of each, in offsets of records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from barnabas.wire.primitives import ZERO_UUID
 class QuorumReplica(msgspec.Struct, frozen=True):
     """A node that has the metadata. Times in milliseconds since the epoch, -1 when unknown.
 
-    `last_fetch_ms`: when it last asked the leader for more. `last_caught_up_ms`: when it last had everything.
+    `log_end_offset`: behind the last record that it holds on disk, -1 when unknown. `last_fetch_ms`: when it last answered or
+    fetched. `last_caught_up_ms`: when it last had everything.
     """
 
     node_id: int
@@ -29,7 +30,7 @@ class QuorumListener(msgspec.Struct, frozen=True):
 
 
 class QuorumInfo(msgspec.Struct, frozen=True):
-    """The quorum as its leader sees it. `high_watermark`: the offset of the next record that may be committed."""
+    """The quorum as a node sees it; `leader_id` is -1 when none is known. `high_watermark`: the offset of the next record that may be committed."""
 
     leader_id: int
     leader_epoch: int

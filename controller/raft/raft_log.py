@@ -17,8 +17,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from barnabas.controller.metadata.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.controller.metadata.errors import MetadataError, NotController
 from barnabas.controller.metadata.metadata_log import Apply, Done, Replace
+from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumReplica
 from barnabas.controller.raft.commands import (
     Barrier,
     CommittedState,
@@ -27,13 +29,11 @@ from barnabas.controller.raft.commands import (
     decode_command,
     encode_command,
 )
-from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.controller.raft.engine import JOURNAL_BYTES_MIN, RaftEngine
 from barnabas.controller.raft.files import Genesis, RaftFiles, Snapshot
 from barnabas.controller.raft.library import COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import Entry
 from barnabas.controller.raft.peers import RaftPeers
-from barnabas.controller.raft.quorum_view import QuorumView, VoterProgress
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.disk import Disk
 
@@ -217,8 +217,9 @@ class RaftMetadataLog:
         self._runtime.call_later(HAND_OVER_S + 0.01, self._engine.wake)
         return True
 
-    def describe(self) -> QuorumView:
-        """For DescribeQuorum."""
+    def describe(self) -> QuorumInfo:
+        """The quorum as this node sees it, without directories, listeners and observers. Only the leader knows the
+        others' progress."""
         library = self._engine.library
         leads = library.state == LEADER
         now_ms = self._runtime.time_ms()
@@ -226,21 +227,19 @@ class RaftMetadataLog:
         for node_id in sorted([self._node_id, *self._others]):
             if node_id == self._node_id:
                 end = self._end_offset_at(self._engine.journal.last_index)
-                voters.append(VoterProgress(node_id, end, now_ms, now_ms))
-            elif not leads:
-                voters.append(VoterProgress(node_id, -1, -1, -1))
+                progress = end, now_ms, now_ms
+            elif leads:
+                end = self._end_offset_at(library.match_index(node_id))
+                progress = end, self._answered_ms.get(node_id, -1), self._caught_up_ms.get(node_id, -1)
             else:
-                voters.append(
-                    VoterProgress(
-                        node_id,
-                        self._end_offset_at(library.match_index(node_id)),
-                        self._answered_ms.get(node_id, -1),
-                        self._caught_up_ms.get(node_id, -1),
-                    )
-                )
+                progress = -1, -1, -1
+            end, last_fetch_ms, last_caught_up_ms = progress
+            voters.append(
+                QuorumReplica(node_id, end, last_fetch_ms=last_fetch_ms, last_caught_up_ms=last_caught_up_ms)
+            )
         leader_id = library.leader_id
-        return QuorumView(
-            -1 if leader_id is None else leader_id, library.term, self._state.offset + 1, tuple(voters)
+        return QuorumInfo(
+            -1 if leader_id is None else leader_id, library.term, self._state.offset + 1, voters
         )
 
     # What is committed

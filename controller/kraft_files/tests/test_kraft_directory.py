@@ -21,7 +21,7 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.metadata.records import encode_record
-from barnabas.controller.metadata.single_node import start_alone
+from barnabas.controller.sessions.single_node import start_alone
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from barnabas.wire.messages import metadata_records as wire
 from barnabas.wire.record_batch import Record, build_batch

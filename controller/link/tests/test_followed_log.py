@@ -10,8 +10,8 @@ import pytest
 from barnabas.controller.link.followed_log import FollowedMetadataLog
 from barnabas.controller.link.metadata_feed import MetadataFeed
 from barnabas.controller.link.tests.link_nodes import LinkedNode, LinkWorld
+from barnabas.controller.metadata.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.controller.metadata.errors import MetadataError, NotController
-from barnabas.controller.raft.committed_groups import CommittedGroup, CommittedGroups
 
 Group = list[bytes]
 

@@ -19,12 +19,12 @@ from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
 from barnabas.controller.metadata.local_log import LocalMetadataLog
-from barnabas.controller.metadata.single_node import start_alone
 from barnabas.controller.operations.brokers import register_broker
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
 from barnabas.controller.operations.producer_ids import BLOCK_SIZE, allocate_block
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.controller.raft.raft_log import RaftMetadataLog
+from barnabas.controller.sessions.single_node import start_alone
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ConfigRecord, PartitionChangeRecord

@@ -239,7 +239,7 @@ def test_describe_tells_who_leads_and_how_far_everybody_is() -> None:
     world.run(1.0)
     assert leader.log is not None
     view = leader.log.describe()
-    assert (view.leader_id, view.term, view.high_watermark) == (leader.node_id, leader.log.term, 3)
+    assert (view.leader_id, view.leader_epoch, view.high_watermark) == (leader.node_id, leader.log.term, 3)
     assert [voter.node_id for voter in view.voters] == [1, 2, 3]
     now = leader.runtime.time_ms()
     for voter in view.voters:
