@@ -165,8 +165,9 @@ class Node:
     def _start_alone(self) -> None:
         config, runtime = self._config, self._runtime
         self._refuse_voters_directory()
-        metadata_log = LocalMetadataLog(self._disk, self._kafka_metadata.journal_directory, runtime)
-        metadata_log.on_error = self._metadata_failed
+        metadata_log = LocalMetadataLog(
+            self._disk, self._kafka_metadata.journal_directory, runtime, on_error=self._metadata_failed
+        )
         controller = Controller(metadata_log)
         if config.is_broker:
             start_alone(controller, config, runtime, self._log_manager.online_ids())

@@ -114,10 +114,15 @@ class QuorumMember:
         if not self._belong_to(state.cluster_id):
             return
         raft = RaftMetadataLog(
-            self._disk, self._directory, self._runtime, self._config.node_id, state.voter_ids, self.links
+            self._disk,
+            self._directory,
+            self._runtime,
+            self._config.node_id,
+            state.voter_ids,
+            self.links,
+            first_question_s=self._election_delay_s,
+            on_error=lambda error: self._on_fatal(why_it_ends(error, self._directory)),
         )
-        raft.first_question_s = self._election_delay_s
-        raft.on_error = lambda error: self._on_fatal(why_it_ends(error, self._directory))
         self._raft = raft
         ControllerWatch(self._runtime, self.links)
         self._voters = state.voters
@@ -136,9 +141,7 @@ class QuorumMember:
         links.call(targets)
 
     def _followed(self, links: Links) -> FollowedMetadataLog:
-        followed = FollowedMetadataLog(links)
-        followed.on_error = lambda error: self._on_fatal(str(error))
-        return followed
+        return FollowedMetadataLog(links, lambda error: self._on_fatal(str(error)))
 
     def _belong_to(self, cluster_id: str) -> bool:
         try:

@@ -36,8 +36,9 @@ log = logging.getLogger("barnabas.metadata")
 class FollowedMetadataLog:
     """A MetadataLog that others lead. It follows from `serve` to `close`."""
 
-    def __init__(self, links: Links) -> None:
-        self.on_error: Callable[[Exception], object] = lambda _: None  # it can't go on, and says why
+    def __init__(self, links: Links, on_error: Callable[[Exception], object] = lambda _: None) -> None:
+        """`on_error`: the metadata can't be followed any further."""
+        self._on_error = on_error
         self.offset = -1  # of the last record applied
         self._links = links
         self._source: Peer | None = None
@@ -187,4 +188,4 @@ class FollowedMetadataLog:
         log.error("the metadata can't be followed any further: %s", error)
         self._is_following = False
         self._leave()
-        self.on_error(error)
+        self._on_error(error)

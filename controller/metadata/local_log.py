@@ -43,10 +43,17 @@ class LocalMetadataLog:
     """A MetadataLog in `directory`, which is made when missing. One process at a time (the caller locks)."""
 
     def __init__(
-        self, disk: Disk, directory: str, runtime: Runtime, *, journal_bytes_min: int = JOURNAL_BYTES_MIN
+        self,
+        disk: Disk,
+        directory: str,
+        runtime: Runtime,
+        *,
+        journal_bytes_min: int = JOURNAL_BYTES_MIN,
+        on_error: Callable[[OSError], object] = lambda _: None,
     ) -> None:
+        """`on_error`: the journal can't be written."""
         self._disk = disk
-        self.on_error: Callable[[OSError], object] = lambda _: None  # hears why the journal can't be written
+        self._on_error = on_error
         self._directory = directory
         self._journal = FrameLog(disk, f"{directory}/{JOURNAL}", JOURNAL_FORMAT)
         self._snapshot_path = f"{directory}/{SNAPSHOT}"
@@ -190,7 +197,7 @@ class LocalMetadataLog:
         if error is not None:
             log.error("%s: writing failed, the change is refused: %s", self._journal.path, error)
             if isinstance(error, OSError):
-                self.on_error(error)
+                self._on_error(error)
             failure = error if isinstance(error, Exception) else MetadataError(str(error))
             groups += self._waiting  # decided on top of what has just failed
             self._waiting = []

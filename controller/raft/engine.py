@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.append_guard import Contradiction
@@ -49,6 +49,7 @@ from barnabas.controller.raft.outbox import Outbox
 from barnabas.controller.raft.peers import RaftPeers
 from barnabas.controller.raft.snapshots import RaftSnapshots
 from barnabas.controller.raft.transport import GuardedTransport
+from barnabas.controller.raft.voter_state import Event, State, VoterState
 from barnabas.runtime.interface import Runtime, Timer
 
 ATTENTION_S: Final = 0.05
@@ -63,9 +64,42 @@ JOURNAL_TO_SNAPSHOT: Final = 4  # and to this many times the size of the snapsho
 log = logging.getLogger("barnabas.raft")
 
 
+class StateMachine(Protocol):
+    """What a voter's log is for. All calls on the loop's thread, but the first three from within the library."""
+
+    def apply_command(self, payload: bytes) -> None:
+        """Every committed command, in order. What is raised halts this voter."""
+        ...
+
+    def take_snapshot(self, previous: Entry, last: Entry) -> Snapshot:
+        """The state right behind the entry `last`."""
+        ...
+
+    def install_snapshot(self, snapshot: Snapshot) -> None: ...
+
+    def first_command(self, term: int) -> bytes:
+        """With which a leader begins its term."""
+        ...
+
+    def confirmation(self, term: int) -> bytes:
+        """The command of a leader that has slept."""
+        ...
+
+    def progressed(self, node_id: int) -> None:
+        """This leader has received an answer of a voter."""
+        ...
+
+    def step_taken(self) -> None:
+        """The library has been left."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """This voter is silent or has halted."""
+        ...
+
+
 class RaftEngine:
-    """See the module. `apply(payload)` gets every committed command, `take` and `install` make and apply snapshots,
-    `after_step` runs when the library has been left, `on_error` hears why this voter is silent or has halted."""
+    """See the module. `first_question_s`: before the first question for support; None: by chance."""
 
     def __init__(
         self,
@@ -75,28 +109,23 @@ class RaftEngine:
         node_id: int,
         others: list[int],
         peers: RaftPeers,
-        apply: Callable[[bytes], None],
-        take: Callable[[Entry, Entry], Snapshot],
-        install: Callable[[Snapshot], None],
+        machine: StateMachine,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
+        first_question_s: float | None = None,
     ) -> None:
         self.journal_bytes_min = journal_bytes_min
-        self.after_step: Callable[[], object] = lambda: None
-        self.first_command: Callable[[int], bytes] = lambda _: b""  # of a leader, by its term
-        self.confirming: Callable[[int], bytes] = lambda _: b""  # of a leader that has slept, by its term
-        self.first_question_s: float | None = None  # before the first question for support; None: by chance
         self.first_command_term = 0  # the term in which it was entered, 0 where this node does not lead
-        self.on_error: Callable[[Exception], object] = lambda _: None
-        self.on_progress: Callable[[int], object] = lambda _: None
+        self._machine = machine
+        self._first_question_s = first_question_s
         self._node_id = node_id
         self._files = files
         self._runtime = runtime
         self._peers = peers
-        self._apply = apply
-        self._install = install
         self.journal = RaftJournal(loaded.content)
         self.journal.write_anew()
-        self.snapshots = RaftSnapshots(self.journal, loaded.snapshot, loaded.encoded, take, journal_bytes_min)
+        self.snapshots = RaftSnapshots(
+            self.journal, loaded.snapshot, loaded.encoded, machine.take_snapshot, journal_bytes_min
+        )
         self._outbox = Outbox(self._send_now)
         transport = GuardedTransport(self.journal, self.snapshots, self._put, self._install_snapshot)
         self._now = 0.0
@@ -118,16 +147,13 @@ class RaftEngine:
         self._commands: deque[bytes] = deque()
         self._outgoing: list[tuple[int, Message]] = []
         self._commit_index_at_start = loaded.content.commit_index
-        self._serving = False
-        self._closed = False
-        self._inside = False
+        self._state = VoterState()
+        self._inside = False  # the library has been entered
         self._tick_is_due = False
-        self._syncing = False
         self._timer: Timer | None = None
         self._timer_at = float("inf")  # on the runtime's clock
         self._housekeeping_at = 0.0
-        self.failure: Exception | None = None  # halted for good
-        self.disk_failed = False  # silent until the disk works again
+        self.failure: Exception | None = None  # why it has halted
 
     # Start and end
 
@@ -146,7 +172,7 @@ class RaftEngine:
         self._outbox.synced(changes.number)
 
     def serve(self) -> None:
-        self._serving = True
+        self._state.apply(Event.SERVE)
         self._looked_at = self._runtime.monotonic()
         with self.library:
             alone = not self.library.nodes
@@ -154,13 +180,13 @@ class RaftEngine:
         self.wake()
 
     def _start_wait_s(self) -> float:
-        if self.first_question_s is not None:
-            return self.first_question_s
+        if self._first_question_s is not None:
+            return self._first_question_s
         return START_WAIT_S * self._runtime.random.random()
 
     def close(self) -> None:
         """Nothing is sent or applied any more. A job in its thread ends by itself."""
-        self._closed = True
+        self._state.apply(Event.CLOSE)
         if self._timer is not None:
             self._timer.cancel()
         self._commands.clear()
@@ -168,7 +194,7 @@ class RaftEngine:
 
     @property
     def is_working(self) -> bool:
-        return self._serving and not self._closed and not self.disk_failed and self.failure is None
+        return self._state.is_working
 
     @property
     def has_slept(self) -> bool:
@@ -186,7 +212,7 @@ class RaftEngine:
 
     def wake(self) -> None:
         """Tick at the loop's next turn."""
-        if not self._tick_is_due and self._serving and not self._closed:
+        if not self._tick_is_due and self.is_working:
             self._tick_is_due = True
             self._runtime.call_soon(self._tick)
 
@@ -218,7 +244,7 @@ class RaftEngine:
             self.library.disconnected(node_id)
             self.snapshots.disconnected(node_id)
         self._election.disconnected(node_id, self._now)
-        if self._serving and not self._closed:
+        if self.is_working:
             self._arm()
 
     def received(self, node_id: int, connection_number: int, data: bytes) -> None:
@@ -256,7 +282,7 @@ class RaftEngine:
             log.info(
                 "the leader of term %d has slept for %.1f s: asking for a majority", library.term, elapsed
             )
-            self.submit(self.confirming(library.term))
+            self.submit(self._machine.confirmation(library.term))
 
     def _step(self, action: Callable[[], object]) -> None:
         assert not self._inside, "a step is taken after the other"
@@ -284,20 +310,20 @@ class RaftEngine:
             self.first_command_term = 0
         elif self.first_command_term != library.term:
             self.first_command_term = library.term
-            library.submit(self.first_command(library.term))
+            library.submit(self._machine.first_command(library.term))
             library.tick()
 
     def _after_step(self) -> None:
         self._flush()
-        self.after_step()
-        if self._closed or self.failure is not None:
+        self._machine.step_taken()
+        if self._state.is_over:
             return
         self._sync()
         self._arm()
 
     def _tick(self) -> None:
         self._tick_is_due = False
-        if not self.is_working or (self._syncing and not self.library.nodes):
+        if not self.is_working or (self._state.is_writing and not self.library.nodes):
             return  # a voter that is alone counts nothing that is not on disk yet
         self._step(self._tick_library)
 
@@ -338,7 +364,7 @@ class RaftEngine:
         )
         if self.journal.bytes > bound and not self.snapshots.is_writing:
             self.library.force_compaction()
-        elif self._files.journal_size > 2 * (bound + self.journal.bytes) and not self._syncing:
+        elif self._files.journal_size > 2 * (bound + self.journal.bytes) and not self._state.is_writing:
             self.journal.write_anew()
 
     def _take(self, node_id: int, connection_number: int, message: Message) -> None:
@@ -363,7 +389,7 @@ class RaftEngine:
         else:
             self._transport.deliver(node_id, connection_number, message)
             if isinstance(message, Progress):
-                self.on_progress(node_id)
+                self._machine.progressed(node_id)
             elif isinstance(message, TakeOver) and election.due(self._now):
                 library.tick()
         if self._has_work():
@@ -372,14 +398,14 @@ class RaftEngine:
     def _apply_payload(self, payload: bytes) -> None:
         """Called by the library. What is raised here leaves the entry unapplied, and this voter halted."""
         try:
-            self._apply(payload)
+            self._machine.apply_command(payload)
         except Exception as error:
             self._halt(error)
             raise
 
     def _install_snapshot(self, snapshot: Snapshot) -> None:
         try:
-            self._install(snapshot)
+            self._machine.install_snapshot(snapshot)
         except Exception as error:
             self._halt(error)
             raise
@@ -387,9 +413,10 @@ class RaftEngine:
     def _halt(self, error: Exception) -> None:
         if self.failure is None:
             self.failure = error
+            self._state.apply(Event.HALT)
             log.critical("this node takes no part in the cluster's metadata any more: %s", error)
             self._outbox.clear()
-            self.on_error(error)
+            self._machine.failed(error)
 
     # What goes out
 
@@ -405,28 +432,30 @@ class RaftEngine:
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, []
         for node_id, message in outgoing:
-            if node_id in self._connections and self.failure is None and not self._closed:
+            if node_id in self._connections and not self._state.is_over:
                 self._peers.send(node_id, encode_message(message))
 
     def _sync(self) -> None:
-        if self._syncing or self.disk_failed or not self._serving or not self.journal.has_changes:
-            return
+        if self._state.state is State.RUNNING and self.journal.has_changes:
+            self._write()
+
+    def _write(self) -> None:
         changes = self.journal.take_changes()
-        self._syncing = True
+        self._state.apply(Event.WRITE)
         self._runtime.run_in_thread(
             lambda: self._files.write(changes), lambda written, error: self._synced(changes, written, error)
         )
 
     def _synced(self, changes: Changes, written: Written | None, error: BaseException | None) -> None:
-        self._syncing = False
-        if self._closed or self.failure is not None:
+        was_silent = self._state.is_silent
+        self._state.apply(Event.REFUSED if written is None else Event.WRITTEN)
+        if self._state.is_over:
             return
         if written is None:
-            self._disk_refused(changes, error)
+            self._disk_refused(changes, error, is_new=not was_silent)
             return
-        if self.disk_failed:
+        if was_silent:
             log.warning("%s can be written again", self._files.journal_path)
-            self.disk_failed = False
         if written.encoded is not None and changes.snapshot is not None:
             self.snapshots.written(changes.snapshot, written.encoded)
             self.wake()
@@ -435,27 +464,20 @@ class RaftEngine:
             self.wake()
         self._after_step()
 
-    def _disk_refused(self, changes: Changes, error: BaseException | None) -> None:
+    def _disk_refused(self, changes: Changes, error: BaseException | None, *, is_new: bool) -> None:
         log.error("%s can't be written, this node falls silent: %s", self._files.journal_path, error)
         self.journal.write_again(changes)
-        is_new = not self.disk_failed
-        self.disk_failed = True
         self._outbox.clear()
         self._commands.clear()
         self.first_command_term = 0
         if is_new:
-            self.after_step()
-            self.on_error(error if isinstance(error, Exception) else OSError(str(error)))
+            self._machine.step_taken()
+            self._machine.failed(error if isinstance(error, Exception) else OSError(str(error)))
         self._runtime.call_later(DISK_RETRY_S, self._retry_disk)
 
     def _retry_disk(self) -> None:
-        if self._closed or self.failure is not None:
-            return
-        changes = self.journal.take_changes()
-        self._syncing = True
-        self._runtime.run_in_thread(
-            lambda: self._files.write(changes), lambda written, error: self._synced(changes, written, error)
-        )
+        if not self._state.is_over:
+            self._write()
 
     # The timer
 
@@ -477,8 +499,6 @@ class RaftEngine:
 
     def _timer_fired(self) -> None:
         self._timer = None
-        if self._closed or self.failure is not None:
-            return
         if self.is_working:
             self._look()
             if self._is_due():

@@ -51,7 +51,8 @@ class _Proposal(NamedTuple):
 
 class RaftMetadataLog:
     """A MetadataLog among `voters`. Files in `directory`; a first start begins with `genesis` (records, offset of
-    the last), the same on every voter; without it, files that are missing are refused."""
+    the last), the same on every voter; without it, files that are missing are refused. `first_question_s`: see
+    RaftEngine. `on_error`: this node is silent or has halted."""
 
     def __init__(
         self,
@@ -64,10 +65,10 @@ class RaftMetadataLog:
         genesis: Genesis | None = None,
         *,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
+        first_question_s: float | None = None,
+        on_error: Callable[[Exception], object] = lambda _: None,
     ) -> None:
         assert node_id in voters
-        self.on_error: Callable[[Exception], object] = lambda _: None  # hears why this node has fallen silent
-        self.first_question_s: float | None = None  # before the first question for support; None: by chance
         self._disk = disk
         self._directory = directory
         self._runtime = runtime
@@ -76,6 +77,8 @@ class RaftMetadataLog:
         self._peers = peers
         self._genesis = genesis
         self._journal_bytes_min = journal_bytes_min
+        self._first_question_s = first_question_s
+        self._on_error = on_error
         self._engine: RaftEngine
         self._state = CommittedState(0, -1)
         self._groups = CommittedGroups(-1)
@@ -132,7 +135,7 @@ class RaftMetadataLog:
         self._apply, self._snapshot, self._replace = apply, snapshot, replace
         files = RaftFiles(self._disk, self._directory)
         loaded = files.load(self._genesis)
-        self._install(loaded.snapshot)
+        self.install_snapshot(loaded.snapshot)
         engine = self._engine = RaftEngine(
             files,
             loaded,
@@ -140,17 +143,10 @@ class RaftMetadataLog:
             self._node_id,
             self._others,
             self._peers,
-            self._apply_payload,
-            self._take_snapshot,
-            self._install,
+            self,
             self._journal_bytes_min,
+            self._first_question_s,
         )
-        engine.first_question_s = self.first_question_s
-        engine.after_step = self._after_step
-        engine.first_command = self._first_barrier
-        engine.confirming = self._next_barrier
-        engine.on_error = lambda error: self.on_error(error)
-        engine.on_progress = self._progressed
         engine.open()
         self._told_offset = self._state.offset
         self._is_open = True
@@ -242,11 +238,10 @@ class RaftMetadataLog:
             -1 if leader_id is None else leader_id, library.term, self._state.offset + 1, voters
         )
 
-    # What is committed
+    # StateMachine
 
-    def _apply_payload(self, payload: bytes) -> None:
-        """One committed command, in the library's order. What is raised halts this voter: the image must not go on
-        without something that others have."""
+    def apply_command(self, payload: bytes) -> None:
+        """What is raised halts this voter: the image must not go on without something that others have."""
         try:
             command = decode_command(payload)
         except NoCommand as error:
@@ -281,17 +276,17 @@ class RaftMetadataLog:
         except Exception:
             log.exception("a change of the metadata was answered, and its proposer failed on that")
 
-    def _take_snapshot(self, previous: Entry, last: Entry) -> Snapshot:
+    def take_snapshot(self, previous: Entry, last: Entry) -> Snapshot:
         return Snapshot(previous, last, self._state.term, self._state.offset, self._snapshot())
 
-    def _install(self, snapshot: Snapshot) -> None:
+    def install_snapshot(self, snapshot: Snapshot) -> None:
         self._replace(snapshot.records, snapshot.offset)
         self._state = CommittedState(snapshot.state_term, snapshot.offset)
         self._groups.restart(snapshot.offset)
 
     # Leadership
 
-    def _after_step(self) -> None:
+    def step_taken(self) -> None:
         engine, library = self._engine, self._engine.library
         leads = engine.is_working and library.state == LEADER
         if self._active_term and (not leads or library.term != self._active_term):
@@ -306,11 +301,11 @@ class RaftMetadataLog:
             for callback in self._commit_listeners:
                 callback()
 
-    def _first_barrier(self, term: int) -> bytes:
+    def first_command(self, term: int) -> bytes:
         self._barriers = 0
-        return self._next_barrier(term)
+        return self.confirmation(term)
 
-    def _next_barrier(self, term: int) -> bytes:
+    def confirmation(self, term: int) -> bytes:
         self._barriers += 1
         return encode_command(Barrier(term, self._node_id))
 
@@ -344,7 +339,10 @@ class RaftMetadataLog:
         for proposal in proposals.values():
             self._call(proposal.done, NotController(f"{why}; whether the change is made is not known"))
 
-    def _progressed(self, node_id: int) -> None:
+    def failed(self, error: Exception) -> None:
+        self._on_error(error)
+
+    def progressed(self, node_id: int) -> None:
         now_ms = self._runtime.time_ms()
         self._answered_ms[node_id] = now_ms
         if self._engine.library.match_index(node_id) >= self._engine.journal.last_index:

@@ -55,9 +55,8 @@ class Follower:
         self.replaced = 0
         self.errors: list[Exception] = []
         self.caught_up: list[int] = []
-        self.log = FollowedMetadataLog(node.links)
+        self.log = FollowedMetadataLog(node.links, self.errors.append)
         assert self.log.open(self.apply, lambda: self.records, self.replace) == -1
-        self.log.on_error = self.errors.append
         self.log.when_caught_up(lambda: self.caught_up.append(len(self.records)))
         self.log.serve()
 

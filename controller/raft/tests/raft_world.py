@@ -56,11 +56,11 @@ class Voter:
             self,
             self.world.genesis,
             journal_bytes_min=self.world.journal_bytes_min,
+            first_question_s=first_question_s,
+            on_error=self.errors.append,
         )
-        self.log.first_question_s = first_question_s
         self.groups, self.offset = [], -1
         self.log.on_leadership(lambda leads, term: self.leaderships.append((leads, term)))
-        self.log.on_error = self.errors.append
         assert self.log.open(self.apply, self.snapshot, self.replace) == self.offset
         self.log.serve()
         self.is_serving = True
