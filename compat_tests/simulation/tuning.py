@@ -26,7 +26,7 @@ def small(chance: random.Random) -> Iterator[None]:
                 (transport, "STEP_BYTES_MAX", chance.choice((200, 200, 800, 8 << 20))),
                 (engine, "JOURNAL_TO_SNAPSHOT", chance.choice((0, 1))),
                 (snapshots, "KEPT_ENTRIES", chance.choice((1, 5, 30))),
-                (metadata_feed, "PIECE_BYTES", chance.choice((200, 3000))),
+                (metadata_feed, "METADATA_PIECE_BYTES", chance.choice((200, 3000))),
             ]
             for module, name, value in constants:
                 assert hasattr(module, name), name
