@@ -36,7 +36,7 @@ What only lost voters had committed is gone.
 """
 
 _TESTBROKER_HELP = """\
-Run a broker for a test suite: on 127.0.0.1, with free ports and its data in memory unless told otherwise. It ends when the
+Run a broker for a test suite: on 127.0.0.1, with free ports and its data in memory unless set otherwise. It ends when the
 process that has started it ends.
 
 When it serves, it prints one line to standard output:

@@ -200,7 +200,7 @@ def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime) -> None:
 
 
 def _load_handlers(runtime: AsyncioRuntime) -> None:
-    """One after the other while nobody has to wait long, so that later no client is the first to need one."""
+    """One after the other while no client has to wait long, so that later no client is the first to need one."""
     from barnabas.broker.requests.registry import REGISTRATIONS
 
     keys = iter(REGISTRATIONS)

@@ -44,7 +44,7 @@ def serve(
     stay: bool,
     parent: int | None = None,
 ) -> int:
-    """Run until it is told to end; the process's exit code."""
+    """Run until its end is asked for; the process's exit code."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT
     )
@@ -89,7 +89,7 @@ def ready_line(broker: Broker, control_url: str) -> str:
 
 
 def end_with(parent: int, ended: threading.Event) -> None:
-    """Set `ended` when that process has, and say why, unless standard error was its pipe or is one that nobody reads."""
+    """Set `ended` when that process has, and say why, unless standard error was its pipe or is one without a reader."""
     await_end_of(parent, ended)
     if not ended.is_set():
         with suppress(OSError, ValueError):
@@ -99,8 +99,8 @@ def end_with(parent: int, ended: threading.Event) -> None:
 
 
 def await_end_of(parent: int, ended: threading.Event) -> None:
-    """Return when this process is gone. Where process 1 or nobody has started us, as in a container, there is no parent to
-    wait for, but for `ended`; one that was gone before we could ask for its id looks the same, so whoever ends that fast
+    """Return when this process is gone. Where process 1 or none has started us, as in a container, there is no parent to
+    wait for, but for `ended`; one that was gone before we could ask for its id looks the same, so a parent that ends that fast
     gives its id."""
     if parent <= 1:
         ended.wait()
@@ -122,7 +122,7 @@ def _is_there(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # of another user
         return True
     return True
 

@@ -34,7 +34,7 @@ _unpack_correlation = Struct(">i").unpack_from
 
 _NEVER = 1 << 16
 # By API key: the first version with a flexible header. Keys and versions that do not exist are read as well as
-# they can be; whoever dispatches the request refuses them.
+# they can be; the dispatcher refuses them.
 _FLEXIBLE = {key: _NEVER if entry[4] is None else entry[4] for key, entry in APIS.items()}
 
 

@@ -102,7 +102,7 @@ class BatchHeader(msgspec.Struct, gc=False):
 
     @property
     def codec(self) -> int:
-        """A `Codec`, or a number above 4 that nobody can read."""
+        """A `Codec`, or an unknown number above 4."""
         return self.attributes & CODEC_MASK
 
     @property

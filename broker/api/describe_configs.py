@@ -1,7 +1,7 @@
 """DescribeConfigs (32), versions 1-4: the properties of topics, brokers, loggers, groups and client metrics.
 
 v1 synonyms (KIP-226), v3 types and documentation (KIP-569), v4 flexible. Passwords and properties that
-nobody knows come without their value.
+are unknown come without their value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """ElectLeaders (43), versions 0-2: preferred replicas lead again (KIP-183).
 
-Version 1: or, for partitions that nobody leads, whoever is there (KIP-460).
+Version 1: or, for partitions without a leader, any replica that is alive (KIP-460).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""InitProducerId (22), versions 0-5, for idempotent producers: a producer id nobody else has, with epoch 0.
+"""InitProducerId (22), versions 0-5, for idempotent producers: a producer id that is given out once, with epoch 0.
 
 An id that the producer had before (versions 3+) is not given to it again, as in Kafka: without transactions
 a new one serves as well.

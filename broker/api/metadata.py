@@ -91,7 +91,7 @@ def metadata(
 
 
 def _creatable(name: str) -> bool:
-    """Share groups are not served, so nobody needs the topic that keeps their state."""
+    """Share groups are not served, so the topic that keeps their state is not needed."""
     return invalid_topic_name(name) is None and name != SHARE_GROUP_STATE_TOPIC
 
 

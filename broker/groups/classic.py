@@ -257,7 +257,7 @@ class ClassicProtocol:
 
             self._rebalancer.persist(group, assignments, appended)
         elif state is GroupState.COMPLETING_REBALANCE:
-            # The leader may have been told the old id; its assignment would miss the new one.
+            # The leader may have received the old id; its assignment would miss the new one.
             self._rebalancer.prepare(group, f"static member {new_member_id} replaced {old_member_id}")
         else:
             self._rebalancer.maybe_complete_join(group)
@@ -266,7 +266,7 @@ class ClassicProtocol:
         self, group: ClassicGroup, member: Member, client: Client, leader_before: str | None
     ) -> None:
         """No rebalance: the new process takes the old one's place and its assignment. From v9 a leader gets
-        the members and is told not to assign (KIP-814); before, it hears the old leader's id, so that it does
+        the members and does not assign (KIP-814); before, it receives the old leader's id, so that it does
         not believe it has to."""
         if client.api_version >= 9:
             is_leader = group.is_leader(member.member_id)
@@ -335,7 +335,7 @@ class ClassicProtocol:
         generation_id = group.generation_id
 
         def appended(error: ErrorCode) -> None:
-            # While the append was on its way somebody may have joined: then a later generation assigns.
+            # While the append was in progress a member may have joined: then a later generation assigns.
             if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != generation_id:
                 return
             if error:

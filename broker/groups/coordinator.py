@@ -6,8 +6,8 @@ client, tool and broker agrees. Everything here runs on the loop's thread; repli
 after the state has settled, so that a reply that brings the next request finds a consistent group.
 
 A partition is loaded when this broker becomes its leader and let go when it is not any more, by leader epoch.
-While it is loaded its groups hear COORDINATOR_LOAD_IN_PROGRESS. One that is led on in the next epoch stays: nobody
-else can have led it in between. After a gap in the epochs somebody may have, and it is loaded anew.
+While it is loaded its groups answer COORDINATOR_LOAD_IN_PROGRESS. One that is led on in the next epoch stays: no other
+broker can have led it in between. After a gap in the epochs another may have, and it is loaded anew.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is among those that rejoined. False when nobody rejoined."""
+        """Make sure that the leader is among those that rejoined. False when no member rejoined."""
         if self.leader_id is None:
             return False
         if self.members[self.leader_id].is_awaiting_join:

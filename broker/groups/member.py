@@ -1,4 +1,4 @@
-"""One member of a classic group: what it told about itself, what it waits for, and its session."""
+"""One member of a classic group: its metadata, what it waits for, and its session."""
 
 from __future__ import annotations
 
@@ -104,5 +104,5 @@ class Member:
 
     def has_satisfied_heartbeat(self) -> bool:
         """Whether silence is excused: it waits for us. A new member's wait is bounded all the same, because
-        a client that went away while its JoinGroup was parked cannot be told from one that waits."""
+        a client that went away while its JoinGroup was parked cannot be distinguished from one that waits."""
         return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)

@@ -2,7 +2,7 @@
 requests wait.
 
 They end in the order in which they were begun. One that takes longer than offsets.commit.timeout.ms is answered as
-timed out and stays under way, as in Kafka: it is in the log, and whether it counts is decided there.
+timed out and stays pending, as in Kafka: it is in the log, and whether it counts is decided there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PendingAppend:
             self._waiting.append(callback)
 
     def answer(self, error: ErrorCode) -> None:
-        """Tell everybody who waits; the second time there is nobody."""
+        """Answer all that wait; nothing happens the second time."""
         waiting, self._waiting = self._waiting or (), None
         for callback in waiting:
             callback(error)

@@ -1,8 +1,8 @@
-"""How a classic group gets from one generation to the next, and what happens when somebody is silent.
+"""How a classic group gets from one generation to the next, and what happens when a member is silent.
 
 A rebalance waits until every member has joined again, at most the longest rebalance timeout among them;
 who is late is removed (static members stay, they have a place). The first rebalance of an empty group waits
-`group.initial.rebalance.delay.ms` instead, longer while members keep coming. Then everybody has to sync,
+`group.initial.rebalance.delay.ms` instead, longer while members keep coming. Then every member has to sync,
 again within the rebalance timeout.
 
 All timers end here: session (per member), join and sync (per group).
@@ -137,7 +137,7 @@ class Rebalancer:
             self._await_members(group)
 
     def maybe_complete_join(self, group: ClassicGroup) -> None:
-        """Complete the join phase once everybody is there; the first one of a group ends by its delay only."""
+        """Complete the join phase once every member has joined; the first one of a group ends by its delay only."""
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is not GroupState.EMPTY:
             self.complete_join_if_all_joined(group)
 
@@ -146,7 +146,7 @@ class Rebalancer:
             self.complete_join(group)
 
     def complete_join(self, group: ClassicGroup) -> None:
-        """End the join phase: late members out, a new generation, and everybody told."""
+        """End the join phase: late members leave, a new generation begins, and every member is answered."""
         if group.join_timer is not None:
             group.join_timer.cancel()
         for member in tuple(group.members.values()):
@@ -154,7 +154,7 @@ class Rebalancer:
                 log.info("Group %s: %s has not rejoined in time", group.group_id, member.member_id)
                 group.remove(member.member_id)
         if not group.elect_joined_leader() and group.members:
-            # Nobody rejoined and only static members are left: wait on, until sessions expire.
+            # No member rejoined and only static members are left: wait on, until sessions expire.
             self._await_members(group)
             return
         group.init_next_generation()

@@ -1,8 +1,8 @@
 """The states of a classic group and the transitions between them, as a table; an unlisted pair is an error.
 
 Empty -> PreparingRebalance      the first member joins
-PreparingRebalance -> CompletingRebalance   everybody rejoined, or the rebalance timeout passed
-PreparingRebalance -> Empty      nobody is left
+PreparingRebalance -> CompletingRebalance   every member rejoined, or the rebalance timeout passed
+PreparingRebalance -> Empty      no member is left
 CompletingRebalance -> Stable    the leader's assignment is in the log
 CompletingRebalance, Stable -> PreparingRebalance   a member comes, goes or changes
 any -> Dead                      the group was deleted, or its partition moved away

@@ -4,7 +4,7 @@ Setting it again while it is armed only writes the new deadline; the armed timer
 it fires and goes to sleep for the rest. So a member that heartbeats every second under a 45 s session costs
 one runtime timer in 45 s.
 
-One that fires much too late says that this process stood still and heard nobody, not that somebody was silent: it
+One that fires much too late says that this process stood still, not that a member was silent: it
 starts anew. What came meanwhile is read first, and so is, in a cluster, that others coordinate the group by now.
 """
 

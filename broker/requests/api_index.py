@@ -12,7 +12,7 @@ import msgspec
 
 
 class Served(msgspec.Struct, frozen=True):
-    """An API: the module of broker/api that serves it, and what clients are told of its versions."""
+    """An API: the module of broker/api that serves it, and the versions that clients see."""
 
     module: str
     advertised_min: int

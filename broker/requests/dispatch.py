@@ -1,7 +1,7 @@
 """From a frame to its handler and from the response back to bytes.
 
 A route is what one API in one version needs: reader, handler, writer, and which headers frame them. Routes
-are made on first use, so that starting loads no message module that nobody asks for.
+are made on first use, so that a start loads no message module that is not used.
 
 What a frame cannot be answered for closes its connection, as in Kafka: an API key that is not served, a
 version that is not served (except ApiVersions, which answers v0 with UNSUPPORTED_VERSION so that a newer

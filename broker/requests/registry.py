@@ -2,7 +2,7 @@
 
 A handler file registers itself with `@api(...)`; ApiVersions, the dispatch table and the README's table
 are all derived from what is registered here. A start loads no handler: api_index.py, generated from the registrations,
-says which there are, and the file of an API is loaded when somebody looks it up.
+says which there are, and the file of an API is loaded when it is looked up.
 
 A handler is a plain function `(context, request) -> response`. Where it has to wait it returns `PENDING`
 and calls `context.complete(response)` later, exactly once; where no answer is due (Produce with acks=0)
@@ -110,7 +110,7 @@ def api(
     `large` is asked before a body of LARGE_BODY_BYTES or more is decoded, instead of large_requests.py.
     `controller`: the active controller answers, whichever broker is asked; the handler may run on a node that
     is no broker, and uses no more of the services than the controller, the configuration and the runtime.
-    `internal`: between nodes only; clients are not told of it and not served. `shared`: the broker that is asked does its
+    `internal`: between nodes only; it is not advertised to clients and not served to them. `shared`: the broker that is asked does its
     own part, and may have the active controller do the rest.
     """
 

@@ -51,7 +51,7 @@ class Source(threading.Thread):
         """Until all are acknowledged."""
         try:
             self.acknowledged = produce(self._servers, FLIGHTS_TOPIC, self._paced())
-        except Exception as error:  # noqa: BLE001 (told by the example, in the main thread)
+        except Exception as error:  # noqa: BLE001 (the example reports it, in the main thread)
             self.failure = str(error)
 
     def _paced(self) -> Iterator[Record]:
@@ -136,7 +136,7 @@ def fail_over(cluster: BrokerProcesses, stream: Followed) -> None:
     killed = time.monotonic()
     new = new_leader(cluster, leader)
     say(f"node {new} leads, {time.monotonic() - killed:.1f} s later")
-    stream.await_rows(stream.rows() + 2 * PER_SECOND)  # more than a batch that was under way can bring
+    stream.await_rows(stream.rows() + 2 * PER_SECOND)  # more than an unfinished batch can bring
     say(f"Spark goes on, after {stream.rows():,} flights")
     cluster.start_node(leader)
     cluster.wait_until_in_sync(FLIGHTS_TOPIC)

@@ -67,7 +67,7 @@ def run(at: Run) -> None:
     stream()
     days = read_days(at.bootstrap, DAYS_TOPIC)
     say(f"{len(days)} days are over, {max(days)} the last one: the watermark waits {LATE_AFTER}")
-    at.checks.that("the last days stay open, whoever is late", A_LITTLE_LATE not in days, max(days))
+    at.checks.that("the last days stay open, whatever is late", A_LITTLE_LATE not in days, max(days))
 
     _produce(at, late)
     say(f"{len(late)} flights of {A_LITTLE_LATE} came late")

@@ -3,7 +3,7 @@
 1. the airports publish their flights on NATS subjects, as plain core messages,
 2. a topic that is bound to these subjects takes them,
 3. a Spark job adds up the delays and writes them to a second topic,
-4. what comes to that topic is published on NATS subjects, one for each carrier and hour,
+4. the records of that topic are published on NATS subjects, one for each carrier and hour,
 5. a NATS subscriber keeps the newest totals, which are compared with what pandas makes of the same flights.
 
 Ends with status 1 when they differ. It starts a nats-server and a broker of its own; with `--bootstrap-servers` and
@@ -91,7 +91,7 @@ def main() -> int:
             bootstrap = running.enter_context(local_broker(folder, {"nats.servers": url}))
         say(f"the broker is at {bootstrap}, nats-server at {url}")
         at = Run(bootstrap, folder, options.flights, running=running)
-        at.spark()  # before anything is published: nobody waits for it then
+        at.spark()  # before anything is published, so that no message waits for it
         asyncio.run(circle(at, url))
     return verdict(at.checks)
 
