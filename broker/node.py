@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from barnabas.broker.extension import Extension
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
-    from barnabas.broker.metrics.http import MetricsListener
+    from barnabas.broker.metrics.listener import MetricsListener
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
@@ -529,7 +529,7 @@ class Node:
         if address is None:
             return
         from barnabas.broker.metrics.event_loop_lag import EventLoopLag
-        from barnabas.broker.metrics.http import MetricsListener
+        from barnabas.broker.metrics.listener import MetricsListener
 
         try:
             self._metrics = MetricsListener(self._runtime, *address, self._metrics_page)
@@ -542,7 +542,7 @@ class Node:
         self._lag.start()
 
     def _metrics_page(self) -> Iterator[bytes] | None:
-        from barnabas.broker.metrics.http import make_page
+        from barnabas.broker.metrics.listener import make_page
         from barnabas.broker.metrics.node import node_metrics
 
         if self._partitions is None:

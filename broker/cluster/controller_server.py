@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from barnabas.broker.network.receive_memory import LARGE_BODY_BYTES
 from barnabas.broker.requests.context import CLOSE_CONNECTION, LocalReply
+from barnabas.broker.requests.large_requests import LARGE_BODY_BYTES
 from barnabas.broker.requests.registry import REGISTRATIONS, call_handler
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.wire.errors import ErrorCode

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.broker.cluster.controller_secret import warn_of_readers
-from barnabas.broker.network.tls_contexts import client_context, server_context
 from barnabas.controller.config.validators import ConfigError
+from barnabas.runtime.tls_contexts import client_context, server_context
 
 if TYPE_CHECKING:
     import ssl

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.network.connection_limits import ConnectionLimits
-from barnabas.broker.network.receive_memory import RequestMemory
+from barnabas.broker.network.memory_pool import MemoryPool
 from barnabas.broker.network.response_writer import COPY_BYTES, ResponseWriter
 from barnabas.broker.network.session import (
     CLOSED,
@@ -72,7 +72,7 @@ class Connections:
         self.runtime = runtime
         self.dispatcher = dispatcher
         self.request_max_bytes = config.socket_request_max_bytes
-        self.memory = RequestMemory(config.queued_max_request_bytes)
+        self.memory = MemoryPool(config.queued_max_request_bytes)
         self.limits = ConnectionLimits(config, runtime)
         self.warnings = RepeatedWarnings(runtime, log)
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))

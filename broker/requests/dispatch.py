@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
-from barnabas.broker.network.receive_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.requests.context import Outcome, RawResponse, RequestContext
+from barnabas.broker.requests.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.requests.registry import (
     AUTHENTICATE_BROKER,
     REGISTRATIONS,

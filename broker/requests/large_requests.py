@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.requests.sliced_handler import SLICED, encode_in_one
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from barnabas.wire.primitives import Buffer
 
 log = logging.getLogger("barnabas.connection")
+
+LARGE_BODY_BYTES: Final = 64 * 1024  # from here on a request's body is served here
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024  # of every API but Produce
 
 
 class LargeRequests:

@@ -18,9 +18,9 @@ from barnabas.broker.cluster.inter_broker_authentication import (
     InterBrokerAuthentication,
 )
 from barnabas.broker.cluster.peer_client import InterBrokerClient
-from barnabas.broker.network.receive_memory import LARGE_BODY_BYTES
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
+from barnabas.broker.requests.large_requests import LARGE_BODY_BYTES
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
 from barnabas.broker.tests.leader import TOPIC_ID, Leader
 from barnabas.broker.tests.replicas import Replicas

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.network.tls_contexts import client_context, server_context
 from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, LinkRefused
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
+from barnabas.runtime.tls_contexts import client_context, server_context
 
 pytestmark = pytest.mark.sockets
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from barnabas.broker.network.tls_contexts import client_context
 from barnabas.nats.client.errors import NatsSettingsError
+from barnabas.runtime.tls_contexts import client_context
 
 if TYPE_CHECKING:
     import ssl

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from barnabas.broker.config.listeners import parse_address
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, exposition
-from barnabas.broker.metrics.http import (
+from barnabas.broker.metrics.listener import (
     ANSWER_S_MAX,
     CONNECTIONS_MAX,
     HEAD_BYTES_MAX,

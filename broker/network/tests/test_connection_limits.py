@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.network.connection_limits import WAITING_MAX, ConnectionLimits, parse_overrides
-from barnabas.broker.network.receive_memory import KEPT_BYTES_MAX, RequestMemory
+from barnabas.broker.network.memory_pool import KEPT_BYTES_MAX, MemoryPool
 from barnabas.runtime.asyncio_runtime import bind_socket
 from barnabas.testing.external.raw_client import RawClient
 from compat_tests.harness.threaded_node import ThreadedNode
@@ -126,7 +126,7 @@ def test_overrides_name_addresses_or_hosts() -> None:
 class Reader:
     """A connection that wants `size` bytes and asks until it has been granted them."""
 
-    def __init__(self, memory: RequestMemory, size: int) -> None:
+    def __init__(self, memory: MemoryPool, size: int) -> None:
         self.memory = memory
         self.size = size
         self.granted = 0
@@ -151,7 +151,7 @@ class Reader:
     st.lists(st.tuples(st.sampled_from(["begin", "finish"]), st.integers(0, 60)), max_size=40),
 )
 def test_grants_are_bounded_and_nobody_is_forgotten(limit: int, script: list[tuple[str, int]]) -> None:
-    memory = RequestMemory(limit)
+    memory = MemoryPool(limit)
     readers: list[Reader] = []
     for step, number in script:
         if step == "begin":
@@ -183,7 +183,7 @@ class Keeper:
 
 
 def test_kept_buffers_are_bounded_in_sum_and_the_oldest_goes() -> None:
-    memory = RequestMemory(-1)
+    memory = MemoryPool(-1)
     size = KEPT_BYTES_MAX // 4
     keepers = [Keeper() for _ in range(6)]
     for keeper in keepers[:4]:

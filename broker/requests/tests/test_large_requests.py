@@ -13,9 +13,8 @@ import pytest
 
 from barnabas.broker.api import produce as produce_api
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
-from barnabas.broker.network.receive_memory import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.requests.context import Reply, RequestContext
-from barnabas.broker.requests.large_requests import LargeRequests
+from barnabas.broker.requests.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES, LargeRequests
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.virtual_client import Client

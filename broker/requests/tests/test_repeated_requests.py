@@ -109,7 +109,9 @@ def test_a_broker_that_makes_many_partitions_keeps_its_session(
     active = cluster.active()
     busy = active % 3 + 1
     waiting: list[Callable[[], object]] = []
-    monkeypatch.setattr(cluster.nodes[busy].services.partitions, "when_settled", waiting.append)  # never done
+    monkeypatch.setattr(
+        cluster.nodes[busy].services.to_controller, "_when_settled", waiting.append
+    )  # never done
     answers = send(cluster, busy)
     cluster.advance(30)
     assert answers == []

@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, Protocol
 
-LARGE_BODY_BYTES: Final = 64 * 1024  # a request's body from here on is served by large_requests.py
-BODY_BYTES_MAX: Final = 8 * 1024 * 1024  # of every API but Produce
 KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
@@ -31,7 +29,7 @@ class Holder(Protocol):
         ...
 
 
-class RequestMemory:
+class MemoryPool:
     """`limit` in bytes; -1 for none."""
 
     def __init__(self, limit: int) -> None:
