@@ -12,8 +12,6 @@ import pytest
 from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.controller.config.validators import ConfigError
-from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
-from barnabas.nats.client.greeting import tls_context
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
 FILES = Path(__file__).parent / "tls"
@@ -114,15 +112,6 @@ def assert_rules(context: ssl.SSLContext) -> None:
     assert not context.verify_flags & ssl.VERIFY_X509_STRICT
     assert context.options & ssl.OP_NO_RENEGOTIATION
     assert context.options & ssl.OP_NO_COMPRESSION
-
-
-@pytest.mark.parametrize("ca_file", ["", str(FILES / "ca.pem")], ids=["the system's authorities", "ours"])
-def test_connections_to_nats_have_the_same_rules(ca_file: str) -> None:
-    server = ServerAddress("127.0.0.1", tls=True)
-    context = tls_context(ConnectionSettings(servers=(server,), tls_ca_file=ca_file), server, None)
-    assert context is not None
-    assert_rules(context)
-    assert context.check_hostname
 
 
 @pytest.mark.sockets

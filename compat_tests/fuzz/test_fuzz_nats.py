@@ -2,7 +2,7 @@
 
 A seed takes two seconds, mostly until the broker tries to connect again: `make fuzz` runs one for twenty of
 BARNABAS_FUZZ_SEEDS, the default suite a few, always the same. The parser alone is tried in
-barnabas/nats/tests/test_nats_protocol.py, against a slow and obvious one.
+barnabas/nats/client/tests/test_protocol.py, against a slow and obvious one.
 """
 
 from __future__ import annotations

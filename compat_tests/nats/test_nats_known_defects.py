@@ -2,13 +2,13 @@
 
 Shown completely elsewhere, and so not repeated here:
 
-- a record that can't be published stops its partition, it is not skipped: barnabas/nats/tests/test_nats_reverse.py,
+- a record that can't be published stops its partition, it is not skipped: barnabas/nats/reverse/tests/test_publishing.py,
   test_a_message_that_is_too_large_stops_the_partition, test_what_the_server_refuses_is_not_taken_for_published,
   test_a_stream_that_is_full_loses_nothing_of_what_comes
 - plain messages get a key, keep their headers and are acknowledged when they ask for it: test_nats_core.py,
   test_messages_are_records, test_a_stock_jetstream_publish_is_acknowledged, test_requests_of_others_are_left_alone
 - wildcards: nearly all tests bind one; patterns with `*` and `>` held against nats-server itself are in
-  barnabas/nats/binding/tests/test_nats_subjects.py
+  barnabas/nats/binding/tests/test_subjects.py
 - publishers, streams and subscribers are nats-server's own, there is no log beside NATS that only its own clients can
   read: test_nats_recipes.py, test_the_recipes_one_after_the_other
 - a leader that stands still without being dead: compat_tests/cluster/test_cluster_pause.py, test_a_node_stands_still_and_wakes

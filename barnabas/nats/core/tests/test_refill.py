@@ -14,7 +14,7 @@ from barnabas.nats.core.gaps import GapLog
 from barnabas.nats.core.refill import WAIT_S, Refill
 from barnabas.nats.core.shadow import DEAF_S, Lapse
 from barnabas.nats.core.standbys import Standby
-from barnabas.nats.tests.test_nats_standbys import Joining, joining
+from barnabas.nats.core.tests.test_standbys import Joining, joining
 from compat_tests.virtual.runtime import VirtualRuntime
 
 __all__ = ["joining"]  # a fixture

@@ -1,6 +1,6 @@
 """Messages that ask for something, through a whole ingest and a real log: answered as one by one, whatever came together.
 
-How they are answered one by one is compared with JetStream in test_nats_expectations.py; here they come in pieces, among
+How they are answered one by one is compared with JetStream in test_expectations.py; here they come in pieces, among
 others that ask for nothing, in a log that others write to as well, with restarts.
 """
 

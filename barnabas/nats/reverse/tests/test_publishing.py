@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaConsumer
 
 from barnabas.nats.reverse import group as reverse_group
-from barnabas.nats.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
+from barnabas.nats.reverse.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
 from compat_tests.harness.nats_server import NatsServer

@@ -15,7 +15,7 @@ from barnabas.nats.core.gaps import GapLog
 from barnabas.nats.core.presence import Presence
 from barnabas.nats.core.shadow import ASK_SOON_S, KEPT_S, MARKS, Lapse
 from barnabas.nats.core.standbys import VALID_S, WAIT_S, Standby, Standbys
-from barnabas.nats.tests.test_nats_shadow import Follower
+from barnabas.nats.core.tests.test_shadow import Follower
 from compat_tests.virtual.runtime import VirtualRuntime
 
 EPOCH = 7

@@ -1,0 +1,13 @@
+"""The fixtures of the tests of NATS."""
+
+from __future__ import annotations
+
+from barnabas.nats.tests.fixtures import (
+    both_loops,
+    nats_server,
+    shared_nats_server,
+    shared_nats_servers,
+    world,
+)
+
+__all__ = ["both_loops", "nats_server", "shared_nats_server", "shared_nats_servers", "world"]

@@ -1,0 +1,7 @@
+"""The fixtures of the tests of NATS."""
+
+from __future__ import annotations
+
+from barnabas.nats.tests.fixtures import nats_server, world
+
+__all__ = ["nats_server", "world"]
