@@ -21,8 +21,7 @@ from barnabas.controller.extension import ConfigExtension
 
 if TYPE_CHECKING:
     from barnabas.broker.metrics.families import Family
-    from barnabas.broker.partitions.isr_replica import RemoteReplica
-    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
     from barnabas.broker.services import Services
     from barnabas.storage.disk.disk import Disk
 
@@ -40,7 +39,7 @@ class ExtensionHost(msgspec.Struct, frozen=True):
 class RunningExtension(Protocol):
     """An extension on a broker. All calls on the loop's thread."""
 
-    def may_take_over(self, partition: Partition, replica: RemoteReplica) -> bool:
+    def may_take_over(self, partition: LocalReplica, replica: RemoteReplica) -> bool:
         """Whether a follower that has the log of a partition led here may join the ISR: it could lead at once."""
 
     def when_settled(self, done: Done) -> None:
@@ -80,7 +79,7 @@ class Extensions:
         for extension in self._running:
             extension.stop()
 
-    def may_take_over(self, partition: Partition, replica: RemoteReplica) -> bool:
+    def may_take_over(self, partition: LocalReplica, replica: RemoteReplica) -> bool:
         return all(extension.may_take_over(partition, replica) for extension in self._running)
 
     def when_settled(self, done: Done) -> None:

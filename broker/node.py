@@ -26,6 +26,8 @@ from barnabas.broker.fetch.purgatory import FetchPurgatory
 from barnabas.broker.fetch.sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.network.connection import Connection, Connections
+from barnabas.broker.partitions.alter_partition import AlterPartitionManager
+from barnabas.broker.partitions.isr_rules import IsrRules
 from barnabas.broker.partitions.log_directories import Directories, log_manager_settings
 from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.broker.requests.context import RequestContext
@@ -258,9 +260,6 @@ class Node:
             has_quorum_ended=member.has_quorum_ended,
             on_fatal=self._on_fatal,
         )
-        self.services.partitions.has_session = lifecycle.has_session
-        self._directories.on_failed = lifecycle.heartbeat_now
-        self.services.partitions.replication.on_refused = lifecycle.hand_over
         member.on_controller_change(lifecycle.heartbeat_now)
         lifecycle.start()
 
@@ -292,7 +291,31 @@ class Node:
     def _compose(self, controller: Controller) -> None:
         """Put the parts together. Nothing is opened yet."""
         config, runtime, member = self._config, self._runtime, self._member
-        partitions = PartitionManager(self._log_manager, config.node_id, self._topic_properties, runtime)
+        authentication = self._make_authentication(controller)
+        fetchers = self._fetchers = self._make_fetchers(controller, authentication)
+        partitions = PartitionManager(
+            self._log_manager,
+            IsrRules(
+                config.node_id,
+                runtime.monotonic,
+                lambda: controller.image,
+                lag_time_max_s=config.replica_lag_time_max_ms / 1000,
+                may_take_over=self._extensions.may_take_over,
+                on_append_failed=self._hand_over,
+            ),
+            AlterPartitionManager(
+                runtime,
+                config.node_id,
+                lambda key, request, done: channel.send(key, request, done),
+                lambda: self._log_manager.broker_epoch,
+            ),
+            self._topic_properties,
+            runtime,
+            on_following=_ignore if fetchers is None else fetchers.on_following,
+            on_not_following=_ignore if fetchers is None else fetchers.on_not_following,
+            on_opened=lambda partition, state: self._directories.opened(partition, state),
+            has_session=lambda: self._lifecycle is None or self._lifecycle.has_session(),
+        )
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
         channel = ToController(
             runtime,
@@ -331,19 +354,12 @@ class Node:
             cluster_id=self.cluster_id,
             node_id=config.node_id,
             leader_quota=self._leader_quota(controller),
-            inter_broker_authentication=self._make_authentication(controller),
+            inter_broker_authentication=authentication,
             quorum=None if member is None else member.quorum,
             broker_sessions=None if member is None else member.make_sessions(controller),
         )
         controller.add_config_listener(self._configs_changed)
         self._partitions = partitions
-        replication = partitions.replication
-        replication.image = lambda: controller.image
-        replication.may_take_over = self._extensions.may_take_over
-        replication.changes.send = channel.send
-        replication.changes.broker_epoch = lambda: self._log_manager.broker_epoch
-        if self._may_have_followers:
-            self._fetch_from_leaders(partitions, controller)
         self._directories = Directories(
             self._log_manager,
             partitions,
@@ -351,7 +367,8 @@ class Node:
             channel,
             runtime,
             config,
-            self._on_fatal,
+            on_failed=None if config.quorum.is_alone else self._heartbeat_now,
+            on_fatal=self._on_fatal,
         )
         self._connections = Connections(runtime, self._make_dispatcher(self.services), config)
 
@@ -403,7 +420,19 @@ class Node:
             image=lambda: controller.image,
         )
 
-    def _fetch_from_leaders(self, partitions: PartitionManager, controller: Controller) -> None:
+    def _heartbeat_now(self) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.heartbeat_now()
+
+    def _hand_over(self) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.hand_over()
+
+    def _make_fetchers(
+        self, controller: Controller, authentication: InterBrokerAuthentication | None
+    ) -> ReplicaFetcherManager | None:
+        if not self._may_have_followers:
+            return None
         from barnabas.broker.cluster.peer_client import inter_broker_address
         from barnabas.broker.partitions.replication_quota import FOLLOWER, make_quota
         from barnabas.broker.replica_fetcher.fetcher import FetcherSettings
@@ -415,7 +444,7 @@ class Node:
             FetcherSettings(
                 config.node_id,
                 broker_epoch=lambda: self._log_manager.broker_epoch,
-                authentication=self.services.inter_broker_authentication,
+                authentication=authentication,
                 num_fetchers=config.num_replica_fetchers,
                 max_bytes=config.replica_fetch_max_bytes,
                 response_max_bytes=config.replica_fetch_response_max_bytes,
@@ -428,14 +457,12 @@ class Node:
             self._log_manager,
             lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
         )
-        partitions.on_following = fetchers.on_following
-        partitions.on_not_following = fetchers.on_not_following
         controller.add_broker_listener(lambda _image, broker_ids: fetchers.brokers_changed(broker_ids))
-        self._fetchers = fetchers
+        return fetchers
 
     def _open_partitions(self) -> None:
         controller, partitions = self.services.controller, self.services.partitions
-        partitions.replication.start(self._config.replica_lag_time_max_ms / 1000)
+        partitions.start()
         partitions.load(controller.image)
         self._has_loaded = True
         controller.add_listener(partitions.metadata_changed)
@@ -519,7 +546,7 @@ class Node:
         if self._fetchers is not None:
             self._fetchers.stop()
         if self._has_loaded:
-            self.services.partitions.replication.stop()
+            self.services.partitions.stop()
             self._cleaner.stop()
         self._log_manager.close()
 

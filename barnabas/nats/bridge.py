@@ -31,8 +31,7 @@ from barnabas.nats.templates.ingest import TemplateIngest
 
 if TYPE_CHECKING:
     from barnabas.broker.metrics.families import Family
-    from barnabas.broker.partitions.isr_replica import RemoteReplica
-    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
     from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage, TopicChanges, TopicImage
     from barnabas.nats.binding.binding import Binding
@@ -257,7 +256,7 @@ class NatsBridge:
             node_id in state.replicas for state in topic.partitions.values()
         )
 
-    def may_take_over(self, partition: Partition, replica: RemoteReplica) -> bool:
+    def may_take_over(self, partition: LocalReplica, replica: RemoteReplica) -> bool:
         """A bound partition's leader holds messages that are not in its log yet."""
         topic = partition.topic
         bound = self.topics.get(topic)

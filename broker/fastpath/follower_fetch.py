@@ -30,7 +30,7 @@ from barnabas.wire.primitives import uvarint
 if TYPE_CHECKING:
     from barnabas.broker.fetch.purgatory import FetchWaiter
     from barnabas.broker.fetch.sessions import FetchSession, SessionPartition
-    from barnabas.broker.partitions.leadership import Leadership
+    from barnabas.broker.partitions.leadership import PartitionLeadership
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.services import HandlerContext
 
@@ -136,7 +136,7 @@ class FollowerFetch:
         session: FetchSession,
         one: SessionPartition,
         partition: Partition,
-        leadership: Leadership,
+        leadership: PartitionLeadership,
         key: bytes,
         max_bytes: int,
     ) -> None:

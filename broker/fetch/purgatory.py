@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
@@ -21,22 +21,6 @@ log = logging.getLogger("barnabas.purgatory")
 # A follower is told so late of a high watermark that has moved, if no record comes that it can go along with: under
 # load it costs nothing then, and without load nobody notices.
 NEWS_S: Final = 0.005
-
-
-class PartitionListener(Protocol):
-    """Who stands in `Partition.fetch_waiters`: told of every append and of every other change."""
-
-    def appended(self, partition: Partition, byte_count: int) -> None:
-        """The partition grew by byte_count readable bytes."""
-        ...
-
-    def changed(self, partition: Partition) -> None:
-        """The partition was deleted, or its start, its leader or its health changed."""
-        ...
-
-    def high_watermark_moved(self, partition: Partition) -> None:
-        """More is committed of what a follower may have already. Followers alone are told."""
-        ...
 
 
 class FetchWaiter:

@@ -9,7 +9,7 @@ The rules, Kafka's (Partition.scala, KIP-497, KIP-841, KIP-903, KIP-966):
   that follows the leader's end.
 - A follower joins the ISR when it has reached the high watermark and the start of the leader's epoch: what was
   committed before may lie above the high watermark that is known here, but not above that start. Where a leader has
-  to hold more than its log, a follower joins when it does, too (`Replication.may_take_over`).
+  to hold more than its log, a follower joins when it does, too (`IsrRules.may_take_over`).
 - One proposal at a time; what the controller has committed counts, whether its answer or the metadata tells of it.
 
 A follower's fetch, an append, a sync and a change of the ISR each call `advance`, and nothing else moves the high
@@ -24,14 +24,15 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.partitions.isr_proposals import IsrChange
-from barnabas.broker.partitions.isr_replica import RemoteReplica
+from barnabas.broker.partitions.alter_partition import IsrChange
+from barnabas.broker.partitions.replica import RemoteReplica
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.partitions.leader_context import Replication
-    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.partitions.alter_partition import AlterPartitionManager
+    from barnabas.broker.partitions.isr_rules import IsrRules
+    from barnabas.broker.partitions.replica import LocalReplica
     from barnabas.controller.metadata.image import PartitionState
     from barnabas.storage.log.leader_append import AppendResult
     from barnabas.wire.messages.alter_partition import ResponsePartitionData
@@ -57,17 +58,19 @@ _METADATA_TELLS: Final = frozenset(
 )
 
 
-class Leadership:
-    """See the module. It exists while this broker leads a partition that has other replicas, so a new reign knows nothing
-    of what followers told in an earlier one."""
+class PartitionLeadership:
+    """See the module. It exists while this broker leads a partition that has other replicas, so it starts without what followers
+    have told when this broker led before."""
 
     __slots__ = (
         "_deletions",
+        "_is_over",
         "_last_base_offset",
         "_maximal",
         "_partition",
         "_pending",
-        "_shared",
+        "_proposals",
+        "_rules",
         "_tail",
         "_uncommitted",
         "_waiting",
@@ -76,9 +79,11 @@ class Leadership:
         "replicas",
     )
 
-    def __init__(self, partition: Partition, shared: Replication) -> None:
+    def __init__(self, partition: LocalReplica, rules: IsrRules, proposals: AlterPartitionManager) -> None:
         self._partition = partition
-        self._shared = shared
+        self._rules = rules
+        self._proposals = proposals
+        self._is_over = False
         self.replicas: dict[int, RemoteReplica] = {}  # by broker id, without this broker
         self.isr: list[int] = []  # as committed
         self._maximal: frozenset[int] = frozenset()
@@ -93,7 +98,6 @@ class Leadership:
         self._tail = (
             b""  # the batch there, while it is small and uncommitted: followers are about to fetch it
         )
-        shared.leads(self)
 
     # -- the metadata
 
@@ -103,10 +107,10 @@ class Leadership:
         for broker_id in [each for each in self.replicas if each not in state.replicas]:
             del self.replicas[broker_id]
         for broker_id in state.replicas:
-            if broker_id != self._shared.node_id and broker_id not in self.replicas:
+            if broker_id != self._rules.node_id and broker_id not in self.replicas:
                 self.replicas[broker_id] = RemoteReplica(broker_id)
         if is_new_epoch:
-            now = self._shared.now()
+            now = self._rules.now()
             self.epoch_start_offset = log_end
             for replica in self.replicas.values():
                 replica.reset(now, log_end, in_sync=replica.broker_id in state.isr)
@@ -123,8 +127,8 @@ class Leadership:
         self._maximal = frozenset(isr)
 
     def resign(self) -> None:
-        """Another broker leads, or nobody, or the partition goes."""
-        self._shared.leads_no_more(self)
+        """This broker leads no more, or hosts the partition no more."""
+        self._is_over = True
         if self._pending is not None:
             self._pending.obsolete = True
             self._pending = None
@@ -132,15 +136,14 @@ class Leadership:
         deletions, self._deletions = self._deletions, []
         _call_all(waiting + deletions, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-    def end_alone(self) -> None:
-        """This broker leads on as the only replica, whose end is committed."""
-        self._shared.leads_no_more(self)
-        self._settle([self._shared.node_id])
+    def end_alone(self) -> list[tuple[int, Call]]:
+        """This broker leads on as the only replica. Returns what waits for commits: (end offset, callback)."""
+        self._is_over = True
+        self._settle([self._rules.node_id])
         self.replicas.clear()
         waiting, self._waiting = self._waiting, []
-        for end_offset, call in waiting:
-            self._partition.when_committed(end_offset, call)
         self._low_watermark_moved()
+        return waiting
 
     # -- appending
 
@@ -153,10 +156,10 @@ class Leadership:
     def is_under_min_isr(self) -> bool:
         return len(self.isr) < self.min_isr
 
-    def refused(self) -> None:
-        """The disk has not taken an append: somebody else in sync may lead better."""
+    def append_failed(self) -> None:
+        """The disk has not taken an append: another replica in sync should lead."""
         if len(self.isr) > 1:
-            self._shared.on_refused()
+            self._rules.on_append_failed()
 
     def check_enough_replicas(self) -> None:
         """NOT_ENOUGH_REPLICAS when what is appended now with acks=all could be lost."""
@@ -199,7 +202,7 @@ class Leadership:
         return self._tail or None if offset == self._last_base_offset else None
 
     def _synced(self, failure: str | None) -> None:
-        if failure is None and self._partition.leadership is self:
+        if failure is None and not self._is_over:
             self.advance()
 
     def when_committed(self, end_offset: int, call: Call) -> None:
@@ -224,13 +227,13 @@ class Leadership:
     ) -> bool:
         """A follower has everything below `fetch_offset`, from `start_offset` on. False, and nothing is noted, when it
         names no broker epoch, or an older one than the one that is registered."""
-        shared = self._shared
-        known = shared.alive_epoch(replica.broker_id)
+        rules = self._rules
+        known = rules.alive_epoch(replica.broker_id)
         if broker_epoch < 0 or (known is not None and known > broker_epoch):
             return False
         log_end = self._partition.log.log_end_offset
         start_before = replica.start_offset
-        moved = replica.fetched(fetch_offset, start_offset, shared.now(), log_end, broker_epoch)
+        moved = replica.fetched(fetch_offset, start_offset, rules.now(), log_end, broker_epoch)
         if self._pending is None and replica.broker_id not in self._maximal:
             self._admit(replica)
         if moved:
@@ -256,14 +259,14 @@ class Leadership:
         if (
             end_offset >= self._partition.log.high_watermark
             and end_offset >= self.epoch_start_offset
-            and self._shared.may_join_isr(replica.broker_id, replica.broker_epoch)
-            and self._shared.may_take_over(self._partition, replica)
+            and self._rules.may_be_in_sync(replica)
+            and self._rules.may_take_over(self._partition, replica)
         ):
             self._propose([*self.isr, replica.broker_id])
             self._maximal |= {replica.broker_id}
 
     def reconsider(self, broker_id: int) -> None:
-        """What kept a follower out of the ISR may be over (`Replication.may_take_over`)."""
+        """What kept a follower out of the ISR may be over (`IsrRules.may_take_over`)."""
         replica = self.replicas.get(broker_id)
         if replica is not None and self._pending is None and broker_id not in self._maximal:
             self._admit(replica)
@@ -273,11 +276,11 @@ class Leadership:
         if self._pending is not None:
             return
         log_end = self._partition.log.log_end_offset
-        lag_max_s = self._shared.lag_time_max_s
+        lag_max_s = self._rules.lag_time_max_s
         kept = [
             broker_id
             for broker_id in self.isr
-            if broker_id == self._shared.node_id
+            if broker_id == self._rules.node_id
             or (
                 (replica := self.replicas.get(broker_id)) is not None
                 and replica.is_caught_up(log_end, now, lag_max_s)
@@ -308,11 +311,11 @@ class Leadership:
             partition.partition_epoch,
             [(broker_id, self._epoch_of(broker_id)) for broker_id in isr],
         )
-        self._shared.changes.propose(change)
+        self._proposals.propose(change)
 
     def _epoch_of(self, broker_id: int) -> int:
-        if broker_id == self._shared.node_id:
-            return self._shared.changes.broker_epoch()
+        if broker_id == self._rules.node_id:
+            return self._proposals.broker_epoch()
         replica = self.replicas.get(broker_id)
         return -1 if replica is None or replica.broker_epoch is None else replica.broker_epoch
 
@@ -340,7 +343,7 @@ class Leadership:
             log.info("%s: the ISR is not %s: %s", name, change.isr, error.name)
         else:
             log.warning("%s: the ISR could not be changed to %s: %s", name, change.isr, error.name)
-            self._shared.changes.propose_later(change)
+            self._proposals.propose_later(change)
 
     # -- the high watermark
 
@@ -362,10 +365,11 @@ class Leadership:
             self._committed(high_watermark, stable_offset)
 
     def _is_joining(self, replica: RemoteReplica) -> bool:
-        shared = self._shared
-        return replica.is_caught_up(
-            self._partition.log.log_end_offset, shared.now(), shared.lag_time_max_s
-        ) and shared.may_join_isr(replica.broker_id, replica.broker_epoch)
+        rules = self._rules
+        log_end = self._partition.log.log_end_offset
+        return replica.is_caught_up(log_end, rules.now(), rules.lag_time_max_s) and rules.may_be_in_sync(
+            replica
+        )
 
     def _committed(self, high_watermark: int, stable_offset: int) -> None:
         """The high watermark has come here. Acknowledgements go first: others wait for a turn of the loop anyway."""
@@ -395,7 +399,7 @@ class Leadership:
         for replica in self.replicas.values():
             if (
                 replica.start_offset < low_watermark
-                and self._shared.alive_epoch(replica.broker_id) is not None
+                and self._rules.alive_epoch(replica.broker_id) is not None
             ):
                 low_watermark = replica.start_offset
         return low_watermark

@@ -82,16 +82,17 @@ class Directories:
         to_controller: ToController,
         runtime: Runtime,
         config: BrokerConfig,
-        fatal: Callable[[str], object],
+        *,
+        on_failed: Callable[[], object] | None,
+        on_fatal: Callable[[str], object],
     ) -> None:
-        """`fatal(reason)` is called when nothing is left to serve from."""
+        """`on_failed()` tells a controller elsewhere which directories work; None where this node is alone. `on_fatal(why)`: no
+        directory works."""
         self._log_manager = log_manager
         self._partitions = partitions
         self._controller = controller
         self._to_controller = to_controller
-        self.on_failed: Callable[[], object] | None = (
-            None  # tells a controller elsewhere which directories work
-        )
+        self._on_failed = on_failed
         self._config = config
         self._node_id = config.node_id
         self._runtime = runtime
@@ -103,8 +104,7 @@ class Directories:
         log_manager.on_start_offset = self._start_offset_changed
         log_manager.on_replaced = self._replaced
         log_manager.on_directory_failed = self._directory_failed
-        log_manager.on_fatal = fatal
-        partitions.on_opened = self.opened
+        log_manager.on_fatal = on_fatal
 
     def start(self) -> None:
         """Before anything is served: bring leadership in line with the directories that work, and with where the
@@ -164,8 +164,8 @@ class Directories:
     def _report(self) -> None:
         """Which directories work. A broker that has registered with a controller has told it, and tells it of what fails with
         its heartbeats."""
-        if self.on_failed is not None:
-            self.on_failed()
+        if self._on_failed is not None:
+            self._on_failed()
             return
         online = self._log_manager.online_ids()
         self._controller.run(

@@ -2,15 +2,16 @@
 
 A partition is led here or follows another broker, as the metadata says; `lead` and `follow` are the two ways into a
 role. What is led with one replica is committed as it is appended, unless flush.messages holds it back until it has
-been synced; the log knows that by itself. What is led with several has a `Leadership` (leadership.py), which moves the high
-watermark. A follower's high watermark is what its leader has told.
+been synced; the log knows that by itself. What is led with several has a PartitionLeadership, which moves the high
+watermark. A follower's high watermark is that of its leader's last answer.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from barnabas.broker.partitions.leadership import Leadership
+from barnabas.broker.partitions.leadership import PartitionLeadership
+from barnabas.broker.partitions.replica import UNKNOWN, LocalReplica
 from barnabas.controller.metadata.image import PartitionState
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -18,16 +19,13 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.fetch.purgatory import PartitionListener
-    from barnabas.broker.partitions.leader_context import Replication
+    from barnabas.broker.partitions.alter_partition import AlterPartitionManager
+    from barnabas.broker.partitions.isr_rules import IsrRules
     from barnabas.storage.log.log import AppendResult, Log
     from barnabas.storage.log.validation import Inspected
     from barnabas.wire.record_batch import BatchHeader
 
-    Waiters = dict[PartitionListener, None]  # told in the order in which they came
-
 NO_LEADER: Final = -1
-UNKNOWN: Final = -1
 ACKS_ALL: Final = -1
 _NO_STATE: Final = PartitionState(replicas=[], isr=[], leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1)
 
@@ -44,50 +42,33 @@ class ReplicaObserver(Protocol):
         ...
 
 
-class Partition:
+class Partition(LocalReplica):
     """A partition of this broker. All calls on the loop's thread."""
 
     __slots__ = (
         "_alone",
-        "fetch_waiters",
         "is_leader",
-        "leader_epoch",
         "leader_high_watermark",
         "leader_id",
         "leadership",
-        "log",
         "observer",
-        "partition",
-        "partition_epoch",
-        "replica_waiters",
-        "stable_moved",
         "state",
-        "topic",
-        "topic_id",
     )
 
     def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
         """It has no role yet: see `lead` and `follow`."""
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partition = partition
-        self.log = log
+        super().__init__(topic, topic_id, partition, log)
         self.observer: ReplicaObserver | None = None  # of what is copied from the leader
         self.state = _NO_STATE  # as the metadata has it, or had when it was last looked at
         self.leader_id = NO_LEADER
-        self.leader_epoch = -1
         self.leader_high_watermark = UNKNOWN  # as the leader that is followed has told last
-        self.partition_epoch = -1
         self.is_leader = False
-        self.leadership: Leadership | None = None  # where it is led here and has other replicas
+        self.leadership: PartitionLeadership | None = None  # where it is led here and has other replicas
         self._alone = False  # whether it is led here and has no other replica
-        self.fetch_waiters: Waiters = {}  # who reads what is committed
-        self.replica_waiters: Waiters | None = None  # followers, who read up to the end
-        self.stable_moved = True  # whether read_committed consumers saw more after the append that is told of
 
     # -- roles
 
-    def lead(self, state: PartitionState, shared: Replication) -> None:
+    def lead(self, state: PartitionState, rules: IsrRules, proposals: AlterPartitionManager) -> None:
         """This broker leads from now on, or goes on to lead in another state. What is older than what is known
         changes nothing."""
         if state.partition_epoch < self.partition_epoch:
@@ -106,7 +87,8 @@ class Partition:
             self.log.be_the_only_replica()
             if leadership is not None:
                 self.leadership = None
-                leadership.end_alone()
+                for end_offset, call in leadership.end_alone():
+                    self.when_committed(end_offset, call)
         else:
             self._alone = False
             self.log.replicate()
@@ -115,12 +97,12 @@ class Partition:
             ):  # followers may have records of epochs that this log has none of, and are to cut them
                 self.log.assign_epoch_start_offset(self.leader_epoch)
             if leadership is None:
-                leadership = self.leadership = Leadership(self, shared)
+                leadership = self.leadership = PartitionLeadership(self, rules, proposals)
             leadership.take(state, is_new_epoch=is_new_epoch)
         if is_new_epoch:
             self.interrupt_waiters()
         elif self.replica_waiters:
-            self._interrupt_replicas()
+            self.interrupt_followers()
 
     def follow(self, state: PartitionState) -> None:
         """Another broker leads from now on, or nobody. What is older than what is known changes nothing."""
@@ -201,9 +183,9 @@ class Partition:
         if self.fetch_waiters or result.awaits_sync:
             byte_count = len(records)
             if result.awaits_sync:
-                self.log.when_synced(result.last_offset + 1, lambda _: self._wake(byte_count, stable_offset))
+                self.log.when_synced(result.last_offset + 1, lambda _: self.wake(byte_count, stable_offset))
             else:
-                self._wake(byte_count, stable_offset)
+                self.wake(byte_count, stable_offset)
         return result
 
     def _append_replicated(
@@ -232,7 +214,7 @@ class Partition:
                 result = self.log.append_batch(records, header, self.leader_epoch, from_client, inspected)
         except StorageError as error:
             if error.error == ErrorCode.KAFKA_STORAGE_ERROR:
-                leadership.refused()
+                leadership.append_failed()
             raise
         leadership.appended(result, len(records))
         return result
@@ -254,21 +236,7 @@ class Partition:
                 lambda failure: call(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR),
             )
 
-    def _wake(self, byte_count: int, stable_offset: int) -> None:
-        """Tell who waits of an append; before it the last stable offset was `stable_offset`."""
-        self.stable_moved = self.log.last_stable_offset != stable_offset
-        for waiter in tuple(self.fetch_waiters):
-            waiter.appended(self, byte_count)
-
     # -- replication
-
-    def high_watermark_moved(self, byte_count: int, stable_offset: int) -> None:
-        """Consumers may read `byte_count` bytes more; before, the last stable offset was `stable_offset`."""
-        if self.fetch_waiters:
-            self._wake(byte_count, stable_offset)
-        if self.replica_waiters:
-            for waiter in tuple(self.replica_waiters):
-                waiter.high_watermark_moved(self)
 
     @property
     def is_caught_up(self) -> bool:
@@ -281,7 +249,7 @@ class Partition:
         self.leader_high_watermark = offset
         stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if self.log.set_high_watermark(offset) and self.fetch_waiters:
-            self._wake(byte_count, stable_offset)
+            self.wake(byte_count, stable_offset)
 
     def follower_fetched(
         self, replica_id: int, broker_epoch: int, fetch_offset: int, follower_log_start_offset: int
@@ -322,33 +290,12 @@ class Partition:
         leadership = self.leadership
         return leadership is None or self.log.high_watermark >= leadership.epoch_start_offset
 
-    # -- those who wait
-
-    def waiters(self, of_followers: bool) -> Waiters:
-        """Those who are told of what followers may read, or consumers."""
-        if not of_followers:
-            return self.fetch_waiters
-        if self.replica_waiters is None:
-            self.replica_waiters = {}
-        return self.replica_waiters
-
-    def _interrupt_replicas(self) -> None:
-        for waiter in tuple(self.replica_waiters or ()):
-            waiter.changed(self)
-
-    def interrupt_waiters(self) -> None:
-        """Something other than an append changed: let every waiting fetch look again."""
-        for waiter in tuple(self.fetch_waiters):
-            waiter.changed(self)
-        if self.replica_waiters:
-            self._interrupt_replicas()
-
     # -- leader epochs
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch up to `leader_epoch`; (-1, -1) when there is none.
 
-        The log knows an epoch from its first batch on, but a leader reigns from the day it was made one.
+        The log knows an epoch from its first batch on, but a leader's epoch starts when it becomes the leader.
         """
         if leader_epoch == self.leader_epoch and self.is_leader:
             return leader_epoch, self.log.log_end_offset

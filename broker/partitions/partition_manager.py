@@ -3,20 +3,20 @@
 After each committed change the listener gives partitions the roles that they have now, creates what is new, closes
 and deletes what is gone, and hands changed configs to the logs, a few milliseconds at a time (work_queue.py); roles
 have a queue of their own, so that a new leader waits for no file to be made. At start it does the same for the whole
-image. Who copies from leaders (`on_following`, `on_not_following`) is told of each partition as its role changes.
+image. It proposes ISRs without followers that lag behind, every half of replica.lag.time.max.ms, as Kafka does.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from barnabas.broker.partitions.leader_context import Replication
 from barnabas.broker.partitions.partition import Partition
 from barnabas.controller.operations.directories import MIGRATING, UNASSIGNED, directory_of
+from barnabas.runtime.slices import Periodic, in_slices
 from barnabas.runtime.work_queue import WorkQueue
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
@@ -24,8 +24,10 @@ from barnabas.storage.manager.directory import encode_uuid
 from barnabas.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from barnabas.broker.partitions.alter_partition import AlterPartitionManager
+    from barnabas.broker.partitions.isr_rules import IsrRules
     from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicChanges, TopicImage
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.log import Log
@@ -34,19 +36,34 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.partitions")
 
 
+def _ignore(*_: object) -> None:
+    """No callback is wanted."""
+
+
 class PartitionManager:
     """Finds a partition by topic name or id. All calls on the loop's thread."""
 
     def __init__(
         self,
         log_manager: LogManager,
-        node_id: int,
+        rules: IsrRules,
+        proposals: AlterPartitionManager,
         topic_configs: Callable[[MetadataImage, str], Mapping[str, str]],
         runtime: Runtime,
+        *,
+        on_following: Callable[[list[Partition]], object] = _ignore,
+        on_not_following: Callable[[list[Partition]], object] = _ignore,
+        on_opened: Callable[[Partition, PartitionState], object] = _ignore,
+        has_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topic_configs(image, topic)` gives every topic-level setting that is in force, by Kafka's name."""
+        """`topic_configs(image, topic)`: every topic-level setting that is in force, by Kafka's name. `on_following`: partitions
+        that follow another leader, or in another epoch, than before; `on_not_following`: those that follow none. `on_opened`: a
+        partition whose log has been opened. `has_session()`: whether the controller counts this broker as alive."""
         self._log_manager = log_manager
-        self._node_id = node_id
+        self.rules = rules
+        self.proposals = proposals
+        self._node_id = rules.node_id
+        self._runtime = runtime
         self._topic_configs = topic_configs
         # By name and by id it is the same dict of a topic's partitions by index.
         self._by_name: dict[str, dict[int, Partition]] = {}
@@ -54,18 +71,15 @@ class PartitionManager:
         # What has been learned of the bytes that name a partition (fastpath/partition_key.py); emptied when partitions come or go.
         self.by_name_key: dict[bytes, Partition] = {}
         self.by_id_key: dict[bytes, Partition] = {}
-        self.replication = Replication(runtime, node_id)
-        # Partitions that follow another leader, or in another epoch, than before; and those that follow nobody.
-        self.on_following: Callable[[list[Partition]], object] = lambda _: None
-        self.on_not_following: Callable[[list[Partition]], object] = lambda _: None
+        self.on_following = on_following
+        self.on_not_following = on_not_following
+        self._on_opened = on_opened
+        self.has_session = has_session
+        self._expiration: Periodic | None = None
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
         self._lost_logs: set[tuple[bytes, int]] = set()  # those in a directory that is not here
         self._begun: list[Partition] = []  # whose leader epoch has to be written down
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
-        self.on_opened: Callable[[Partition, PartitionState], object] | None = None
-        self.has_session: Callable[[], bool] = lambda: (
-            True
-        )  # whether the controller counts this broker as alive
         log_manager.is_led = self._is_led
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
         self._roles = WorkQueue(runtime)
@@ -93,6 +107,25 @@ class PartitionManager:
     def _is_led(self, log: Log) -> bool:
         partition = self.get(log.topic, log.partition)
         return partition is not None and partition.log is log and self.leads(partition)
+
+    def start(self) -> None:
+        """Begin to expire followers that lag behind."""
+        interval_s = self.rules.lag_time_max_s / 2
+        self._expiration = Periodic(self._runtime, interval_s, interval_s, self._expire_laggards)
+
+    def stop(self) -> None:
+        if self._expiration is not None:
+            self._expiration.stop()
+
+    def _expire_laggards(self, done: Callable[[], object]) -> None:
+        def each() -> Iterator[None]:
+            now = self.rules.now()
+            for partition in self.all():
+                if partition.leadership is not None:
+                    partition.leadership.drop_laggards(now)
+                yield
+
+        in_slices(self._runtime, each(), done)
 
     def load(self, image: MetadataImage) -> None:
         """At start: everything in the image that is ours."""
@@ -189,7 +222,7 @@ class PartitionManager:
         if state.leader == self._node_id:
             if not was_leader:
                 self.on_not_following([partition])
-            partition.lead(state, self.replication)
+            partition.lead(state, self.rules, self.proposals)
             if partition.log.has_unsaved_epochs:
                 self._begun.append(partition)
                 if len(self._begun) == 1:  # when all have their roles
@@ -317,8 +350,8 @@ class PartitionManager:
         else:
             partition.reopened(opened)
         self._take_role(partition, state)
-        if self.on_opened is not None and not opened.offline:
-            self.on_opened(partition, state)
+        if not opened.offline:
+            self._on_opened(partition, state)
 
     def _add(self, partition: Partition) -> None:
         self._forget_keys()

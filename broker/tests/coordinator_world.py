@@ -7,7 +7,7 @@ from typing import Any
 from barnabas.broker.coordinator.compacted_records import LastRecords
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.partitions.partition import Partition
-from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.broker.tests.partition_managers import make_partition_manager
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
@@ -103,7 +103,7 @@ class World:
             self.disk, ["/logs"], self.storage_runtime, config=LogConfig.from_properties(CONFIG)
         )
         self.manager.open()
-        self.partitions = PartitionManager(self.manager, 1, lambda _image, _topic: CONFIG, self.runtime)
+        self.partitions = make_partition_manager(self.manager, self.runtime, CONFIG)
         self.log = CoordinatorLog(TOPIC, self.partitions, self.runtime)
         self.image = MetadataImage()
         self.image.replay(TopicRecord(name=TOPIC, topic_id=TOPIC_ID), MetadataDelta())

@@ -13,10 +13,10 @@ from unittest import mock
 from barnabas.broker.api import fetch
 from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
 from barnabas.broker.fetch import reader as fetch_read
-from barnabas.broker.partitions.isr_replica import RemoteReplica
-from barnabas.broker.partitions.leadership import Leadership
+from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.broker.partitions.replica import RemoteReplica
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations import brokers
 from barnabas.controller.raft import transport
@@ -56,17 +56,17 @@ def _wiped_replica_counts() -> list[Patch]:
             request.previous_broker_epoch = former.broker_epoch
         return register(image, settings, request, *rest, **named)
 
-    def admit(self: Leadership, replica: RemoteReplica) -> None:
-        if self._shared.may_join_isr(replica.broker_id, replica.broker_epoch):
+    def admit(self: PartitionLeadership, replica: RemoteReplica) -> None:
+        if self._rules.may_be_in_sync(replica):
             self._propose([*self.isr, replica.broker_id])
             self._maximal |= {replica.broker_id}
 
-    return [(broker_sessions, "register", registered), (Leadership, "_admit", admit)]
+    return [(broker_sessions, "register", registered), (PartitionLeadership, "_admit", admit)]
 
 
 def _early_acknowledgement() -> list[Patch]:
     """acks=all is answered when the leader has it."""
-    return [(Leadership, "when_committed", lambda _self, _end_offset, call: call(ErrorCode.NONE))]
+    return [(PartitionLeadership, "when_committed", lambda _self, _end_offset, call: call(ErrorCode.NONE))]
 
 
 def _unclean_member_stays() -> list[Patch]:

@@ -24,7 +24,7 @@ from barnabas.nats.client.errors import NatsError
 from barnabas.nats.core.standbys import TOLD_EVERY_S, Standby, Standbys
 
 if TYPE_CHECKING:
-    from barnabas.broker.partitions.leader_context import Replication
+    from barnabas.broker.partitions.alter_partition import AlterPartitionManager
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.client.client import NatsClient, Subscription
     from barnabas.nats.core.refill import Refill
@@ -80,7 +80,7 @@ class Alignment:
         client: NatsClient,
         ingest: Ingest,
         cluster_id: str,
-        replication: Replication,
+        proposals: AlterPartitionManager,
         is_listening: Callable[[], bool],
     ) -> None:
         """`is_listening()`: the server has the binding's subscriptions."""
@@ -91,7 +91,7 @@ class Alignment:
         self._calls = f"{prefix}.call"
         self.refill: Refill | None = None
         self.standbys = Standbys(runtime, ingest.binding.topic)
-        self._replication = replication
+        self._proposals = proposals
         self._is_listening = is_listening
         self._runtime = runtime
         self._client = client
@@ -212,15 +212,13 @@ class Alignment:
             self._ask_to_lead(shadow, "has missed")
 
     def _tell(self, partition: Partition, absence: int) -> None:
-        replication = self._replication
-        standby = Standby(
-            replication.node_id, replication.changes.broker_epoch(), [partition.partition], absence
-        )
+        proposals = self._proposals
+        standby = Standby(proposals.node_id, proposals.broker_epoch(), [partition.partition], absence)
         self._publish(self._standby, msgspec.json.encode(standby))
 
     def _ask_to_lead(self, shadow: Shadow, why: str) -> None:
         partition = shadow.partition
-        if self._replication.node_id in partition.state.isr and partition.leader_id >= 0:
+        if self._proposals.node_id in partition.state.isr and partition.leader_id >= 0:
             log.info(
                 "%s: this broker asks to lead, as broker %d %s messages that are here",
                 partition.log.name,
@@ -228,26 +226,26 @@ class Alignment:
                 why,
             )
             shadow.asks_to_lead()
-            self._replication.ask_to_lead(partition)
+            self._proposals.propose_leadership(partition, partition.state.isr)
 
     # -- standbys
 
     def _tell_leaders(self, now_s: float) -> None:
         """Which partitions this broker could lead that it is not in sync with yet, as far as the metadata says."""
-        replication = self._replication
+        proposals = self._proposals
         ready: list[int] = []
         for index, shadow in self._ingest.shadows.items():
             partition = shadow.partition
             if (
                 index not in self._ingest.lanes
                 and shadow.lapse is None
-                and replication.node_id not in partition.state.isr
+                and proposals.node_id not in partition.state.isr
                 and now_s - shadow.told_at_s >= TOLD_EVERY_S
             ):
                 shadow.told_at_s = now_s
                 ready.append(index)
         if ready:
-            standby = Standby(replication.node_id, replication.changes.broker_epoch(), ready)
+            standby = Standby(proposals.node_id, proposals.broker_epoch(), ready)
             self._publish(self._standby, msgspec.json.encode(standby))
 
     def _standby_came(self, _subject: bytes, _reply: bytes, _headers: bytes, payload: bytes) -> None:

@@ -101,7 +101,7 @@ class CoreBinding(ClientListener):
                 intake.client,
                 self.ingest,
                 cluster_id,
-                services.partitions.replication,
+                services.partitions.proposals,
                 lambda: self._presence.is_listening,
             )
         self._runtime = runtime

@@ -12,7 +12,7 @@ What is published in the very moment of the mark may be behind it at the leader 
 second mark half a second later.
 
 From then on nothing can be missing there, whoever leads, for as long as its subscriptions are not interrupted. It tells
-the leader so, and the leader lets it into the ISR (Replication.may_take_over): so a clean election finds such a replica,
+the leader so, and the leader lets it into the ISR (IsrRules.may_take_over): so a clean election finds such a replica,
 and a reassignment completes when the new replica is one.
 
 A follower that gets no further (its account may not publish marks, it finds no server) is let in after WAIT_S all the same,

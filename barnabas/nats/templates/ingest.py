@@ -233,7 +233,7 @@ class TemplateIngest:
             self._client,
             ingest,
             services.cluster_id,
-            services.partitions.replication,
+            services.partitions.proposals,
             lambda: self._listens_since_ms > 0,
         )
         turns = Turns(services.runtime, self._client, name, services.cluster_id)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import nats
 
 from barnabas.broker.partitions.partition import Partition
-from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.broker.tests.partition_managers import make_partition_manager
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.binding.reader import read_binding
@@ -49,9 +49,7 @@ class Partitions:
             MemoryDisk(), ["/logs"], runtime, config=LogConfig.from_properties(properties)
         )
         self.manager.open()
-        self.partitions = PartitionManager(
-            self.manager, 1, lambda _image, _topic: properties, VirtualRuntime()
-        )
+        self.partitions = make_partition_manager(self.manager, VirtualRuntime(), properties)
         self.image = MetadataImage()
         self.image.replay(TopicRecord(name="t", topic_id=TOPIC_ID), MetadataDelta())
         self.count = count

@@ -91,14 +91,14 @@ def shrink_isr(nodes: Sequence[BrokerNode], topic: str, index: int, isr: Sequenc
     gone = [each for each in state.isr if each not in wanted]
     for services in services_of(nodes):
         if services.node_id == state.leader:
-            services.partitions.replication.kept_out |= frozenset(gone)
+            services.partitions.rules.kept_out |= frozenset(gone)
     _change(nodes, topic, index, done, isr=wanted)
 
 
 def restore_isr(nodes: Sequence[BrokerNode]) -> None:
     """Whoever has caught up may be in sync again."""
     for services in services_of(nodes):
-        services.partitions.replication.kept_out = frozenset()
+        services.partitions.rules.kept_out = frozenset()
 
 
 def _state(nodes: Sequence[BrokerNode], topic: str, index: int) -> PartitionState:

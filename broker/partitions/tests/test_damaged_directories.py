@@ -12,6 +12,7 @@ from barnabas.broker.coordinator.compacted_records import LastRecords
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.node import Node
 from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.broker.tests.partition_managers import make_partition_manager
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.errors import StorageError
@@ -40,7 +41,7 @@ def image_of(*names: str) -> MetadataImage:
 def opened(disk: MemoryDisk, seed: int = 0) -> tuple[LogManager, PartitionManager]:
     manager = LogManager(disk, ["/logs"], VirtualRuntime(seed), config=CONFIG)
     manager.open()
-    return manager, PartitionManager(manager, 1, lambda _image, _topic: {}, VirtualRuntime())
+    return manager, make_partition_manager(manager, VirtualRuntime())
 
 
 def load(partitions: PartitionManager) -> tuple[list[bytes | None], Exception | None]:

@@ -32,7 +32,8 @@ class Told:
             SimpleNamespace(send=self.send),  # type: ignore[arg-type]
             self.runtime,
             SimpleNamespace(node_id=1),  # type: ignore[arg-type]
-            lambda _: None,
+            on_failed=None,
+            on_fatal=lambda _: None,
         )
 
     def send(self, _key: int, request: Any, done: Callable[[Any, ErrorCode], object]) -> None:

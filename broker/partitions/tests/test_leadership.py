@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.partitions.isr_replica import RemoteReplica
-from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
 from barnabas.broker.tests.leader import TOPIC_ID, Leader
 from barnabas.broker.tests.reply import Reply
 from barnabas.testing.memory_disk import MemoryDisk
@@ -28,6 +27,12 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
 
 LATEST = -1
 LAG_S = 30.0
+
+
+def silence(leader: Leader) -> None:
+    """The controller answers nothing."""
+    channel: Any = leader.node.services.to_controller
+    channel.send = lambda *_: None
 
 
 @pytest.fixture
@@ -267,7 +272,7 @@ def test_a_replica_joins_when_it_has_reached_the_high_watermark_and_the_epoch(le
 
 def test_what_is_proposed_is_waited_for(leader: Leader) -> None:
     leader.create(isr=[1, 2])
-    leader.node.services.partitions.replication.changes.send = lambda *_: None
+    silence(leader)
     two, three = leader.follower(2), leader.follower(3)
     three.fetch(0)
     leader.run()
@@ -302,14 +307,14 @@ def test_not_everybody_may_join(leader: Leader, how: str) -> None:
 
 def test_a_replica_that_lacks_what_is_not_in_the_log_joins_when_it_has_that(leader: Leader) -> None:
     leader.create(isr=[1, 2])
-    asked: list[tuple[Partition, int, int | None]] = []
+    asked: list[tuple[LocalReplica, int, int | None]] = []
     is_ready = False
 
-    def may_take_over(partition: Partition, replica: RemoteReplica) -> bool:
+    def may_take_over(partition: LocalReplica, replica: RemoteReplica) -> bool:
         asked.append((partition, replica.broker_id, replica.broker_epoch))
         return is_ready
 
-    leader.node.services.partitions.replication.may_take_over = may_take_over
+    leader.node.services.partitions.rules.may_take_over = may_take_over
     two, three = leader.follower(2), leader.follower(3)
     two.fetch(0)
     assert not asked, "it is in the ISR"
@@ -355,15 +360,14 @@ def test_a_proposal_that_comes_too_late_changes_nothing(leader: Leader) -> None:
 def test_many_changes_go_to_the_controller_together(leader: Leader) -> None:
     leader.create(isr=[1, 2], partitions=20)
     asked: list[int] = []
-    changes = leader.node.services.partitions.replication.changes
-    send = changes.send
-    assert send is not None
+    channel: Any = leader.node.services.to_controller
+    send = channel.send
 
     def counted(key: int, request: Any, done: Any) -> None:
         asked.append(sum(len(topic.partitions) for topic in request.topics))
         send(key, request, done)
 
-    changes.send = counted
+    channel.send = counted
     for index in range(20):
         leader.follower(3).fetch(0, index=index)
     leader.run()
@@ -373,13 +377,13 @@ def test_many_changes_go_to_the_controller_together(leader: Leader) -> None:
 
 def test_the_controller_may_be_out_of_reach_for_a_while(leader: Leader) -> None:
     leader.create(isr=[1, 2])
-    changes = leader.node.services.partitions.replication.changes
-    send = changes.send
-    changes.send = lambda _key, _request, done: done(None, E.REQUEST_TIMED_OUT)
+    channel: Any = leader.node.services.to_controller
+    send = channel.send
+    channel.send = lambda _key, _request, done: done(None, E.REQUEST_TIMED_OUT)
     leader.follower(3).fetch(0)
     leader.runtime.advance(1)
     assert leader.state.isr == [1, 2]
-    changes.send = send
+    channel.send = send
     leader.runtime.advance(1)
     assert leader.state.isr == [1, 2, 3]
 
@@ -602,7 +606,7 @@ def test_a_replica_that_is_being_admitted_counts_even_while_it_lags(leader: Lead
     for value in "abc":
         leader.produce(value, acks=1)
     two.fetch(1)
-    leader.node.services.partitions.replication.changes.send = lambda *_: None
+    silence(leader)
     three.fetch(1)
     leader.run()
     two.fetch(3)

@@ -29,15 +29,15 @@ class World:
         self.leader.register(*FOLLOWERS)
         self.leader.create()
         self.ends = dict.fromkeys(FOLLOWERS, 0)  # of the followers' logs
-        self.known = dict.fromkeys(FOLLOWERS, -1)  # as this leader has heard in its reign
+        self.known = dict.fromkeys(FOLLOWERS, -1)  # as this leader has heard in its epoch
         self.high_watermark = 0
         self.epoch_start = 0
         self.is_late = False  # whether nobody has fetched for longer than anybody may lag
         self.calls: list[tuple[int, Reply]] = []  # (end offset, acks=all)
         self.proposed = NOTHING  # epochs, and the ISR
-        changes = self.leader.node.services.partitions.replication.changes
-        self.send, self.reachable = changes.send, True
-        changes.send = self._send
+        channel: Any = self.leader.node.services.to_controller
+        self.send, self.reachable = channel.send, True
+        channel.send = self._send
 
     def _send(self, key: int, request: Any, done: Any) -> None:
         for topic in request.topics:
@@ -53,7 +53,7 @@ class World:
                 self.proposed = NOTHING  # refused: it never was
             done(response, error)
 
-        if self.reachable and self.send is not None:
+        if self.reachable:
             self.send(key, request, answered)
         else:
             done(None, E.REQUEST_TIMED_OUT)

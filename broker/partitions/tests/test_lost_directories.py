@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from barnabas.broker.partitions.partition_manager import PartitionManager
+from barnabas.broker.tests.partition_managers import make_partition_manager
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.directory import decode_uuid
@@ -42,7 +42,7 @@ class Start:
     def __init__(self, disk: MemoryDisk, *dirs: str, seed: int = 0) -> None:
         self.manager = LogManager(disk, dirs, VirtualRuntime(seed), config=CONFIG)
         self.manager.open()
-        self.partitions = PartitionManager(self.manager, 1, lambda _image, _topic: {}, VirtualRuntime())
+        self.partitions = make_partition_manager(self.manager, VirtualRuntime())
 
     def id_of(self, log_dir: str) -> bytes:
         return decode_uuid(self.manager.directory_id(log_dir))

@@ -165,8 +165,8 @@ def in_sync(joining: Joining) -> None:
     joining.replicas.elect(1, [1, 2])
     joining.ingest.serve({}, {0: joining.partition})
     joining.asked = []
-    replication: Any = joining.replicas.alive[2].node.services.partitions.replication
-    replication.ask_to_lead = joining.asked.append
+    proposals: Any = joining.replicas.alive[2].node.services.partitions.proposals
+    proposals.propose_leadership = lambda partition, _isr: joining.asked.append(partition)
 
 
 def answer(joining: Joining, absence: int) -> None:

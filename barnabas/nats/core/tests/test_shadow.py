@@ -34,8 +34,8 @@ class Follower:
         )
         self.take = self.ingest.encoder().take
         self.ingest.serve({}, {0: replica.partition})
-        replication = replica.node.services.partitions.replication
-        self.alignment = Alignment(self.runtime, self.client, self.ingest, CLUSTER, replication, lambda: True)
+        proposals = replica.node.services.partitions.proposals
+        self.alignment = Alignment(self.runtime, self.client, self.ingest, CLUSTER, proposals, lambda: True)
         self.alignment.start()
         self.number = 0
 

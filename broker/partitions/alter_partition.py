@@ -1,14 +1,14 @@
-"""Changes of in-sync replica sets on their way to the controller (AlterPartition, KIP-497).
+"""Proposals of in-sync replica sets to the controller (AlterPartition, KIP-497).
 
 A leader proposes; the controller decides, as a compare-and-set on the leader epoch and the partition epoch. All proposals
 of one turn of the loop go in one request, and the next request leaves when the last one has been answered, so a
-broker whose thousand partitions change at once asks a few times. What could not be answered is sent again.
+broker whose thousand partitions change at once sends a few requests. What could not be answered is sent again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -24,6 +24,7 @@ from barnabas.wire.messages.alter_partition import (
 )
 
 if TYPE_CHECKING:
+    from barnabas.broker.partitions.replica import LocalReplica
     from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger("barnabas.replication")
@@ -36,7 +37,7 @@ Send = Callable[[int, msgspec.Struct, Callable[[AlterPartitionResponse | None, E
 
 
 class Proposer(Protocol):
-    """The leader of a partition, as it hears what has become of its proposal."""
+    """The leader of a partition, which gets the answer to its proposal."""
 
     def answered(
         self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None
@@ -44,7 +45,7 @@ class Proposer(Protocol):
 
 
 class IsrChange(msgspec.Struct, eq=False):
-    """One proposal: the ISR as it shall be, each member with the broker epoch that its fetches told (-1: none yet)."""
+    """One proposal: the ISR as it shall be, each member with the broker epoch of its fetches (-1: none yet)."""
 
     proposer: Proposer
     topic_id: bytes
@@ -52,34 +53,57 @@ class IsrChange(msgspec.Struct, eq=False):
     leader_epoch: int
     partition_epoch: int
     members: list[tuple[int, int]]  # (broker id, broker epoch)
-    obsolete: bool = False  # nobody waits for the answer any more
+    obsolete: bool = False  # the answer is not needed any more
 
     @property
     def isr(self) -> list[int]:
         return [broker_id for broker_id, _ in self.members]
 
 
-class IsrChanges:
-    """See the module. All calls on the loop's thread."""
+class _LeadershipRequest:
+    """The proposer of a change by a follower, which follows the metadata whatever the answer is."""
 
-    def __init__(self, runtime: Runtime, node_id: int) -> None:
+    def answered(self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None) -> None:
+        """Another follower may have been faster."""
+
+
+class AlterPartitionManager:
+    """Sends proposals, and gives the answers to the proposers. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, node_id: int, send: Send, broker_epoch: Callable[[], int]) -> None:
+        """`send` asks the active controller (cluster/controller_channel.py). `broker_epoch()` is that of this broker's
+        registration."""
         self._runtime = runtime
-        self._node_id = node_id
+        self.node_id = node_id
+        self._send_to_controller = send
+        self.broker_epoch = broker_epoch
         self._unsent: list[IsrChange] = []
         self._scheduled = False
         self._in_flight = False
         self._failing = ErrorCode.NONE  # what the last request failed with
-        self.send: Send | None = None  # asks the active controller; see cluster/controller_channel.py
-        self.broker_epoch: Callable[[], int] = lambda: -1
 
     def propose(self, change: IsrChange) -> None:
-        """Ask the controller. The proposer hears of it, unless the change has become obsolete by then."""
+        """Ask the controller. The proposer gets the answer, unless the change is obsolete by then."""
         self._unsent.append(change)
         self._send_soon(0.0)
 
     def propose_later(self, change: IsrChange) -> None:
         """Ask once more, after a while, what the controller could not answer."""
         self._runtime.call_later(RETRY_S, lambda: self.propose(change))
+
+    def propose_leadership(self, replica: LocalReplica, isr: Sequence[int]) -> None:
+        """As a follower in sync, ask to lead in the place of the leader that the metadata has now (controller/operations/
+        alter_partition.py). The metadata has the outcome."""
+        members = [(broker_id, -1) for broker_id in isr]
+        change = IsrChange(
+            _LeadershipRequest(),
+            replica.topic_id,
+            replica.partition,
+            replica.leader_epoch,
+            replica.partition_epoch,
+            members,
+        )
+        self.propose(change)
 
     def _send_soon(self, delay_s: float) -> None:
         if self._scheduled or self._in_flight or not self._unsent:
@@ -96,12 +120,8 @@ class IsrChanges:
         self._unsent = []
         if not changes:
             return
-        if self.send is None:
-            log.warning("changes of in-sync replicas wait for a controller that nobody has told of")
-            self._again(changes)
-            return
         self._in_flight = True
-        self.send(
+        self._send_to_controller(
             ALTER_PARTITION,
             self._request(changes),
             lambda response, error: self._answered(changes, response, error),
@@ -122,7 +142,7 @@ class IsrChanges:
                     partition_epoch=change.partition_epoch,
                 )
             )
-        return AlterPartitionRequest(self._node_id, self.broker_epoch(), list(topics.values()))
+        return AlterPartitionRequest(self.node_id, self.broker_epoch(), list(topics.values()))
 
     def _answered(
         self, changes: list[IsrChange], response: AlterPartitionResponse | None, error: ErrorCode

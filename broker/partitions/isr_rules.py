@@ -1,0 +1,55 @@
+"""Which brokers may be in the in-sync replicas of partitions that this broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
+    from barnabas.controller.metadata.image import MetadataImage
+
+LAG_TIME_MAX_S = 30.0  # Kafka's default
+
+
+class IsrRules:
+    """What all leaders on this broker go by. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        node_id: int,
+        now: Callable[[], float],
+        image: Callable[[], MetadataImage],
+        *,
+        lag_time_max_s: float = LAG_TIME_MAX_S,
+        may_take_over: Callable[[LocalReplica, RemoteReplica], bool],
+        on_append_failed: Callable[[], object],
+    ) -> None:
+        """`now()` on the monotonic clock. `lag_time_max_s`: replica.lag.time.max.ms. `may_take_over` says whether a follower
+        that has caught up could lead at once; extensions may hold more than a log. `on_append_failed()`: the disk does not take
+        what is led here."""
+        self.node_id = node_id
+        self.now = now
+        self._image = image
+        self.lag_time_max_s = lag_time_max_s
+        self.may_take_over = may_take_over
+        self.on_append_failed = on_append_failed
+        self.kept_out: frozenset[int] = frozenset()  # brokers that join no ISR; set by the test broker
+
+    def alive_epoch(self, broker_id: int) -> int | None:
+        """The broker's epoch; None while it is fenced or not registered."""
+        broker = self._image().brokers.get(broker_id)
+        return None if broker is None or broker.fenced else broker.broker_epoch
+
+    def may_be_in_sync(self, replica: RemoteReplica) -> bool:
+        """Whether the follower's broker is neither fenced nor shutting down, and fetches in the epoch of its registration
+        (KIP-841, KIP-903)."""
+        broker_id = replica.broker_id
+        broker = self._image().brokers.get(broker_id)
+        return (
+            broker is not None
+            and broker_id not in self.kept_out
+            and not broker.fenced
+            and not broker.in_controlled_shutdown
+            and replica.broker_epoch == broker.broker_epoch
+        )

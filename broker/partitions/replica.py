@@ -1,0 +1,150 @@
+"""The replicas of a partition: the one on this broker, and those of other brokers that follow it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from barnabas.storage.log.log import Log
+
+UNKNOWN: Final = -1
+NEVER: Final = float("-inf")
+
+
+class PartitionListener(Protocol):
+    """What waits for news of a partition: a fetch, or its session. `partition` is the Partition."""
+
+    def appended(self, partition: Any, byte_count: int) -> None:
+        """The partition grew by byte_count readable bytes."""
+        ...
+
+    def changed(self, partition: Any) -> None:
+        """The partition was deleted, or its start, its leader or its health changed."""
+        ...
+
+    def high_watermark_moved(self, partition: Any) -> None:
+        """More is committed of what a follower may have already. For followers alone."""
+        ...
+
+
+Waiters: TypeAlias = "dict[PartitionListener, None]"  # in the order in which they came
+
+
+class LocalReplica:
+    """The replica of a partition on this broker: its log, the epochs that it is in, and what waits for it to grow. Partition
+    (partition.py) gives it a role."""
+
+    __slots__ = (
+        "fetch_waiters", "leader_epoch", "log", "partition", "partition_epoch", "replica_waiters", "stable_moved", "topic",
+        "topic_id",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.log = log
+        self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.fetch_waiters: Waiters = {}  # of consumers, which read what is committed
+        self.replica_waiters: Waiters | None = None  # of followers, which read up to the end
+        self.stable_moved = (
+            True  # whether read_committed consumers may read more after the append that is announced
+        )
+
+    @property
+    def name(self) -> str:
+        """For log lines."""
+        return f"{self.topic}-{self.partition}"
+
+    def waiters(self, of_followers: bool) -> Waiters:
+        """What is notified of all that followers may read, or of what consumers may."""
+        if not of_followers:
+            return self.fetch_waiters
+        if self.replica_waiters is None:
+            self.replica_waiters = {}
+        return self.replica_waiters
+
+    def wake(self, byte_count: int, stable_offset: int) -> None:
+        """Consumers may read `byte_count` bytes more; before, the last stable offset was `stable_offset`."""
+        self.stable_moved = self.log.last_stable_offset != stable_offset
+        for waiter in tuple(self.fetch_waiters):
+            waiter.appended(self, byte_count)
+
+    def high_watermark_moved(self, byte_count: int, stable_offset: int) -> None:
+        """As `wake`, and followers may know of it."""
+        if self.fetch_waiters:
+            self.wake(byte_count, stable_offset)
+        if self.replica_waiters:
+            for waiter in tuple(self.replica_waiters):
+                waiter.high_watermark_moved(self)
+
+    def interrupt_waiters(self) -> None:
+        """Something other than an append has changed: every waiting fetch reads again."""
+        for waiter in tuple(self.fetch_waiters):
+            waiter.changed(self)
+        self.interrupt_followers()
+
+    def interrupt_followers(self) -> None:
+        for waiter in tuple(self.replica_waiters or ()):
+            waiter.changed(self)
+
+
+class RemoteReplica:
+    """A follower of a partition that is led here, as far as its fetches tell: offsets, and seconds on the monotonic clock.
+
+    When it was last caught up follows Kafka's rule (Replica.updateFetchStateOrThrow): a fetch that begins at the leader's
+    end says that the follower is caught up now; one that begins at or behind the leader's end at the follower's previous
+    fetch says that it was then. So a follower counts as caught up as long as it takes in everything within the lag that is
+    allowed, even if it is never at the very end.
+    """
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "end_offset",
+        "last_caught_up",
+        "last_fetch",
+        "leader_end_at_last_fetch",
+        "start_offset",
+    )
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.broker_epoch: int | None = None  # as its fetches say; None before the first
+        self.start_offset = UNKNOWN
+        self.end_offset = UNKNOWN
+        self.last_caught_up = NEVER
+        self.last_fetch = NEVER
+        self.leader_end_at_last_fetch = UNKNOWN
+
+    def reset(self, now: float, leader_end_offset: int, *, in_sync: bool) -> None:
+        """A new leader epoch has begun. `in_sync`: the follower is in the ISR."""
+        self.leader_end_at_last_fetch = leader_end_offset
+        self.last_fetch = self.last_caught_up = now if in_sync else NEVER
+
+    def fetched(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> bool:
+        """It asks for what comes from `offset` on, while the leader's log ends at `leader_end`. Whether its end has
+        moved."""
+        if offset >= leader_end:
+            self.last_caught_up = now
+        elif offset >= self.leader_end_at_last_fetch and self.last_fetch > self.last_caught_up:
+            self.last_caught_up = self.last_fetch
+        self.last_fetch = now
+        self.leader_end_at_last_fetch = leader_end
+        self.start_offset = start_offset
+        self.broker_epoch = broker_epoch
+        if offset == self.end_offset:
+            return False
+        self.end_offset = offset
+        return True
+
+    def was_idle(self, until: float) -> None:
+        """It was at the leader's end, and went on to ask for more, up to the time `until`."""
+        self.leader_end_at_last_fetch = self.end_offset
+        self.last_fetch = max(self.last_fetch, until)
+        self.last_caught_up = max(self.last_caught_up, until)
+
+    def is_caught_up(self, leader_end: int, now: float, lag_max_s: float) -> bool:
+        """Whether it has all there is, or had within the lag that is allowed (replica.lag.time.max.ms)."""
+        return self.end_offset == leader_end or now - self.last_caught_up <= lag_max_s
