@@ -25,7 +25,7 @@ from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.raw import RawConnection
 from compat_tests.harness.topics import create_topic
 
-CAPTURED = Path(__file__).resolve().parents[1] / "storage" / "tests" / "captured" / "transactions"
+CAPTURED = Path(__file__).resolve().parents[1] / "storage" / "log" / "tests" / "captured" / "transactions"
 TOPIC = "transactions"
 COMMITTED = [0, 1, 2, 5, 6, 7, 9, 12, 13, 16, 17, 23, 24, 25, 28, 30, 31, 34, 35]
 LAST_STABLE_OFFSET = 40
@@ -129,7 +129,7 @@ def test_a_fetch_that_waits_sleeps_through_an_open_transaction(transactions: Bro
     with RawConnection(transactions.bootstrap) as waiting, RawConnection(transactions.bootstrap) as writing:
         started = time.monotonic()
         waiting.send(raw.request(1, 4, body))
-        time.sleep(0.1)
+        time.sleep(0.1)  # the fetch waits by then, which no answer shows
         assert raw.produce(writing, TOPIC, raw.good_batch(b"plain")) == (0, END)
         waiting.receive()
         assert time.monotonic() - started >= 0.39

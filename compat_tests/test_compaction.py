@@ -119,7 +119,7 @@ def test_committed_offsets_live_through_the_compaction_of_their_topic(eager_brok
             consumer.commit(
                 offsets=[TopicPartition(topic, 0, number + (name == "second"))], asynchronous=False
             )
-        time.sleep(0.03)
+        time.sleep(0.03)  # segment.ms: the log rolls as time passes
     admin.delete_consumer_groups(["second"])["second"].result(30)
     consumers["first"].commit(offsets=[TopicPartition(topic, 0, 77)], asynchronous=False)
     segments = broker.log_dir / "__consumer_offsets-0"

@@ -69,7 +69,7 @@ def test_kill_under_load_loses_nothing_acknowledged(
     for number in range(ROUNDS):
         started = time.monotonic()
         _await_progress([*loads, commits])
-        time.sleep(random.random() / 2)
+        time.sleep(random.random() / 2)  # it dies at any point of the clients' work
         broker.kill()
         acknowledged = {load.topic: len(load.acknowledged) for load in loads}
         committed = commits.acknowledged[-PARTITIONS:]

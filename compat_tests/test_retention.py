@@ -92,7 +92,7 @@ def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: Broker
             assert raw.produce(connection, "t", raw.good_batch(b"x"))[0] == 0
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.5)
+    time.sleep(0.5)  # the fetch waits by then, which no answer shows
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(30)
     waiting.join(60)

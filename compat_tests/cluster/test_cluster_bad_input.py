@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import struct
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ClusterNode
 from compat_tests.harness.cluster_work import create_topic
-from compat_tests.harness.eventually import eventually
+from compat_tests.harness.eventually import eventually, stays
 from compat_tests.harness.fixture_types import ClusterFactory
 
 pytestmark = pytest.mark.barnabas_only
@@ -85,8 +84,7 @@ def _refused(node: ClusterNode, *words: str) -> None:
     node.launch()
     try:
         _wait_for(lambda: not node.alive() or all(word in node.log_text() for word in words), 60)
-        time.sleep(0.3)
-        assert node.stdout_text() == "", "it serves"
+        stays(lambda: node.stdout_text() == "", 0.3)  # it does not serve
     finally:
         if node.alive():
             node.kill()

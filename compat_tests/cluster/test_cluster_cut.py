@@ -41,7 +41,9 @@ def test_an_isolated_leader_is_replaced(fresh_cluster: ClusterFactory) -> None:
     others = [node for node in cluster.nodes if node != alone]
     cluster.network.isolate(alone, cluster.nodes)
     eventually(lambda: cluster.metadata(others[0]).partitions[topic, 0].leader in others)
-    time.sleep(2)  # clients that still talk to the one that is alone are told nothing that will not last
+    time.sleep(
+        2
+    )  # clients still talk to the isolated leader, which must acknowledge nothing that will be lost
     cluster.network.heal()
     cluster.wait_until_whole()
     work.await_progress()
@@ -110,12 +112,12 @@ def test_every_pair_is_cut_in_turn(fresh_cluster: ClusterFactory, capsys: pytest
         # A client may go on asking the one that is cut off from the controller, and learns nothing.
         may_stop = cluster.kind == "apache" or cluster.active_controller() in (one, other)
         cluster.network.cut(one, other)
-        time.sleep(1)  # nobody has noticed yet
+        time.sleep(1)  # no node has noticed yet
         until = time.monotonic() + 10
         outage = "not all go on"
         with suppress(AssertionError) if may_stop else nullcontext():
             outage = f"all go on after {1 + work.await_progress(100, timeout=9):.1f} s"
-        time.sleep(max(0.0, until - time.monotonic()))
+        time.sleep(max(0.0, until - time.monotonic()))  # the cut's length
         cluster.network.heal()
         cluster.wait_until_whole()
         after = cluster.quorum()
@@ -132,7 +134,7 @@ def test_every_pair_is_cut_in_turn(fresh_cluster: ClusterFactory, capsys: pytest
         for other in cluster.nodes:
             if other != mute:
                 cluster.network.cut_one_way(mute, other)
-        time.sleep(8)
+        time.sleep(8)  # the cut's length
         cluster.network.heal()
         cluster.wait_until_whole()
         with capsys.disabled():

@@ -42,13 +42,13 @@ def test_raos_recovery_example(fresh_cluster: ClusterFactory) -> None:
     a, b, c = 1, 2, 3
     assert _produce(cluster, a, b"m1") == (0, 0)
     eventually(lambda: _end(cluster, b) == _end(cluster, c) == _end(cluster, a))
-    time.sleep(1)  # everybody has also heard that m1 is committed
+    time.sleep(1)  # followers have the high watermark behind m1, which only their next fetch tells them
     cluster.suspend(c)
     time.sleep(1)  # a fetch of C's that waits at A is over
     assert _produce(cluster, a, b"m2", acks=1) == (0, 1)
     eventually(lambda: _end(cluster, b) == _end(cluster, a))
     cluster.suspend(b)
-    time.sleep(1)
+    time.sleep(1)  # a fetch of B's that waits at A is over
     assert _produce(cluster, a, b"m3", acks=1) == (0, 2)
     assert _end(cluster, a) > _end(cluster, b) > _end(cluster, c)
     cluster.kill(a)

@@ -45,7 +45,7 @@ def test_kill_under_load_loses_nothing_acknowledged(
         order = VICTIMS if ROUNDS == 1 else random.sample(VICTIMS, len(VICTIMS))
         for which in order:
             work.await_progress()
-            time.sleep(random.random() / 2)
+            time.sleep(random.random() / 2)  # it dies at any point of the clients' work
             dead = victims(cluster, which, topic)
             started = time.monotonic()
             cluster.kill(*dead)

@@ -29,7 +29,7 @@ def test_a_node_stands_still_and_wakes(fresh_cluster: ClusterFactory, which: str
     until = time.monotonic() + (10 if LONG else 4)
     work.await_progress()  # the others have taken over
     assert cluster.leader(topic) != asleep
-    time.sleep(max(0.0, until - time.monotonic()))
+    time.sleep(max(0.0, until - time.monotonic()))  # the standstill's length
     cluster.resume(asleep)
     work.await_progress()
     cluster.wait_until_known()

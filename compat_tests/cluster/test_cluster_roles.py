@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import Work, create_topic
-from compat_tests.harness.eventually import eventually
+from compat_tests.harness.eventually import eventually, stays
 from compat_tests.harness.fixture_types import ClusterFactory
 
 SEPARATE = {1: "controller", 2: "controller", 3: "controller", 11: "broker", 12: "broker"}
@@ -117,8 +115,7 @@ def test_voters_by_address_alone(fresh_cluster: ClusterFactory) -> None:
         node.settings["controller.quorum.bootstrap.servers"] = ",".join(cluster.controllers.values())
     for one in (1, 2):
         cluster.nodes[one].launch()
-    time.sleep(2)
-    assert [cluster.nodes[one].stdout_text() for one in (1, 2)] == ["", ""]
+    stays(lambda: [cluster.nodes[one].stdout_text() for one in (1, 2)] == ["", ""], 2)
     cluster.nodes[3].launch()
     for node in cluster.nodes.values():
         node.wait()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ import pytest
 from barnabas.testing.ports import free_port
 from compat_tests.company.read import read_all
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.java_program import JavaProgram
 
@@ -46,15 +46,17 @@ class Rest:
             {"Content-Type": "application/json"},
             method="PUT",
         )
-        deadline = time.monotonic() + 30
-        while True:
+
+        def is_taken() -> bool:
             try:
                 urllib.request.urlopen(request, timeout=60).close()
-                return
             except urllib.error.HTTPError as error:
-                if error.code != CONFLICT or time.monotonic() > deadline:
+                if error.code != CONFLICT:
                     raise
-                time.sleep(0.2)
+                return False
+            return True
+
+        eventually(is_taken)
 
     def runs(self, connector: str) -> bool:
         """Whether the connector and its task run."""

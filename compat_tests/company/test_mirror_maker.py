@@ -103,7 +103,7 @@ def _committed_follows(source: Broker, topic: str, target: Broker, copy: str) ->
     _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), 10, cached=False)
     consumer.commit(offsets=[TopicPartition(topic, 0, end)], asynchronous=False)
     consumer.close()
-    time.sleep(1)
+    time.sleep(1)  # a round of MirrorMaker's checkpoints, before the next records and commit
     return 0 < _committed(target, copy) <= end
 
 

@@ -6,7 +6,6 @@ same on both brokers: they are made of the case, the version and the run's tag, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from compat_tests.conform.apis import APIS
 from compat_tests.conform.batches import batch
 from compat_tests.conform.client import BadAnswer, Connection, ConnectionClosed, NoAnswer, api_key_of
 from compat_tests.conform.transcript import Names, Tree
+from compat_tests.harness.eventually import eventually
 
 
 class Target(NamedTuple):
@@ -164,12 +164,12 @@ class Session:
         """Kafka answers CreateTopics and DeleteTopics before its partitions follow: ask until they have."""
         wanted = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted)])
-        for _ in range(500):
+
+        def is_so() -> bool:
             answers = self.quiet(request, version=5).topics[0].partitions
-            if all((answer.error_code == 0) == present for answer in answers):
-                return
-            time.sleep(0.01)
-        raise SetupFailed(f"{name} never became {'present' if present else 'absent'}")
+            return all((answer.error_code == 0) == present for answer in answers)
+
+        eventually(is_so, message=lambda: f"{name} never became {'present' if present else 'absent'}")
 
     def produce(self, topic: Topic, records: bytes | None = None, partition: int = 0) -> int:
         """Append one batch and return its base offset; fails the case when the broker refuses."""

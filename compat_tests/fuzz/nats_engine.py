@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -20,6 +21,7 @@ from compat_tests.fuzz.nats_server import HostileNatsServer
 from compat_tests.fuzz.probe import TOPIC, Probe, check_everything_is_there
 from compat_tests.fuzz.systems import ADDRESS_SPACE_MAX, create_topics
 from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.eventually import eventually
 
 COMMAND = "python -m compat_tests.fuzz.nats_engine"
 CLIENTS = 3  # connections of a broker to one server
@@ -72,10 +74,8 @@ class FuzzedByNats:
                 self._producer.produce(topic, key=b"k%d" % number, value=b"%d" % seed)
         self._producer.poll(0)
         began = time.monotonic()
-        while self.server.operations < OPERATIONS and time.monotonic() - began < CASE_S_MAX:
-            time.sleep(0.02)
-            if not self.broker.alive():
-                break
+        with suppress(AssertionError):
+            eventually(lambda: self.server.operations >= OPERATIONS or not self.broker.alive(), CASE_S_MAX)
         self.server.end()
         lasted_s = time.monotonic() - began
         self.judge.end(before, verdict)

@@ -59,7 +59,7 @@ class Load:
             for _ in range(5):
                 self.sent += 1
                 self._send(self.sent - 1)
-            time.sleep(0.01)
+            time.sleep(0.01)  # the rate: 500 a second at most
         self._send(-1)
 
     def pause(self) -> None:

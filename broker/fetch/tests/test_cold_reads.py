@@ -10,7 +10,6 @@ import errno
 import os
 import select
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from barnabas.wire.messages.list_offsets import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
 pytestmark = pytest.mark.sockets
@@ -129,10 +129,10 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
         assert produce(client, bytes([number]) * BATCH_BYTES) == number
     partition = broker.node.services.partitions.get(TOPIC, 0)
     assert partition is not None
-    deadline = time.monotonic() + 60
-    while partition.log.recovery_point < BATCHES_IN_SEGMENT:  # from then on its index is on the disk alone
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    log = partition.log
+    eventually(
+        lambda: log.recovery_point >= BATCHES_IN_SEGMENT
+    )  # from then on its index is on the disk alone
     yield broker
     broker.stop()
     assert not broker.disk.loop_waited

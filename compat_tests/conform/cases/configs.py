@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from barnabas.wire.messages import alter_configs, incremental_alter_configs
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest
@@ -12,6 +13,7 @@ from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequ
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.topics import BAD_CONFIGS
 from compat_tests.conform.session import Session
+from compat_tests.harness.eventually import eventually
 
 TOPIC, BROKER, LOGGER, METRICS, GROUP = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -110,15 +112,12 @@ def alter_topic(session: Session) -> None:
 
 def settled(session: Session, name: str, awaited: tuple[str, str]) -> None:
     """Record the topic's own settings once the broker has applied `awaited`."""
-    import time
 
-    for _ in range(300):
-        answer = session.quiet(describe(TOPIC, name), version=4)
-        values = {entry.name: entry.value for entry in answer.results[0].configs}
-        if values.get(awaited[0]) == awaited[1]:
-            break
-        time.sleep(0.01)
-    own = {entry.name: entry.value for entry in answer.results[0].configs if entry.config_source == 1}
+    def applied() -> Any:
+        configs = session.quiet(describe(TOPIC, name), version=4).results[0].configs
+        return configs if awaited in [(entry.name, entry.value) for entry in configs] else None
+
+    own = {entry.name: entry.value for entry in eventually(applied) if entry.config_source == 1}
     session.record("settings of the topic", own)
 
 

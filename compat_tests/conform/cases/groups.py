@@ -15,6 +15,7 @@ from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from compat_tests.conform.case import case
 from compat_tests.conform.session import Session, SetupFailed
+from compat_tests.harness.eventually import eventually
 
 
 class Member(NamedTuple):
@@ -65,14 +66,15 @@ def sync_request(member: Member, *, leader: bool = True, protocol: str | None = 
 
 def coordinated(session: Session, group: str) -> None:
     """Wait until the group's coordinator serves."""
-    for _ in range(1000):
+
+    def serves() -> bool:
         found = session.quiet(FindCoordinatorRequest(key_type=0, coordinator_keys=[group]), version=4)
-        if found.coordinators[0].error_code == 0:
-            answer = session.quiet(DescribeGroupsRequest(groups=[group]), version=5).groups[0]
-            if answer.error_code not in (14, 15, 16):
-                return
-        time.sleep(0.01)
-    raise SetupFailed("no coordinator")
+        if found.coordinators[0].error_code != 0:
+            return False
+        answer = session.quiet(DescribeGroupsRequest(groups=[group]), version=5).groups[0]
+        return answer.error_code not in (14, 15, 16)
+
+    eventually(serves)
 
 
 def joined(session: Session, group: str, instance: str | None = None, sync: bool = True) -> Member:
@@ -139,7 +141,7 @@ def second_member(session: Session) -> None:
         answer = session.await_answer(second, correlation_id, note="a member id first")
         second = join_request(member.group, answer.member_id)
         correlation_id = session.send(second)
-    time.sleep(0.1)
+    time.sleep(0.1)  # its JoinGroup is there before the other connection's heartbeat
     beat = HeartbeatRequest(
         group_id=member.group, generation_id=member.generation, member_id=member.member_id
     )

@@ -64,7 +64,7 @@ def all_topics(session: Session) -> None:
 @case("Metadata", first=4)
 def auto_creation_refused(session: Session) -> None:
     session.ask(by_name(session.name("auto")))
-    time.sleep(0.05)
+    time.sleep(0.05)  # in which a broker that made it would have
     session.ask(by_name(session.name("auto")), note="later")
 
 

@@ -12,6 +12,7 @@ from compat_tests.conform.case import case
 from compat_tests.conform.cases.groups import coordinated
 from compat_tests.conform.cases.shared import fetch_all
 from compat_tests.conform.session import Session, Topic, made_up_id
+from compat_tests.harness.eventually import eventually
 
 NOW = time.time_ns() // 1_000_000
 """For both brokers, in ms."""
@@ -37,13 +38,13 @@ def produce(
 
 def new_producer(session: Session) -> Any:
     """A fresh producer id and epoch. Kafka has none to give until its controller has answered the first time."""
-    for _ in range(100):
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
+    request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
+
+    def given() -> Any:
         answer = session.quiet(request, version=4)
-        if answer.error_code == 0:
-            return answer
-        time.sleep(0.1)
-    raise AssertionError("no producer id within 10 s")
+        return answer if answer.error_code == 0 else None
+
+    return eventually(given)
 
 
 @case("Produce")
