@@ -140,14 +140,12 @@ class LogProducers:
             state = self.state = ProducerStateManager(self._name)
         state.replay(header, None)
 
-    def marker_appended(self, records: Bytes, header: BatchHeader, high_watermark: int) -> None:
+    def marker_appended(self, records: Bytes, header: BatchHeader) -> None:
         """A control batch, whose header is final, is in the active segment."""
         state = self.state
         if state is None:
             state = self.state = ProducerStateManager(self._name)
         aborted = state.replay(header, find_marker(records))
-        # The high watermark may turn out to stay in front of this batch until that is synced.
-        state.committed_to(min(high_watermark, header.base_offset))
         if aborted is not None:
             indexes = self._transaction_indexes
             if indexes is None:

@@ -84,8 +84,9 @@ class ProducerStateManager:
         return min(first, high_watermark)
 
     def committed_to(self, high_watermark: int) -> None:
-        """Markers below are seen by consumers, and need not be thought of any more."""
-        self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+        """Consumers see the markers below: their transactions need no entry any more."""
+        if self._ended:
+            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
 
     # --- what may be appended
 
