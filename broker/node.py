@@ -574,8 +574,15 @@ class Node:
 
         if self._partitions is None:
             return None
-        sources: list[Source] = [partial(node_metrics, self.services, self._lag)]
-        return make_page([*sources, *self._extensions.metrics()])
+        own: Source = partial(
+            node_metrics,
+            self._config,
+            self.services.controller,
+            self._log_manager.wall_clock,
+            self._partitions,
+            self._lag,
+        )
+        return make_page([own, *self._extensions.metrics()])
 
     def _close_metadata(self) -> None:
         """Nothing changes afterwards. Also after a start that has failed behind it: Kafka may start instead."""

@@ -1,1 +1,6 @@
-"""This broker among others: registration, the way to the controller and to peers, the metadata as clients see it."""
+"""This broker as a member of a cluster: its part in the metadata quorum, its registration and heartbeats (broker_lifecycle),
+requests to the active controller and of other nodes to this one's, connections to other brokers, and the metadata as clients
+see it.
+
+It may import network, requests and config.
+"""

@@ -3,7 +3,7 @@
 - `produce`: one batch for one partition, without a transaction, to be acknowledged (versions 9-13).
 - `fetch`: a consumer's, of one partition, whose records are there (versions 12-18).
 - `follower_fetch`: a follower's, of one partition of its session, which may wait for records (versions 15-18).
-- `replica_fetch`: the follower's side of it, request and response.
+- `replica_fetch`: the follower's side of it; replica_fetcher/ fills in the request.
 - `partition_key`: the bytes that name a partition in requests and responses.
 
 The rule of all of them: a function gets the request's bytes and either serves it completely, with the same effects and the
@@ -12,6 +12,6 @@ request is decoded and goes to the handler. So it returns None for every other f
 serving fails before it has begun. Tests send the same requests both ways and compare. The byte layouts come from
 wire/messages/fast_layouts.py, which the compiler derives from the schema; `api(..., usual=)` registers the functions.
 
-It saves some 4 of 9 us of a produce (docs/performance.md). It imports partitions, fetch, replica_fetcher and requests; the
-handlers in api/ import it.
+It saves some 4 of 9 us of a produce (docs/performance.md). It may import all rooms up to services; api/ and replica_fetcher/
+import it.
 """

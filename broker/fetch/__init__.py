@@ -1,1 +1,4 @@
-"""Serving Fetch: sessions, reading, waiting for data, the choice of a replica."""
+"""Serving Fetch: sessions, reading, waiting for data (the purgatory), the choice of a replica.
+
+It may import partitions and what that may import.
+"""

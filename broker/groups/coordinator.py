@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from barnabas.broker.groups.deleted_topic import DeletedTopic
+from barnabas.broker.groups.offsets import DeletedTopic
 from barnabas.broker.groups.offsets_topic import OffsetsTopic
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.usage import GroupUsage

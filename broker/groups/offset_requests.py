@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from barnabas.broker.groups.deleted_topic import DeletedTopic
-from barnabas.broker.groups.offsets import CommittedOffset
+from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic
 from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.records import GroupRecord, GroupTombstone, OffsetWritten
 from barnabas.broker.groups.state import GroupState
@@ -25,18 +24,29 @@ from barnabas.wire.messages.offset_commit import (
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
+    from barnabas.broker.groups.offsets import OffsetStore
+    from barnabas.broker.groups.rebalance import Rebalancer
     from barnabas.broker.groups.settings import GroupSettings
-    from barnabas.broker.groups.shard import Shard
-
-__all__ = ["DeletedTopic", "OffsetRequests"]
 
 log = logging.getLogger(__name__)
+
+
+class GroupsAndOffsets(Protocol):
+    """A shard, as far as offset requests use it."""
+
+    groups: dict[str, ClassicGroup]
+    offsets: OffsetStore
+    rebalancer: Rebalancer
+
+    def get(self, group_id: str) -> ClassicGroup | None: ...
+
+    def append(self, records: list[GroupRecord], done: Callable[[ErrorCode], None]) -> None: ...
 
 
 class OffsetRequests:
     """What clients do to committed offsets."""
 
-    def __init__(self, shard: Shard, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
+    def __init__(self, shard: GroupsAndOffsets, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
         self._shard = shard
         self._settings = settings
         self._now_ms = now_ms

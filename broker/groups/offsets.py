@@ -25,6 +25,13 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
     topic_id: bytes = ZERO_UUID  # of the topic at the time; zero when not recorded
 
 
+class DeletedTopic(msgspec.Struct, frozen=True):
+    """A topic that is gone: by name, as offsets are committed, and by id, as newer ones are."""
+
+    name: str
+    topic_id: bytes
+
+
 Key = tuple[str, str, int]  # group id, topic, partition
 
 

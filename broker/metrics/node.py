@@ -16,8 +16,11 @@ from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, written_lab
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
-    from barnabas.broker.services import Services
+    from barnabas.broker.partitions.partition_manager import PartitionManager
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.storage.wall_clock import WallClock
 
 PARTITIONS_AT_ONCE: Final = 100
 _STATM: Final = Path("/proc/self/statm")
@@ -25,18 +28,23 @@ _DESCRIPTORS: Final = Path("/proc/self/fd")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def node_metrics(services: Services, lag: EventLoopLag | None = None) -> Iterable[Family | None]:
+def node_metrics(
+    config: BrokerConfig,
+    controller: Controller,
+    wall_clock: WallClock,
+    partitions: PartitionManager,
+    lag: EventLoopLag | None = None,
+) -> Iterable[Family | None]:
     """Of a broker, a controller, or both."""
-    if services.config.is_broker:
-        yield from _partitions(services)
+    if config.is_broker:
+        yield from _partitions(partitions)
     active = Family(
         "kafka_controller_kafkacontroller_activecontrollercount",
         GAUGE,
         "1 where this node is the active controller",
     )
-    active.add(services.config.is_controller and services.controller.is_active)
+    active.add(config.is_controller and controller.is_active)
     yield active
-    wall_clock = services.log_manager.wall_clock
     trusted = Family(
         "barnabas_wall_clock_trusted",
         GAUGE,
@@ -55,7 +63,7 @@ def node_metrics(services: Services, lag: EventLoopLag | None = None) -> Iterabl
     yield from _process()
 
 
-def _partitions(services: Services) -> Iterable[Family | None]:
+def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
     ends = Family(
         "kafka_log_log_logendoffset", GAUGE, "The offset behind the last record of each replica here"
     )
@@ -64,7 +72,7 @@ def _partitions(services: Services) -> Iterable[Family | None]:
     )
     sizes = Family("kafka_log_log_size_bytes", GAUGE, "What each replica here takes on disk")
     count = leading = under_replicated = under_min_isr = offline = 0
-    partitions = sorted(services.partitions.all(), key=lambda each: (each.topic, each.partition))
+    partitions = sorted(manager.all(), key=lambda each: (each.topic, each.partition))
     for number, partition in enumerate(partitions, 1):
         if not number % PARTITIONS_AT_ONCE:
             yield None

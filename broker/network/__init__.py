@@ -1,1 +1,4 @@
-"""Client connections: bytes in, answers out, limits."""
+"""Client connections: bytes in, answers out, and their limits.
+
+It may import requests and config.
+"""

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.cluster.peer_client import InterBrokerClient
-from barnabas.broker.fastpath.replica_fetch import fast_fetch_request, read_fast_fetch_response
+from barnabas.broker.fastpath.replica_fetch import read_fast_fetch_response
 from barnabas.broker.replica_fetcher.session import FollowerSession
 from barnabas.broker.replica_fetcher.state import FetchDelays, FetchState, Status
 from barnabas.broker.replica_fetcher.truncation import ReplicaTruncations, diverging_offset
@@ -222,9 +222,7 @@ class ReplicaFetcher:
             return
         settings = self._settings
         node_id, broker_epoch = settings.node_id, settings.broker_epoch()
-        request = fast_fetch_request(session, node_id, broker_epoch) or session.next_request(
-            node_id, broker_epoch
-        )
+        request = session.fast_request(node_id, broker_epoch) or session.next_request(node_id, broker_epoch)
         self._in_flight += 1
         self._client.send(
             FETCH,

@@ -13,6 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.fastpath.replica_fetch import (
+    ONE_PARTITION,
+    ONE_TOPIC,
+    ONLY_REPLICA_STATE,
+    pack_fast_fetch_request,
+)
 from barnabas.broker.replica_fetcher.state import FetchState, Status
 from barnabas.wire.messages.fetch import (
     FetchPartition,
@@ -94,7 +100,23 @@ class FollowerSession:
 
     # -- requests
 
-    def begin_usual(self) -> FetchState | None:
+    def fast_request(self, replica_id: int, broker_epoch: int) -> bytes | None:
+        """The body of the next request, if it names one partition and nothing else; then it counts as sent."""
+        state = self._begin_fast()
+        if state is None:
+            return None
+        partition = state.partition
+        log = partition.log
+        body = pack_fast_fetch_request(
+            self.max_wait_ms, self.min_bytes, self.max_bytes, self.id, self.epoch,
+            ONE_TOPIC, partition.topic_id, ONE_PARTITION, partition.partition,
+            state.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset, self.partition_max_bytes,
+            ONLY_REPLICA_STATE, replica_id, broker_epoch,
+        )  # fmt: skip
+        self.asked()
+        return body
+
+    def _begin_fast(self) -> FetchState | None:
         """The partition that the next request names, if it names this one, forgets none, and goes on with the session."""
         if self.id == NO_SESSION or self.epoch == INITIAL_EPOCH or self._gone or len(self._changed) != 1:
             return None

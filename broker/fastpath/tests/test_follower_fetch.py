@@ -15,7 +15,7 @@ from barnabas.broker.api.fetch import fetch
 from barnabas.broker.api.produce import produce
 from barnabas.broker.fastpath.fetch import fast_fetch
 from barnabas.broker.fastpath.produce import fast_produce
-from barnabas.broker.fastpath.replica_fetch import fast_fetch_request, read_fast_fetch_response
+from barnabas.broker.fastpath.replica_fetch import read_fast_fetch_response
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.replica_fetcher.session import FollowerSession
 from barnabas.broker.replica_fetcher.state import FetchState
@@ -448,10 +448,10 @@ def test_a_followers_request_has_the_same_bytes_either_way() -> None:
         session.next_request(2, 9)
         session.answered(session.request_number, 77)
         session.next_request(2, 9)
-        assert fast_fetch_request(session, 2, 9) is None, "there is nothing to say"
+        assert session.fast_request(2, 9) is None, "there is nothing to say"
         session.changed(state)
         if is_short:
-            bodies.append(fast_fetch_request(session, 2, 9))
+            bodies.append(session.fast_request(2, 9))
         else:
             bodies.append(encoded(FETCH_REQUEST, FETCH_VERSION, session.next_request(2, 9)))
         assert (session.request_number, state.named_in, state.sent_offset) == (3, 3, Ends.log_end_offset)
