@@ -34,8 +34,8 @@ from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumListener,
 from barnabas.controller.operations.features import begin_cluster
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.sessions.broker_sessions import BrokerSessions
-from barnabas.controller.sessions.leader_balancer import LeaderUpkeep
-from barnabas.controller.sessions.leadership_transfer import HandOver
+from barnabas.controller.sessions.leader_balancer import LeaderBalancer
+from barnabas.controller.sessions.leadership_transfer import LeadershipTransfer
 from barnabas.storage.errors import LogDirectoryError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class QuorumMember:
         self._links: Links | None = None
         self._tls: ControllerTls | None = None
         self._sessions: BrokerSessions | None = None
-        self._upkeep: LeaderUpkeep | None = None
+        self._upkeep: LeaderBalancer | None = None
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
         self._voters: list[Voter] = []  # of the quorum that has formed
@@ -251,7 +251,7 @@ class QuorumMember:
         links.on_request = requests.serve
         for peer in links.peers():
             self._sessions.link_opened(peer.node_id, peer.number)
-        self._upkeep = LeaderUpkeep(controller, self._config, self._runtime)
+        self._upkeep = LeaderBalancer(controller, self._config, self._runtime)
         self._sessions.start()
         self._upkeep.start()
         raft = self._raft
@@ -331,7 +331,7 @@ class QuorumMember:
         if self._raft is None or self._links is None:
             done()
         else:
-            HandOver(self._raft, self._links, self._runtime, done).begin()
+            LeadershipTransfer(self._raft, self._links, self._runtime, done).begin()
 
     def stop(self) -> None:
         """No more links; others see them close."""

@@ -1,7 +1,7 @@
-"""Whether anybody still listens where a broker did: asked when its last link has closed.
+"""Probes of brokers' listeners after their last link has closed.
 
-A process that has been killed refuses connections from then on; one that merely lost a link does not. It is asked again,
-less and less often, until somebody says that it is back: a process that dies closes one socket after the other.
+The listener of a killed process refuses connections; that of a process that only lost a link does not. A probe is repeated,
+less and less often, until the broker is back: a dying process closes one socket after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Timer
 
-# probe(host, port, result): `result(is_refused)` once; False when somebody listens there, or when that is not known
+# probe(host, port, result): `result(is_refused)` once; False when the port is open, or when that is not known
 Probe = Callable[[str, int, Callable[[bool], object]], object]
 
 AGAIN_S: Final = 0.01
@@ -29,23 +29,23 @@ class BrokerProbes:
         address: Callable[[int], tuple[str, int] | None],
         refused: Callable[[int], object],
     ) -> None:
-        """`address(broker_id)` is where the broker listens, None when it is not to be asked (any more).
-        `refused(broker_id)`: nobody listens there."""
+        """`address(broker_id)` is the broker's listener, None when it needs no probe (any more).
+        `refused(broker_id)`: the listener refuses connections."""
         self._runtime = runtime
         self._probe = probe
         self._address = address
         self._refused = refused
-        self._series: dict[int, object] = {}  # broker id -> what stands for its series
+        self._series: dict[int, object] = {}  # broker id -> identity of its series
         self._timers: dict[int, Timer] = {}
 
     def begin(self, broker_id: int) -> None:
-        """Ask now, and go on."""
+        """Probe now, and repeat."""
         self.stop(broker_id)
         series = self._series[broker_id] = object()
-        self._ask(broker_id, series, AGAIN_S)
+        self._probe_now(broker_id, series, AGAIN_S)
 
     def stop(self, broker_id: int) -> None:
-        """It is known to live, or to be dead."""
+        """The broker is known to be alive or dead."""
         self._series.pop(broker_id, None)
         timer = self._timers.pop(broker_id, None)
         if timer is not None:
@@ -55,7 +55,7 @@ class BrokerProbes:
         for broker_id in list(self._series):
             self.stop(broker_id)
 
-    def _ask(self, broker_id: int, series: object, again_s: float) -> None:
+    def _probe_now(self, broker_id: int, series: object, again_s: float) -> None:
         self._timers.pop(broker_id, None)
         address = self._address(broker_id)
         if address is None or self._probe is None:
@@ -70,7 +70,7 @@ class BrokerProbes:
                 self._refused(broker_id)
                 return
             self._timers[broker_id] = self._runtime.call_later(
-                again_s, lambda: self._ask(broker_id, series, min(2 * again_s, AGAIN_MAX_S))
+                again_s, lambda: self._probe_now(broker_id, series, min(2 * again_s, AGAIN_MAX_S))
             )
 
         self._probe(*address, answered)

@@ -1,17 +1,16 @@
-"""Who of the brokers lives: what the active controller knows beyond the metadata, and what it does about it.
+"""Sessions of brokers with the active controller.
 
-Every broker that is heard of has a session. It ends when nothing has been heard for broker.session.timeout.ms, and at
-once when its last link closes and nobody listens any more where it did: its process is gone. A link that merely breaks
-ends nothing, as the broker still listens; it is asked again, less and less often, until the link is back. A session
-that ends fences the broker, in the metadata. That is safe whatever the truth is: a broker that lives after all goes on
-with its heartbeats and is unfenced.
+A broker's session ends when no heartbeat has come for broker.session.timeout.ms, and at once when its last link closes and
+its listener refuses a connection: the process is gone. A link that breaks while the broker still listens ends nothing; the
+listener is probed again, less and less often, until the link is back. The end of a session fences the broker, in the
+metadata. That is safe in any case: a live broker goes on with its heartbeats and is unfenced.
 
-A controller that becomes active has heard of nobody. Every broker that serves gets a new session, so that it has the time
-to find the new controller; one without a link is looked for at once. What has not been heard of since does not stop a
-broker of the same id from registering: it has been started again.
+A controller that becomes active starts a new session for every unfenced broker, so that each has the time to find the new
+controller; a broker without a link is probed at once. A session without a heartbeat does not stop a broker of the same id
+from registering: it has been restarted.
 
-A broker that leaves may go once every other one that serves has said, with a heartbeat, that it has applied the metadata
-in which the leaving one leads nothing: Kafka's controlled shutdown. What it has merely been sent does not count.
+Controlled shutdown: a broker may stop once every other unfenced broker has confirmed, with a heartbeat, that it has applied
+the metadata in which the stopping one leads nothing. Metadata that was only sent does not count.
 """
 
 from __future__ import annotations
@@ -36,25 +35,25 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Timer
 
 RETRY_S: Final = 0.1
-LATE_S: Final = 0.5  # a timer that comes so late says that this process has not run
+LATE_S: Final = 0.5  # a timer this late: the process has not run
 
 log = logging.getLogger("barnabas.controller")
 
 
 @dataclass(slots=True)
 class _Session:
-    """What is known of one broker in one epoch."""
+    """One broker in one epoch."""
 
     broker_id: int
     broker_epoch: int
     last_contact: float  # on the monotonic clock
-    heard: bool  # whether it has spoken since this controller is active and its links have last closed
-    metadata_offset: int = -1  # that it has applied the metadata up to, as it says
-    leaving_offset: int = -1  # of the metadata in which it leads nothing any more; -1: it does not leave
+    has_contacted: bool  # since this controller is active and the broker's links have last closed
+    metadata_offset: int = -1  # up to which it has applied the metadata
+    leaving_offset: int = -1  # of the metadata in which it leads nothing; -1: it is not shutting down
     fencing: bool = False
 
-    def leaves(self, broker: BrokerRegistration, image: MetadataImage) -> None:
-        """Note the offset of the metadata in which it does, where this is the first that says so."""
+    def note_shutdown(self, broker: BrokerRegistration, image: MetadataImage) -> None:
+        """Keep the offset of the first metadata in which the broker is in controlled shutdown."""
         if broker.is_leaving and self.leaving_offset < 0:
             self.leaving_offset = image.offset
 
@@ -72,7 +71,7 @@ class BrokerSessions:
         *,
         is_alone: bool = False,
     ) -> None:
-        """`is_alone`: this is the only controller, whose own broker is there as long as it is and tells it nothing."""
+        """`is_alone`: this is the only controller, whose own broker has no session."""
         self._controller = controller
         self._settings = settings
         self._runtime = runtime
@@ -94,7 +93,7 @@ class BrokerSessions:
     def close(self) -> None:
         self._activity_changed(False)
 
-    # -- what is heard
+    # -- events
 
     def link_opened(self, node_id: int, number: int) -> None:
         """A node has a link to this one; each has a number of its own."""
@@ -109,13 +108,13 @@ class BrokerSessions:
         links.discard(number)
         session = self._sessions.get(node_id)
         if session is not None and not links:
-            session.heard = False
+            session.has_contacted = False
             self._probes.begin(node_id)
 
     def register(
         self, request: BrokerRegistrationRequest, done: Callable[[BrokerRegistrationResponse], object]
     ) -> None:
-        """A broker asks to be taken in."""
+        """BrokerRegistration."""
 
         def registered(result: int | ApiError) -> None:
             if isinstance(result, ApiError):
@@ -123,7 +122,7 @@ class BrokerSessions:
                 done(BrokerRegistrationResponse(error_code=result.error))
                 return
             if self._is_active:
-                self._take_in(request.broker_id, result)
+                self._begin_session(request.broker_id, result)
             log.info("broker %d is registered in broker epoch %d", request.broker_id, result)
             done(BrokerRegistrationResponse(broker_epoch=result))
 
@@ -137,7 +136,7 @@ class BrokerSessions:
     def heartbeat(
         self, request: BrokerHeartbeatRequest, done: Callable[[BrokerHeartbeatResponse], object]
     ) -> None:
-        """A broker lives, and wants something perhaps."""
+        """BrokerHeartbeat."""
         if not self._is_active:
             done(BrokerHeartbeatResponse(error_code=ErrorCode.NOT_CONTROLLER))
             return
@@ -146,7 +145,7 @@ class BrokerSessions:
         if broker is not None and broker.broker_epoch == request.broker_epoch:
             session = self._sessions.get(request.broker_id)
             if session is None or session.broker_epoch != request.broker_epoch:
-                session = self._take_in(request.broker_id, request.broker_epoch)
+                session = self._begin_session(request.broker_id, request.broker_epoch)
             session.metadata_offset = max(session.metadata_offset, request.current_metadata_offset)
             self._contact(session)
             if changes_nothing(image, request) and not session.fencing:
@@ -173,14 +172,14 @@ class BrokerSessions:
         session = self._sessions.get(request.broker_id)
         broker = image.brokers.get(request.broker_id)
         if not may_go and broker is not None and broker.is_leaving and self._may_go(image, broker):
-            self.heartbeat(request, done)  # at once: everybody knows by now, or there is nobody else
+            self.heartbeat(request, done)  # at once: all others have applied it, or there are none
             return
         if session is not None and not response.is_fenced:
             self._arm()
         done(response)
 
     def _may_go(self, image: MetadataImage, broker: BrokerRegistration) -> bool:
-        """Whether all others that serve act on metadata in which this broker leads nothing any more."""
+        """Whether all other unfenced brokers have applied metadata in which this broker leads nothing."""
         session = self._sessions.get(broker.broker_id)
         if session is None or session.leaving_offset < 0:
             return False
@@ -200,7 +199,7 @@ class BrokerSessions:
         for broker_id in sorted(broker_ids):
             broker, session = image.brokers.get(broker_id), self._sessions.get(broker_id)
             if broker is not None and session is not None and session.broker_epoch == broker.broker_epoch:
-                session.leaves(broker, image)
+                session.note_shutdown(broker, image)
 
     # -- sessions
 
@@ -219,36 +218,36 @@ class BrokerSessions:
         for broker in sorted(self._controller.image.brokers.values(), key=lambda each: each.broker_id):
             if broker.fenced:
                 continue
-            session = _Session(broker.broker_id, broker.broker_epoch, now, heard=False)
-            session.leaves(broker, self._controller.image)
+            session = _Session(broker.broker_id, broker.broker_epoch, now, has_contacted=False)
+            session.note_shutdown(broker, self._controller.image)
             self._sessions[broker.broker_id] = session
             if not self._links.get(broker.broker_id):
                 self._probes.begin(broker.broker_id)
         self._arm()
 
-    def _take_in(self, broker_id: int, broker_epoch: int) -> _Session:
+    def _begin_session(self, broker_id: int, broker_epoch: int) -> _Session:
         """Begin a session, unless this one is known."""
         known = self._sessions.get(broker_id)
         if known is not None and known.broker_epoch == broker_epoch:
             self._contact(known)
             return known
         self._probes.stop(broker_id)
-        session = _Session(broker_id, broker_epoch, self._runtime.monotonic(), heard=True)
+        session = _Session(broker_id, broker_epoch, self._runtime.monotonic(), has_contacted=True)
         image = self._controller.image
         if broker_id in image.brokers:
-            session.leaves(image.brokers[broker_id], image)
+            session.note_shutdown(image.brokers[broker_id], image)
         self._sessions[broker_id] = session
         return session
 
     def _contact(self, session: _Session) -> None:
         session.last_contact = self._runtime.monotonic()
-        session.heard = True
+        session.has_contacted = True
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether a broker of this id is known to live: it has spoken, not too long ago, and has not gone since. (A link
-        alone says nothing: it may be that of the process which asks to be registered.)"""
+        """Whether a broker of this id has contacted this controller within its session timeout and its links have not
+        closed since. (A link alone proves nothing: it may belong to the process that registers.)"""
         session = self._sessions.get(broker_id)
-        if session is None or not session.heard:
+        if session is None or not session.has_contacted:
             return False
         return self._runtime.monotonic() - session.last_contact < self._timeout_s()
 
@@ -256,7 +255,7 @@ class BrokerSessions:
         return int(self._settings.value("broker.session.timeout.ms") or 9000) / 1000
 
     def _arm(self) -> None:
-        """Look when the next session may end; not earlier, as a heartbeat moves it away."""
+        """Wake when the next session may end."""
         if self._sweep_timer is not None or not self._is_active:
             return
         ends = [
@@ -274,10 +273,10 @@ class BrokerSessions:
         now = self._runtime.monotonic()
         has_run = now - self._sweep_due <= LATE_S
         for session in list(self._sessions.values()):
-            if not has_run:  # who did not listen can't say that nobody has spoken
+            if not has_run:  # heartbeats may wait unread
                 session.last_contact = now
             elif session.last_contact + self._timeout_s() <= now + 0.001:
-                self._fence(session, "nothing was heard of it for broker.session.timeout.ms")
+                self._fence(session, "no heartbeat came for broker.session.timeout.ms")
         self._arm()
 
     def _is_serving(self, session: _Session) -> bool:
@@ -304,7 +303,7 @@ class BrokerSessions:
         def failed(_error: ErrorCode, message: str) -> None:
             if self._is_active:
                 log.error("broker %d could not be fenced: %s", session.broker_id, message)
-            self._runtime.call_later(RETRY_S, again)  # perhaps refused at once, so not before
+            self._runtime.call_later(RETRY_S, again)  # a refusal may come at once
 
         def again() -> None:
             session.fencing = False
@@ -319,7 +318,7 @@ class BrokerSessions:
     # -- probes
 
     def _probed_address(self, broker_id: int) -> tuple[str, int] | None:
-        """Where a broker that serves without a link listens for others."""
+        """The inter-broker listener of an unfenced broker without a link."""
         session = self._sessions.get(broker_id)
         if session is None or not self._is_serving(session) or self._links.get(broker_id):
             return None
@@ -333,4 +332,4 @@ class BrokerSessions:
     def _refused(self, broker_id: int) -> None:
         session = self._sessions.get(broker_id)
         if session is not None:
-            self._fence(session, "its link closed, and nobody listens any more where it did")
+            self._fence(session, "its link closed, and its listener refuses connections")

@@ -1,5 +1,7 @@
-"""What the active controller does about leaders without being asked: first replicas lead again (auto.leader.rebalance.enable),
-and partitions that nobody leads are looked at again, from time to time and when the configuration has changed."""
+"""Periodic elections of the active controller.
+
+Preferred replicas lead again (auto.leader.rebalance.enable); partitions without a leader get one where unclean elections are
+allowed, periodically and when the configuration has changed."""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.controller")
 
 
-class LeaderUpkeep:
+class LeaderBalancer:
     """Idle while this node's controller is not the active one. All calls on the loop's thread."""
 
     def __init__(self, controller: Controller, settings: ControllerSettings, runtime: Runtime) -> None:
@@ -74,7 +76,7 @@ class LeaderUpkeep:
 
         def elected(count: int) -> None:
             if count:
-                log.warning("%d partitions that nobody led have a leader now", count)
+                log.warning("%d partitions without a leader have one now", count)
             self._later(self._election_interval_s(), self._elect)
 
         self._controller.run(
@@ -90,7 +92,7 @@ class LeaderUpkeep:
         return failed
 
     def _configs_changed(self, _image: MetadataImage, _resources: set[tuple[int, str]]) -> None:
-        """An election may be unclean from now on: soon, behind the change itself."""
+        """An election may be unclean from now on; it runs behind the change itself."""
         if self._controller.is_active:
             timer = self._timers.get(self._elect.__name__)
             if timer is not None:

@@ -1,5 +1,6 @@
-"""The active controller's last act: another voter leads before this one goes, so that nobody is without a controller for as
-long as it takes to notice that one is gone.
+"""Transfer of the active controller's leadership to another voter before this node stops.
+
+Without it the cluster has no active controller until the voters notice that this one is gone.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ if TYPE_CHECKING:
     from barnabas.controller.raft.raft_log import RaftMetadataLog
     from barnabas.runtime.interface import Runtime
 
-PATIENCE_S: Final = 0.5  # a stop is not held up for longer
+TIMEOUT_S: Final = 0.5  # a stop is not delayed for longer
 RETRY_S: Final = 0.01
 
 log = logging.getLogger("barnabas.controller")
 
 
-class HandOver:
-    """`done()` once, when another node is the active controller, or nobody can be in time; at once where this node is not."""
+class LeadershipTransfer:
+    """`done()` once: when another node is the active controller, after the timeout, at once where this node is not active."""
 
     def __init__(
         self, raft: RaftMetadataLog, links: Links, runtime: Runtime, done: Callable[[], object]
@@ -29,25 +30,25 @@ class HandOver:
         self._links = links
         self._runtime = runtime
         self._done = done
-        self._deadline = runtime.monotonic() + PATIENCE_S
+        self._deadline = runtime.monotonic() + TIMEOUT_S
         self._is_over = False
 
     def begin(self) -> None:
         if not self._raft.is_leader:
             self._end()
             return
-        self._links.leader.on_change(self._hear)
+        self._links.leader.on_change(self._leader_changed)
         self._runtime.call_soon(
             self._try
         )  # the call may come from within a step of Raft's, which takes no other
 
-    def _hear(self, leader_id: int) -> None:
+    def _leader_changed(self, leader_id: int) -> None:
         if leader_id not in (-1, self._links.identity.node_id):
             log.info("node %d is the active controller now", leader_id)
             self._end()
 
     def _try(self) -> None:
-        """A voter that is on level is asked; none may be, while it is being told of what has just changed."""
+        """Ask a voter that has all entries; none may have them while the last changes are on their way."""
         if self._is_over:
             return
         is_late = self._runtime.monotonic() >= self._deadline

@@ -6,7 +6,7 @@ from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.controller.metadata.local_log import LocalMetadataLog
-from barnabas.controller.sessions.leader_balancer import LeaderUpkeep
+from barnabas.controller.sessions.leader_balancer import LeaderBalancer
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import ConfigRecord, RegisterBrokerRecord, TopicRecord
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -53,7 +53,7 @@ class Cluster:
         ]
         self.controller.run(lambda _: Decision(records, None), lambda _: None)
         self.runtime.run_until_idle()
-        self.upkeep = LeaderUpkeep(self.controller, Settings(balances=balances), self.runtime)
+        self.upkeep = LeaderBalancer(self.controller, Settings(balances=balances), self.runtime)
         self.upkeep.start()
 
     @property
