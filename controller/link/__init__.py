@@ -1,5 +1,7 @@
-"""What connects the nodes of a cluster: links on the controller listener, the forming of the quorum, and the way
-of committed metadata to brokers that do not vote.
+"""Links between the nodes of a cluster, over controller listeners.
+
+The room owns the connections between nodes, the formation of the quorum, and the replication of committed metadata to
+brokers that do not vote. It imports controller/metadata and controller/raft.
 
     links = Links(runtime, Identity(...), secret=bytes, tls=client_context)        links.py
     formation = Formation(runtime, disk, journal_directory, links, done, failed)   quorum_bootstrap.py; controllers
@@ -11,7 +13,7 @@ of committed metadata to brokers that do not vote.
     MetadataFeed(links, raft_log, lambda: controller.image.offset + 1)             metadata_feed.py; controllers
     FollowedMetadataLog(links)                                                     followed_log.py; other nodes
 
-`Formation` tells the voters, and Raft's files stand on disk then: RaftMetadataLog takes no genesis. `links` is its
-RaftPeers, and `links.raft = raft_log` lets it receive. `links.leader.announce(term, node_id)` tells everybody who
-leads.
+`Formation` calls back with the voters once Raft's files are on disk, so RaftMetadataLog takes no genesis. `links` is its
+RaftPeers, and `links.raft = raft_log` lets it receive. `links.leader.announce(term, node_id)` sends the active controller to
+all nodes.
 """

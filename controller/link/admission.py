@@ -1,7 +1,6 @@
-"""Who may be linked with whom: pure rules over two identities, applied by both sides to each other.
+"""Admission of links: pure rules over two identities, which both sides apply to each other.
 
-Each rule's text goes to this node's log and, as the reason, to the other node's, so it names neither as "this node":
-both operators must be able to read it.
+Each rule's text goes to this node's log and, as the reason, to the other node's, so it names neither as "this node".
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from barnabas.storage.manager.directory import encode_uuid
 
 
 def check_hello(own: Hello, peer: Hello) -> None:
-    """LinkRefused when the two can't talk."""
+    """LinkRefused when the two have no protocol in common."""
     if peer.version_min > PROTOCOL_VERSION or peer.version_max < PROTOCOL_VERSION_MIN:
         raise LinkRefused(
             RefusalCode.VERSION,
@@ -38,7 +37,7 @@ def check_hello(own: Hello, peer: Hello) -> None:
 
 
 def check_identity(own: Identity, peer: Identity, expected_id: int | None) -> None:
-    """LinkRefused when `peer` must not be linked; `expected_id`: who should have answered where this node called."""
+    """LinkRefused when `peer` must not be linked. `expected_id`: of the node that should answer at the called address."""
     _check_form(peer)
     if peer.incarnation_id == own.incarnation_id:
         raise LinkRefused(RefusalCode.SELF, "a node has called itself")
@@ -87,7 +86,7 @@ def _check_form(peer: Identity) -> None:
         or len(peer.directory_id) not in (0, 16)
         or not set(peer.roles) <= {BROKER, CONTROLLER}
     ):
-        raise LinkRefused(RefusalCode.MALFORMED, "the identity that was sent makes no sense")
+        raise LinkRefused(RefusalCode.MALFORMED, "the identity that was sent is not valid")
 
 
 def _check_voters(own: Identity, peer: Identity) -> None:
@@ -123,7 +122,7 @@ def _check_voters(own: Identity, peer: Identity) -> None:
 
 
 def _check_directories(knows: Identity, known: Identity) -> None:
-    """The quorum that `knows` has journalled counts on the directory in which `known` keeps its promises."""
+    """A voter must come with the directory that the quorum was formed with: it holds its votes and entries."""
     for voter in knows.journalled:
         if voter.node_id == known.node_id and voter.directory_id != known.directory_id:
             raise LinkRefused(
@@ -136,8 +135,8 @@ def _check_directories(knows: Identity, known: Identity) -> None:
 
 
 def other_addresses(own: Identity, peer: Identity) -> list[str]:
-    """What to warn of: voters that the two are configured to find at different addresses. They may be right both, as
-    for hosts with several names."""
+    """Warnings about voters for which the two have different addresses configured. Both may be right, as for hosts with
+    several names."""
     mine = {voter.node_id: voter for voter in own.configured}
     return [
         f"its controller.quorum.voters names node {theirs.node_id} at {theirs.host}:{theirs.port}, and that of node "
@@ -149,7 +148,7 @@ def other_addresses(own: Identity, peer: Identity) -> list[str]:
 
 
 def _voter_ids(node: Identity) -> list[int]:
-    """As far as the node knows them."""
+    """As far as the node has them; empty where it has none."""
     return sorted(voter.node_id for voter in node.journalled) or sorted(node.voter_ids)
 
 

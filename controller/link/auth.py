@@ -1,12 +1,12 @@
-"""Proving to each other that both sides know the cluster's secret, without saying it.
+"""Mutual authentication with the cluster's secret, and seals on every frame.
 
 Both hellos carry a nonce. Each side derives two keys from the secret and both hellos as they were sent, one for
 each direction, and seals every later frame: HMAC-SHA256, cut to 16 bytes, over the frame's number, its
 header and its payload. The first sealed frame of a side is its proof; a frame that was recorded on another
-link, or comes twice, out of order, from the other direction or changed, does not fit. The content itself is not hidden: TLS does that.
+link, repeated, reordered, reflected or changed does not verify. The content is not encrypted: TLS does that.
 
-The inter-broker listener asks for the same proof (broker/cluster/inter_broker_authentication.py), with keys of its own: what is
-sealed on one kind of listener does not fit on the other.
+The inter-broker listener uses the same proof (broker/cluster/inter_broker_authentication.py) with keys of its own: a seal of
+one kind of listener does not verify on the other.
 
 Sources: RFC 2104 (HMAC), RFC 5869 (extract and expand).
 """

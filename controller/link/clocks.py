@@ -1,7 +1,4 @@
-"""Tells every linked node what this node's wall clock shows, and takes in what theirs do (storage/wall_clock.py).
-
-On each link when it opens, and then every CLOCK_S.
-"""
+"""Exchange of wall clocks with every linked node (storage/wall_clock.py): when a link opens, and then every CLOCK_S."""
 
 from __future__ import annotations
 
@@ -26,14 +23,14 @@ class Clocks:
         self._links = links
         self._wall_clock = wall_clock
         self._timer: Timer | None = None
-        links.handle(messages.CLOCK, self._heard)
+        links.handle(messages.CLOCK, self._received)
         links.add_listener(self._connected, lambda _: None)
 
-    def _heard(self, peer: Peer, payload: bytes) -> None:
+    def _received(self, peer: Peer, payload: bytes) -> None:
         self._wall_clock.heard(peer.node_id, decode(payload, Clock).time_ms)
 
     def _connected(self, peer: Peer) -> None:
-        self._show(peer)
+        self._send(peer)
         if self._timer is None:
             self._timer = self._links.runtime.call_later(CLOCK_S, self._tick)
 
@@ -41,10 +38,10 @@ class Clocks:
         self._timer = None
         peers = self._links.peers()
         for peer in peers:
-            self._show(peer)
+            self._send(peer)
         if peers:
             self._timer = self._links.runtime.call_later(CLOCK_S, self._tick)
 
-    def _show(self, peer: Peer) -> None:
+    def _send(self, peer: Peer) -> None:
         if peer.version >= CLOCKS_SINCE:
             peer.send(messages.CLOCK, encode(Clock(self._links.runtime.time_ms())))

@@ -1,9 +1,9 @@
-"""One connection between two nodes: frames over a transport, whatever they mean.
+"""One connection between two nodes: frames over a transport.
 
-- What is sent during one turn of the loop is written together at its end; what is sent while a received piece
-  is looked at is written right after it, so an answer costs no further turn.
-- While the transport takes no more (`pause_writing`) frames wait here, up to a bound; then `send` says no.
-- `on_closed` comes once, at once when this side closes.
+- Frames sent during one turn of the loop are written together at its end; those sent while received bytes are handled are
+  written right behind, so an answer costs no further turn.
+- While the transport is full (`pause_writing`) frames wait here, up to a bound; then `send` returns False.
+- `on_closed` is called once, immediately when this side closes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     hello_timeout_s: float = 3.0  # from the connection to the open link
     connect_timeout_s: float = 2.0
-    ping_s: float = 0.5  # a side that has said nothing for so long says that it lives
+    ping_s: float = 0.5  # a side that has sent nothing for so long sends a ping
     silence_s: float = 2.5  # after which a link counts as broken
-    probe_s: float = 0.5  # in which a node must answer, or another process may take its id
+    probe_s: float = 0.5  # in which a node must answer before another process may take its id
     backoff_first_s: float = 0.02
     backoff_max_s: float = 0.5
-    refused_backoff_s: float = 2.0  # after a refusal that an operator has to mend
+    refused_backoff_s: float = 2.0  # after a refusal that an operator has to resolve
     connections_max: int = 1024  # accepted
     handshakes_max: int = 128  # accepted and not yet open
-    queue_bytes_max: int = 32 * 1024 * 1024  # waiting for a peer that does not read
+    queue_bytes_max: int = 32 * 1024 * 1024  # for a peer that does not read
     requests_max: int = 10_000  # without an answer
 
 
@@ -48,18 +48,18 @@ class Connection:
         on_frame: Callable[[int, bytes], object],
         on_closed: Callable[[Exception | None], object],
     ) -> None:
-        """`on_closed(error)`: None when the peer has ended it in peace, or this side."""
+        """`on_closed(error)`: None when this side has closed it, or the peer without an error."""
         self._runtime = runtime
         self._queue_bytes_max = queue_bytes_max
         self._on_made = on_made
         self.on_closed = on_closed
         self.on_malformed: Callable[[MalformedMessage], object] = self.abort
         self.reader = FrameReader(on_frame)
-        self._foreign: KafkaCaller | None = None  # who has called instead of a node
+        self._foreign: KafkaCaller | None = None  # a caller that is not a node
         self.seal: Seal | None = None  # of what is sent
-        self.peer_host = self.peer_name = "an unknown host"  # until the connection is there
-        self.heard_at = runtime.monotonic()
-        self.sent_at = self.heard_at
+        self.peer_host = self.peer_name = "an unknown host"  # until the connection is made
+        self.received_at = runtime.monotonic()
+        self.sent_at = self.received_at
         self.closed = False
         self._transport: Any = None
         self._queue: list[bytes] = [PREFACE]
@@ -83,7 +83,7 @@ class Connection:
     def data_received(self, data: bytes) -> None:
         if self.closed:
             return
-        self.heard_at = self._runtime.monotonic()
+        self.received_at = self._runtime.monotonic()
         self._is_receiving = True
         try:
             (self._foreign or self.reader).feed(data)
@@ -111,7 +111,7 @@ class Connection:
     # -- the node's side
 
     def send(self, kind: int, payload: bytes) -> bool:
-        """Whether it is on its way; not when the link is closed, too much waits already, or this is too much."""
+        """Whether it will be sent; not when the link is closed, the queue is full, or the payload too large."""
         if (
             self.closed
             or len(payload) > PAYLOAD_BYTES_MAX
@@ -127,14 +127,14 @@ class Connection:
         return True
 
     def answer_kafka(self, received: bytes) -> None:
-        """From now on this is a Kafka client's connection."""
+        """Treat the connection as a Kafka client's from now on."""
         self.reader.stop()
         self._queue.clear()
         self._foreign = KafkaCaller(lambda answer: self._queue.append(answer))
         self._foreign.feed(received)
 
     def close(self) -> None:
-        """After what has been sent."""
+        """Close behind what has been sent."""
         self._flush()
         transport, self._transport = self._transport, None
         self._closed(None)
@@ -142,14 +142,14 @@ class Connection:
             transport.close()
 
     def abort(self, error: Exception | None) -> None:
-        """At once, whatever waits."""
+        """Close at once; queued frames are lost."""
         transport, self._transport = self._transport, None
         self._closed(error)
         if transport is not None:
             transport.abort()
 
     def pause_reading(self) -> None:
-        """Let what comes wait outside; a little of it may have been read already."""
+        """Stop reading; a little may have been read already."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -159,7 +159,7 @@ class Connection:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the peer does not take what it is sent."""
+        """Whether the transport is full."""
         return self._is_paused
 
     def _closed(self, error: Exception | None) -> None:

@@ -1,7 +1,7 @@
-"""Keeps calling one address until there is a link to the node behind it.
+"""Calls one address until there is a link to the node behind it.
 
-The first new attempt comes after about 20 ms, later ones after up to half a second, spread so that nodes which
-start together do not stay in step. While a link to the node exists, nothing is called.
+The first new attempt comes after about 20 ms, later ones after up to half a second, with jitter so that nodes which start
+together do not stay in step. While a link to the node exists, nothing is called.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class DialerHost(Host, Protocol):
     def is_linked(self, node_id: int) -> bool: ...
 
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
-        """An attempt has failed: the connection, or the handshake on it."""
+        """The connection of an attempt, or the handshake on it, has failed."""
         ...
 
 
 class Dialer:
-    """One address. `node_id`: who answers there, None until somebody has."""
+    """One address. `node_id`: of the node that answers there, None until one has."""
 
     def __init__(self, host: DialerHost, address: tuple[str, int], node_id: int | None) -> None:
         self._host = host
@@ -36,7 +36,7 @@ class Dialer:
         self.node_id = node_id
         self.is_self = False  # the address is this node's own
         self.handshake: Handshake | None = None
-        self.failures = 0  # calls in a row that came to no link
+        self.failures = 0  # calls in a row without a link
         self.error: Exception | None = None  # of the last such call, since there was a link
         self._expected_id = node_id
         self._connecting: Connecting | None = None
@@ -49,7 +49,7 @@ class Dialer:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def start(self) -> None:
-        """Call now, unless a call or a wait for the next one is under way."""
+        """Call now, unless a call or its backoff is in progress."""
         if self._timer is None and self._connecting is None and self.handshake is None:
             self._call()
 
@@ -58,7 +58,7 @@ class Dialer:
         self.hang_up()
 
     def hang_up(self) -> None:
-        """End the attempt that is under way."""
+        """Cancel the current attempt."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -70,7 +70,7 @@ class Dialer:
             handshake.abandon()
 
     def link_lost(self) -> None:
-        """The node behind this address is not linked any more."""
+        """The link to the node behind this address has closed."""
         self.failures = 0
         self.error = None
         if self._timer is None and self._connecting is None and self.handshake is None:
@@ -105,7 +105,7 @@ class Dialer:
         self._failed(error)
 
     def handshake_ended(self, error: Exception) -> None:
-        """It came to no link."""
+        """The attempt has failed."""
         if self.handshake is not None and self.handshake.peer is not None:
             self.node_id = self.handshake.peer.node_id
         self.handshake = None

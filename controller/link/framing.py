@@ -1,8 +1,8 @@
-"""Frames: length u32 of what follows it | kind u8 | payload | seal. A connection begins, in both directions, with
-eight bytes that no other protocol begins with.
+"""Frames: length u32 of the rest | kind u8 | payload | seal. A connection begins, in both directions, with eight bytes that
+no other protocol begins with.
 
-Nothing is allocated for a length that is claimed: bytes are collected as they come, and a length above the bound
-ends the connection before they do. The bound is small until the peer has proved who it is.
+Memory grows only with bytes received, and a length above the bound ends the connection before the bytes come. The bound is
+small until the peer is authenticated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OnFrame = Callable[[int, bytes], object]
 
 
 class ForgedFrame(MalformedMessage):
-    """A frame whose seal does not fit: the peer has another secret, or somebody else has sent or changed it."""
+    """A frame whose seal does not verify: another secret, or a changed or injected frame."""
 
 
 def encode_frame(kind: int, payload: bytes, seal: Seal | None) -> bytes:
@@ -39,15 +39,15 @@ def encode_frame(kind: int, payload: bytes, seal: Seal | None) -> bytes:
 class FrameReader:
     """Cuts what is received into frames and hands each to `on_frame(kind, payload)`.
 
-    `seal` and `bytes_max` may be set from within `on_frame`; they count from the next frame on. `stop` ends
-    it: nothing is handed out any more.
+    `seal` and `bytes_max` may be set from within `on_frame`; they apply from the next frame on. After `stop` no frame is
+    handed out.
     """
 
     def __init__(self, on_frame: OnFrame) -> None:
         self.on_frame = on_frame
         self.seal: Seal | None = None
         self.bytes_max = HANDSHAKE_BYTES_MAX
-        self.first_bytes = b""  # what the peer began with, as far as it came; for telling what it may be
+        self.first_bytes = b""  # of the connection; to tell which protocol a wrong caller speaks
         self._begun = False  # the preface has been read
         self._stopped = False
         self._buffer = bytearray()
@@ -59,11 +59,11 @@ class FrameReader:
 
     @property
     def received(self) -> bytes:
-        """What has come and is in no frame yet."""
+        """Bytes that belong to no frame yet."""
         return bytes(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """MalformedMessage when the peer speaks something else, or too much, or the seal is wrong."""
+        """MalformedMessage when the bytes are no frames, a frame is too large, or its seal is wrong."""
         if self._stopped:
             return
         buffer = self._buffer
@@ -92,7 +92,7 @@ class FrameReader:
         del buffer[:position]
 
     def _begin(self) -> bool:
-        """Whether the preface has come."""
+        """Whether the preface is complete."""
         buffer = self._buffer
         self.first_bytes = bytes(buffer[:64])
         if not PREFACE.startswith(buffer[: len(PREFACE)]):

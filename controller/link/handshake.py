@@ -1,15 +1,15 @@
-"""How a connection becomes a link, or does not.
+"""The handshake that makes a link of a connection.
 
     dialer                                listener
     HELLO                         ->                        versions, how to authenticate, a nonce
                                   <-      HELLO             from here on every frame is sealed, with a secret
-    IDENTITY                      ->                        who I am; the first sealed frame proves the secret
+    IDENTITY                      ->                        identity; the first sealed frame proves the secret
                                   <-      IDENTITY
     WELCOME                      <->                        from the decider: this connection is the link
 
-Of two nodes that may call each other one decides which connection counts: the lower node id among controllers,
-else the controller. So both always mean the same one. Either side may answer REFUSED with a reason instead, which
-the other side's operator gets to read; either side looks first whether another living process has the peer's id.
+Of two nodes that may call each other one decides which connection is the link: the lower node id among controllers, else the
+controller. So both always choose the same one. Either side may answer REFUSED with a reason for the other side's operator,
+and probes first whether another live process has the peer's id.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ HELD_FRAMES_MAX: Final = 4096
 HELD_BYTES_MAX: Final = 1024 * 1024
 
 _HUNG_UP: Final = (
-    "what answers there hangs up before it says a word: is it a controller listener (and not a broker's port), with the "
+    "what answers there hangs up before it sends a byte: is it a controller listener (and not a broker's port), with the "
     "same security protocol?"
 )
 _OTHER_SECRET: Final = (
-    "what it sends is not sealed with this cluster's secret: its barnabas.controller.secret.file holds another one, or "
-    "it is none of our nodes"
+    "its frames are not sealed with this cluster's secret: its barnabas.controller.secret.file holds another one, or "
+    "it is no node of the cluster"
 )
 
 
 class HungUp(ConnectionResetError):
-    """Who was called has ended the connection before it said anything."""
+    """The called side has closed the connection before it sent anything."""
 
 
 class Host(Protocol):
-    """The node, as its handshakes see it."""
+    """The node, as its handshakes use it."""
 
     runtime: Runtime
     settings: LinkSettings
@@ -69,21 +69,20 @@ class Host(Protocol):
     identity: Identity
 
     def admit(self, handshake: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
-        """Whether the identified peer may be linked as far as this node's other links go; `then`, once, now
-        or later."""
+        """Whether this node's other links allow one with the identified peer; calls `then` once, now or later."""
         ...
 
     def opened(self, handshake: Handshake) -> None:
-        """The link is open: from now on its frames are the host's."""
+        """The link is open: its frames go to the host from now on."""
         ...
 
     def ended(self, handshake: Handshake, error: Exception) -> None:
-        """There will be no link. Once, instead of `opened`."""
+        """The handshake has failed. Once, instead of `opened`."""
         ...
 
 
 class Handshake:
-    """One attempt. `expected_id`: who should answer; None on the listener's side, or where that is not known."""
+    """One attempt. `expected_id`: of the node that should answer; None on the listener's side, or where it is not known."""
 
     def __init__(
         self,
@@ -94,27 +93,29 @@ class Handshake:
         on_made: Callable[[], object] = lambda: None,
     ) -> None:
         self._host = host
-        self._on_made = on_made  # the connection is there
+        self._on_made = on_made  # the connection is made
         self.dialed = dialed
         self.expected_id = expected_id
-        self.version = PROTOCOL_VERSION_MIN  # once the peer has said hello: what both speak
+        self.version = PROTOCOL_VERSION_MIN  # after the peer's hello: the version in common
         self.connection = Connection(
             host.runtime, host.settings.queue_bytes_max, self._made, self._frame, self._closed
         )
-        self.peer: Identity | None = None  # once known and acceptable, or with the other directory of a voter
-        self.other_directory: LinkRefused | None = None  # then: why there will be no link
+        self.peer: Identity | None = None  # once known and admissible, or a voter with another directory
+        self.other_directory: LinkRefused | None = None  # why that voter is refused
         self._hello = self._own_hello()
         self._hello_bytes = encode(self._hello)
-        self._hello_heard = False
+        self._has_hello = False
         self._admitted = False
-        self._held: list[tuple[int, bytes]] = []  # of the open link, while it is being considered here
+        self._held: list[
+            tuple[int, bytes]
+        ] = []  # frames of the open link, received before this side has decided
         self._held_bytes = 0
         self._over = False
-        self._refusal: LinkRefused | None = None  # of who is still being told
+        self._refusal: LinkRefused | None = None  # of a Kafka client that still gets its answer
         self.connection.on_malformed = self._malformed
         self._is_made = False
         self._timer: Timer | None = None
-        if not dialed:  # under TLS, more must happen before this side hears of the connection
+        if not dialed:  # under TLS the connection is reported only after the TLS handshake
             self._start_timer()
 
     def _own_hello(self) -> Hello:
@@ -131,7 +132,7 @@ class Handshake:
         return own.is_controller
 
     def abandon(self) -> None:
-        """Hang up; the host is not told."""
+        """Close; the host gets no callback."""
         self._finish()
         self.connection.abort(None)
 
@@ -152,19 +153,19 @@ class Handshake:
         if self._over:
             return
         is_hang_up = error is None or isinstance(error, ConnectionResetError | BrokenPipeError)
-        if is_hang_up and self.dialed and self._is_made and not self._hello_heard:
+        if is_hang_up and self.dialed and self._is_made and not self._has_hello:
             error = HungUp(_HUNG_UP)
         self._end(self._refusal or error or ConnectionResetError("it was closed before the link was open"))
 
     def _malformed(self, error: MalformedMessage) -> None:
-        """The peer has said something that no node of this cluster says here."""
+        """The peer has sent something that no node of this cluster sends here."""
         first = self.connection.reader.first_bytes
         if isinstance(error, ForgedFrame):
             self.refuse(LinkRefused(RefusalCode.AUTHENTICATION, _OTHER_SECRET))
         elif first.startswith(PREFACE):
             self.refuse(LinkRefused(RefusalCode.MALFORMED, str(error)))
         elif self._refusal is None and asks_for_api_versions(first):
-            # It gets its answer, and the rest of this connection's time.
+            # It gets its answer, and keeps the connection until the timeout.
             self._refusal = LinkRefused(RefusalCode.MALFORMED, describe_foreign(first))
             self.connection.answer_kafka(self.connection.reader.received)
         else:
@@ -194,34 +195,34 @@ class Handshake:
                 refused.code, refused.reason[:1000], passing=refused.passing, by_peer=True
             )
             self.connection.abort(raise_peer)
-        elif not self._hello_heard:
+        elif not self._has_hello:
             self._expect(kind, messages.HELLO)
-            self._hear_hello(payload)
+            self._take_hello(payload)
         elif self.peer is None:
             self._expect(kind, messages.IDENTITY)
-            self._hear_identity(payload)
+            self._take_identity(payload)
         elif not self._admitted:
             self._hold(kind, payload)
         else:
             self._expect(kind, messages.WELCOME)
             if self.we_decide:
-                raise MalformedMessage("it says welcome where it has not to decide")
+                raise MalformedMessage("a welcome from the side that does not decide")
             self._open()
 
     def _hold(self, kind: int, payload: bytes) -> None:
-        """Nothing more is read; this had come together with the identity."""
+        """Reading is paused; these came together with the identity."""
         if len(self._held) >= HELD_FRAMES_MAX or self._held_bytes + len(payload) > HELD_BYTES_MAX:
-            raise busy("it says too much before it is known whether it may be linked")
+            raise busy("it sends too much before its link is admitted")
         self._held.append((kind, payload))
         self._held_bytes += len(payload)
 
     @staticmethod
     def _expect(kind: int, expected: int) -> None:
         if kind != expected:
-            raise MalformedMessage(f"a frame of kind {kind} comes where {expected} is due")
+            raise MalformedMessage(f"a frame of kind {kind} where one of kind {expected} is expected")
 
-    def _hear_hello(self, payload: bytes) -> None:
-        self._hello_heard = True
+    def _take_hello(self, payload: bytes) -> None:
+        self._has_hello = True
         hello = decode(payload, Hello)
         if not self.dialed:
             self.connection.send(messages.HELLO, self._hello_bytes)
@@ -233,19 +234,19 @@ class Handshake:
             sending, receiving = seals(secret, *hellos, dialed=self.dialed)
             self.connection.seal, self.connection.reader.seal = sending, receiving
         if self.dialed:
-            self._say_identity()
+            self._send_identity()
 
-    def _say_identity(self) -> None:
+    def _send_identity(self) -> None:
         self.connection.send(messages.IDENTITY, encode(self._host.identity))
 
-    def _hear_identity(self, payload: bytes) -> None:
+    def _take_identity(self, payload: bytes) -> None:
         peer = decode(payload, Identity)
         try:
             check_identity(self._host.identity, peer, self.expected_id)
         except LinkRefused as refused:
             if refused.code != RefusalCode.DIRECTORY:
                 raise
-            # A voter that was wiped, or a second node with the id of one that is linked: that is to be found out.
+            # A voter that was wiped, or a second node with the id of one that is linked: probing tells.
             self.other_directory = refused
         self.peer = peer
         self.connection.reader.bytes_max = FRAME_BYTES_MAX
@@ -263,7 +264,7 @@ class Handshake:
         self._admitted = True
         self.connection.resume_reading()
         if not self.dialed:
-            self._say_identity()
+            self._send_identity()
         if self.we_decide:
             self.connection.send(messages.WELCOME, b"")
             self._open()
@@ -281,7 +282,7 @@ class Handshake:
         self._host.opened(self)
 
     def refuse(self, refused: LinkRefused) -> None:
-        """Tell the peer why, and hang up."""
+        """Send the reason to the peer, and close."""
         if self._over:
             return
         self.connection.send(messages.REFUSED, encode(refused.message()))

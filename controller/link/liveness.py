@@ -51,9 +51,9 @@ class Liveness:
         for peer in list(self._peers.values()):
             connection = peer.connection
             if stood_still:
-                connection.heard_at = now
-            elif now - connection.heard_at >= settings.silence_s:
-                connection.abort(TimeoutError(f"silent for {now - connection.heard_at:.1f} s"))
+                connection.received_at = now
+            elif now - connection.received_at >= settings.silence_s:
+                connection.abort(TimeoutError(f"silent for {now - connection.received_at:.1f} s"))
                 continue
             if now - connection.sent_at >= 0.9 * settings.ping_s:
                 peer.send(messages.PING, b"")

@@ -43,7 +43,7 @@ def test_a_port_that_is_no_controllers_is_named_once_a_minute(caplog: pytest.Log
     assert lines(caplog, "is it a controller listener") == [], "a node that starts may hang up too"
     world.run(50)
     (said,) = lines(caplog, "is it a controller listener")
-    assert said.startswith(f"n2:{PORT}: what answers there hangs up before it says a word")
+    assert said.startswith(f"n2:{PORT}: what answers there hangs up before it sends a byte")
     world.run(60)
     assert len(lines(caplog, "is it a controller listener")) == 2
     assert one.linked == []

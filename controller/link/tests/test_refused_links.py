@@ -72,7 +72,7 @@ class RawClient:
             {"roles": ["broker", "controller"]},
             "node 9 has the controller role and is not among the voters 1,2,3",
         ),
-        (9, {"roles": ["spy"]}, "the identity that was sent makes no sense"),
+        (9, {"roles": ["spy"]}, "the identity that was sent is not valid"),
         (1, {"roles": ["broker"]}, "two running nodes have node.id=1"),
     ],
 )
@@ -278,7 +278,7 @@ def test_releases_that_are_too_far_apart() -> None:
         (PREFACE + b"\xff\xff\xff\xff", "a frame of 4294967295 bytes"),
         (
             PREFACE + encode_frame(messages.RAFT, b"vote for me", None),
-            "a frame of kind 7 comes where 1 is due",
+            "a frame of kind 7 where one of kind 1 is expected",
         ),
         (PREFACE + encode_frame(99, b"", None), "unknown kind 99"),
         (PREFACE + encode_frame(messages.HELLO, b"\xc1", None), "can't be read"),
@@ -388,7 +388,7 @@ def test_what_has_been_read_of_a_newcomer_already_is_bounded(frame_bytes: int, c
     connection.data_received(encode_frame(messages.METADATA, bytes(frame_bytes), None) * count)
     world.run(0.1)
     assert client.is_closed
-    assert b"it says too much before" in client.heard
+    assert b"it sends too much before" in client.heard
     assert one.linked == [9]
 
 
