@@ -1,8 +1,8 @@
-"""The metadata log of a broker that does not vote: it follows what the voters have committed.
+"""The metadata log of a broker that does not vote: a follower of the voters.
 
-It follows the active controller where it knows it and is linked with it, since that one learns of a commit first,
-else any voter; when that changes it goes on at another one, behind the last record it has applied. Nothing is kept
-on disk: a start asks for everything, which takes milliseconds, and never acts on what is long past.
+It follows the active controller where it is linked with it, since that one learns of a commit first, else any voter. When that
+changes it continues with another one behind the last record it has applied. Nothing is kept on disk: a start fetches
+everything, which takes milliseconds, and never acts on old metadata.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("barnabas.metadata")
 
 
 class FollowedMetadataLog:
-    """A MetadataLog that others lead. It follows from `serve` to `close`."""
+    """A MetadataLog that other nodes lead. It follows from `serve` to `close`."""
 
     def __init__(self, links: Links, on_error: Callable[[Exception], object] = lambda _: None) -> None:
         """`on_error`: the metadata can't be followed any further."""
@@ -65,7 +65,7 @@ class FollowedMetadataLog:
     def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:  # noqa: ARG002
         self._apply, self._replace = apply, replace
         links = self._links
-        links.handle(messages.METADATA, self._heard)
+        links.handle(messages.METADATA, self._received)
         links.add_listener(lambda _: self._choose(), self._disconnected)
         links.leader.on_change(lambda _: self._choose())
         return -1
@@ -78,7 +78,7 @@ class FollowedMetadataLog:
         done(NotController("this node is not the active controller"))
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
-        """This node never leads: nothing will call back."""
+        """This node never leads: the callback is never called."""
 
     def close(self) -> None:
         self._is_following = False
@@ -88,17 +88,17 @@ class FollowedMetadataLog:
 
     @property
     def source_id(self) -> int:
-        """Node id of the voter that is followed, -1 for none."""
+        """Node id of the followed voter, -1 for none."""
         return -1 if self._source is None else self._source.node_id
 
     def when_caught_up(self, callback: Callable[[], object]) -> None:
-        """Call back once everything has been applied that a voter knew to be committed when it was first asked."""
+        """Call back once everything is applied that a voter knew to be committed at the first request."""
         if self._is_caught_up:
             callback()
         else:
             self._when_caught_up.append(callback)
 
-    # Whom to follow
+    # The voter that is followed
 
     def _choose(self) -> None:
         if not self._is_following:
@@ -127,9 +127,9 @@ class FollowedMetadataLog:
             self._source = None
             self._choose()
 
-    # What comes
+    # Messages
 
-    def _heard(self, peer: Peer, payload: bytes) -> None:
+    def _received(self, peer: Peer, payload: bytes) -> None:
         if peer is not self._source:
             return
         message = decode_metadata(payload)
@@ -142,13 +142,13 @@ class FollowedMetadataLog:
                 self._take_part(message, peer)
         except MalformedMessage:
             raise
-        except Exception as error:  # noqa: BLE001 - a group may have been applied in part: no way leads on from there
+        except Exception as error:  # noqa: BLE001 - a group may have been applied in part, so it can not continue
             self._fail(error)
 
     def _take_groups(self, message: Groups) -> None:
         if message.base_offset != self.offset + 1:
             raise MalformedMessage(
-                f"records from offset {message.base_offset} on, where {self.offset + 1} is due"
+                f"records from offset {message.base_offset} on, where {self.offset + 1} is expected"
             )
         for group in message.groups:
             self._apply(group)
@@ -164,7 +164,7 @@ class FollowedMetadataLog:
     def _take_part(self, message: SnapshotPart, peer: Peer) -> None:
         if message.position != len(self._snapshot):
             raise MalformedMessage(
-                f"a piece of a snapshot at {message.position}, where {len(self._snapshot)} is due"
+                f"a piece of a snapshot at {message.position}, where {len(self._snapshot)} is expected"
             )
         self._snapshot += message.data
         if len(self._snapshot) >= message.size:

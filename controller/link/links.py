@@ -1,11 +1,11 @@
 """The links of this node: one to every voter, and on a controller one from every broker that calls.
 
 Between two nodes there is at most one open link, which carries everything in both directions, so that what one
-side says comes in order or, with the link, not at all. Each new one has a higher number than all before.
-`start` listens and calls; from then on links come and go by themselves. All calls on the loop's thread.
+side sends arrives in order or, with the link, not at all. Each new one has a higher number than all before.
+After `listen` and `call` links are opened again when they break. All calls on the loop's thread.
 
-What others put on top: Raft's messages (`send_raft`, `raft`), requests (`request`, `on_request`), and kinds of
-messages with a handler each (`handle`). A handler that raises costs the link, nothing else.
+Other parts use links for Raft's messages (`send`, `raft`), requests (`request`, `on_request`), and further kinds of messages
+with a handler each (`handle`). A handler that raises closes the link, nothing else.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ Serve = Callable[[int, bytes, Callable[[bytes | None], object]], object]
 Address = tuple[str, int]
 
 NO_LEADER = -1
-HANG_UPS_TOLD = 20  # in a row, which is about ten seconds: a node that starts or ends may hang up a few times
-ELSE_HANGS_UP = "Or it stands for a node that is not running, as a proxy does."
+HANG_UPS_LOGGED = 20  # in a row, about ten seconds: a node that starts or stops may hang up a few times
+PROXY_HANGS_UP = "Or a proxy answers for a node that is not running."
 
 log = logging.getLogger("barnabas.link")
 
@@ -119,24 +119,24 @@ class Links:
     ) -> None:
         """`tls`: for the calls of this node."""
         self.runtime = runtime
-        self.identity = identity  # may be replaced; counts for links that are opened later
+        self.identity = identity  # applies to links that are opened later
         self.secret = secret
         self.tls = tls
         self.settings = settings or LinkSettings()
         self.leader = LeaderHints(identity, self.peers)
         self.raft: RaftReceiver | None = None
         self.on_request: Serve = lambda _node_id, _payload, reply: reply(None)
-        # A peer, or this node at a peer, is refused for a reason that somebody has to mend (node id or address)
+        # A peer, or this node at a peer, is refused for a reason that an operator has to resolve
         self.on_refused: Callable[[str, LinkRefused], object] = lambda _who, _refused: None
         self.on_unreachable: Callable[[int, Exception], object] = lambda _node_id, _error: None
-        self.on_address: Callable[[], object] = lambda: None  # something was learned of who answers where
+        self.on_address: Callable[[], object] = lambda: None  # the node at an address has become known
         self._own_address: Address | None = None
         self._connected: list[Callable[[Peer], object]] = []
         self._disconnected: list[Callable[[Peer], object]] = []
         self._handlers: dict[int, Handler] = {messages.LEADER: self.leader.receive}
         self._peers: dict[int, Peer] = {}
         self._dialers: dict[Address, Dialer] = {}
-        self._accepted: dict[Handshake, None] = {}  # handshakes of those who have called
+        self._accepted: dict[Handshake, None] = {}  # handshakes on accepted connections
         self._accepted_open = 0
         self._number = 0
         self._server: Server | None = None
@@ -148,11 +148,11 @@ class Links:
     # -- life
 
     def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Let others call: the port. OSError when it can't be had."""
+        """Accept calls; returns the port. OSError."""
         self._server = self.runtime.listen(host, port, self._accept, tls=tls)
         if self.secret is None and tls is None:
             log.warning(
-                "the controller listener at %s:%d asks nobody for a proof; keep it private, or give all nodes a "
+                "the controller listener at %s:%d does not authenticate its callers; keep it private, or give all nodes a "
                 "barnabas.controller.secret.file",
                 host,
                 self._server.port,
@@ -160,7 +160,7 @@ class Links:
         return self._server.port
 
     def call(self, targets: Sequence[tuple[str, int, int | None]]) -> None:
-        """Keep a link to each (host, port, node id or None for whoever answers there), and to no others."""
+        """Keep a link to each (host, port, node id or None for any node), and call no others."""
         wanted = {(host, port): node_id for host, port, node_id in targets}
         for address in [address for address in self._dialers if address not in wanted]:
             self._dialers.pop(address).stop()
@@ -173,7 +173,7 @@ class Links:
             self._dialers[address].start()
 
     def belong_to(self, cluster_id: str, voters: Sequence[Voter] = ()) -> None:
-        """Say so on links that are opened from now on. `voters`: of the quorum that this node is one of."""
+        """For links that are opened from now on. `voters`: of the quorum that this node is a member of."""
         self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id, journalled=list(voters))
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class Links:
             peer.connection.close()
         self._liveness.stop()
 
-    # -- what is offered
+    # -- for other parts
 
     @property
     def is_closed(self) -> bool:
@@ -198,7 +198,7 @@ class Links:
     def add_listener(
         self, connected: Callable[[Peer], object], disconnected: Callable[[Peer], object]
     ) -> None:
-        """Of links that open and of those that have closed. One that is replaced closes first."""
+        """Callbacks for links that open and links that have closed. A replaced link closes first."""
         self._connected.append(connected)
         self._disconnected.append(disconnected)
 
@@ -217,22 +217,22 @@ class Links:
         return node_id in self._peers
 
     def addresses(self) -> list[tuple[Address, int | None, bool]]:
-        """What `call` has named: (address, node id of who answered there last, whether that is this node itself)."""
+        """The addresses of `call`: (address, id of the node that answered there last, whether that is this node itself)."""
         found = [(address, dialer.node_id, dialer.is_self) for address, dialer in self._dialers.items()]
         own = self._own_address
         return found if own is None else [(own, self.identity.node_id, True), *found]
 
     def dialers(self) -> list[Dialer]:
-        """Of the addresses that `call` has named, but this node's own."""
+        """Of the addresses of `call`, without this node's own."""
         return list(self._dialers.values())
 
     def send(self, node_id: int, message: bytes) -> bool:
-        """RaftPeers: a message of Raft. False when there is no link, or it takes no more."""
+        """RaftPeers: a message of Raft. False when there is no link, or its queue is full."""
         peer = self._peers.get(node_id)
         return peer is not None and peer.connection.send(messages.RAFT, message)
 
     def request(self, node_id: int, payload: bytes, done: Done) -> None:
-        """`done(answer)`, once; None when there is no link to the node, it goes, or the node does not answer."""
+        """`done(answer)`, once; None when there is no link to the node, it closes, or the node does not answer."""
         peer = self._peers.get(node_id)
         if peer is None:
             done(None)
@@ -240,7 +240,7 @@ class Links:
             peer.request(payload, done)
 
     def active_controller(self) -> int:
-        """Node id of the active controller as far as is known here, -1 when it is not."""
+        """Node id of the active controller as far as this node has heard, -1 for none."""
         return self.leader.leader_id
 
     # -- connections
@@ -298,7 +298,7 @@ class Links:
         if dialer is not None:
             dialer.handshake_opened(peer.node_id)
         if handshake.we_decide:
-            self._spare_calls(peer.node_id)
+            self._cancel_calls(peer.node_id)
         log.info(
             "linked with node %d (%s) at %s", peer.node_id, ",".join(identity.roles), connection.peer_name
         )
@@ -311,9 +311,9 @@ class Links:
         if self.raft is not None and identity.is_controller and peer.is_open:
             self.raft.peer_connected(peer.node_id, peer.number)
 
-    def _spare_calls(self, node_id: int) -> None:
-        """The calls to a node that has just been linked otherwise; where the other side decides it may still
-        choose one of them."""
+    def _cancel_calls(self, node_id: int) -> None:
+        """Cancel the calls to a node that is linked now. Where the other side decides it may still choose one of
+        them."""
         for dialer in self._dialers.values():
             if dialer.node_id == node_id:
                 dialer.hang_up()
@@ -323,13 +323,13 @@ class Links:
         self._probes.forget(handshake)
         dialer = self._dialer_of(handshake)
         if isinstance(error, LinkRefused) and not error.passing and error.code != RefusalCode.SELF:
-            self._tell_refused(handshake, dialer, error)
+            self._report_refusal(handshake, dialer, error)
         if dialer is not None:
             dialer.handshake_ended(error)
         elif isinstance(error, TimeoutError) and not handshake.dialed:
-            self._warn(handshake.connection.peer_host, f"a caller came to no link: {error}")
+            self._warn(handshake.connection.peer_host, f"a caller opened no link: {error}")
 
-    def _tell_refused(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:
+    def _report_refusal(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:
         where = dialer.name if dialer is not None else handshake.connection.peer_host
         known = "the node" if handshake.dialed else "a caller"
         who = f"node {handshake.peer.node_id}" if handshake.peer is not None else known
@@ -343,8 +343,8 @@ class Links:
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
         if dialer.failures == 1 and not isinstance(error, LinkRefused):
             log.info("no link to %s yet: %s", dialer.name, str(error) or type(error).__name__)
-        if isinstance(error, HungUp) and dialer.failures >= HANG_UPS_TOLD:
-            self._warn(dialer.name, f"{error} {ELSE_HANGS_UP}")
+        if isinstance(error, HungUp) and dialer.failures >= HANG_UPS_LOGGED:
+            self._warn(dialer.name, f"{error} {PROXY_HANGS_UP}")
         if dialer.node_id is not None and not isinstance(error, LinkRefused):
             self.on_unreachable(dialer.node_id, error)
         if isinstance(error, LinkRefused):
@@ -375,9 +375,9 @@ class Links:
             if self.raft is not None and peer.identity.is_controller:
                 self.raft.received(peer.node_id, peer.number, payload)
         elif kind == messages.REQUEST:
-            peer.asked(payload, self.on_request)
+            peer.take_request(payload, self.on_request)
         elif kind == messages.RESPONSE or kind == messages.NO_RESPONSE:
-            peer.answered(payload, has_answer=kind == messages.RESPONSE)
+            peer.take_response(payload, has_answer=kind == messages.RESPONSE)
         elif kind == messages.PING:
             if payload:
                 peer.send(messages.PONG, payload)
@@ -408,7 +408,7 @@ class Links:
                 self.on_refused(peer.connection.peer_host, error)
         if self.raft is not None and peer.identity.is_controller:
             self.raft.peer_disconnected(peer.node_id)
-        peer.gone()
+        peer.closed()
         for disconnected in self._disconnected:
             disconnected(peer)
         for dialer in list(self._dialers.values()):

@@ -1,6 +1,6 @@
-"""Says that this node lives where it has said nothing else, and gives up links on which the other side has not.
+"""Liveness of links: pings where this node has sent nothing else, and an end for links on which the other side is silent.
 
-A loop that has stood still itself gives everybody another chance.
+After a pause of this process's own loop every peer gets another interval, as its frames may wait unread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Liveness:
-    """Over all open links; runs while there is one."""
+    """Of all open links; runs while there is one."""
 
     def __init__(self, runtime: Runtime, settings: LinkSettings, peers: Mapping[int, Peer]) -> None:
         self._runtime = runtime
@@ -47,10 +47,10 @@ class Liveness:
         self._timer = None
         now = self._runtime.monotonic()
         settings = self._settings
-        stood_still = now - self._due_at > settings.ping_s
+        has_paused = now - self._due_at > settings.ping_s
         for peer in list(self._peers.values()):
             connection = peer.connection
-            if stood_still:
+            if has_paused:
                 connection.received_at = now
             elif now - connection.received_at >= settings.silence_s:
                 connection.abort(TimeoutError(f"silent for {now - connection.received_at:.1f} s"))
@@ -65,30 +65,34 @@ _TOKEN_BYTES = 8
 
 
 class Probes:
-    """One at a time for each node id."""
+    """Settles which process has a node id, when another process comes with the id of a linked node.
+
+    The older process may be gone, as after a power failure, or alive: then the newer one has the wrong id. One probe at a time
+    for each node id.
+    """
 
     def __init__(self, runtime: Runtime, probe_s: float) -> None:
         self._runtime = runtime
         self._probe_s = probe_s
-        self._newcomers: dict[int, Handshake] = {}  # by the id that they want
+        self._newcomers: dict[int, Handshake] = {}  # by node id
 
     def settle(self, linked: Peer, newcomer: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
-        """Ask the linked one whether it lives. `then(None)` when it is silent; its link has ended then, if the newcomer
-        may take its place."""
+        """Ping the linked process. `then(None)` when it does not answer; its link is closed then, if the newcomer may replace
+        it."""
         node_id = linked.node_id
         if node_id in self._newcomers:
-            then(busy(f"node id {node_id} is being settled"))
+            then(busy(f"node id {node_id} is being probed"))
             return
         token = self._runtime.random_bytes(_TOKEN_BYTES)
         self._newcomers[node_id] = newcomer
 
-        def settled(*, lives: bool) -> None:
+        def settled(*, is_alive: bool) -> None:
             if self._newcomers.get(node_id) is not newcomer:
                 return
             del self._newcomers[node_id]
             timer.cancel()
             linked.on_pong = None
-            if lives:
+            if is_alive:
                 then(_same_id(linked, newcomer))
             else:
                 if newcomer.other_directory is None:
@@ -97,17 +101,17 @@ class Probes:
                     )
                 then(None)
 
-        def heard(answer: bytes) -> None:
+        def answered(answer: bytes) -> None:
             if answer == token:
-                settled(lives=True)
+                settled(is_alive=True)
 
-        timer = self._runtime.call_later(self._probe_s, lambda: settled(lives=False))
-        linked.on_pong = heard
+        timer = self._runtime.call_later(self._probe_s, lambda: settled(is_alive=False))
+        linked.on_pong = answered
         if not linked.send(messages.PING, token):
-            settled(lives=False)
+            settled(is_alive=False)
 
     def forget(self, newcomer: Handshake) -> None:
-        """It has gone."""
+        """The newcomer has closed its connection."""
         for node_id in [node_id for node_id, waiting in self._newcomers.items() if waiting is newcomer]:
             del self._newcomers[node_id]
 
@@ -116,5 +120,5 @@ def _same_id(linked: Peer, newcomer: Handshake) -> LinkRefused:
     return LinkRefused(
         RefusalCode.NODE_ID,
         f"two running nodes have node.id={linked.node_id}: the one at {linked.connection.peer_name} is linked, and another "
-        f"has come from {newcomer.connection.peer_host}; give one of them another node.id",
+        f"has called from {newcomer.connection.peer_host}; give one of them another node.id",
     )

@@ -1,7 +1,7 @@
-"""A voter's side of the metadata's way to brokers: whoever follows is sent each group as soon as it is committed
-here, or a snapshot where it has fallen too far behind.
+"""Replication of committed metadata to brokers that do not vote: the voter's side.
 
-Nothing is queued for a broker but its place: what it has not taken yet is read again when it has.
+A follower gets each group as soon as it is committed here, or a snapshot where it is too far behind. Only its position is kept
+for it; what exceeds its window is read again later.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class CommittedMetadata(Protocol):
 
 
 class _Follower:
-    """One broker. `offset`: of the last record it was sent. `rest`: of the snapshot that it is being sent."""
+    """One broker. `offset`: of the last record that was sent. `snapshot` and `position`: of the snapshot in transfer."""
 
     def __init__(self, peer: Peer, subscription: int, offset: int) -> None:
         self.peer = peer
         self.subscription = subscription
         self.offset = offset
-        self.end_told = -2
+        self.end_sent = -2
         self.sent = 0
         self.taken = 0
         self.snapshot: bytes | None = None
@@ -56,20 +56,20 @@ class _Follower:
 
 
 class MetadataFeed:
-    """Serves all followers of this voter. Made when the log is open; on a node that has no quorum yet nobody asks."""
+    """Serves all followers of this voter. Constructed when the log is open."""
 
     def __init__(self, links: Links, log: CommittedMetadata, end_offset: Callable[[], int]) -> None:
         """`end_offset()`: behind the last record that is committed here."""
         self._log = log
         self._end_offset = end_offset
         self._followers: dict[int, _Follower] = {}  # by link number
-        self._snapshot: tuple[bytes, int] | None = None  # the last one that was made, and its offset
-        links.handle(messages.METADATA, self._heard)
+        self._snapshot: tuple[bytes, int] | None = None  # the latest, and its offset
+        links.handle(messages.METADATA, self._received)
         links.add_listener(lambda _: None, self._disconnected)
         log.on_commit(self._committed)
 
     def offsets(self) -> dict[int, int]:
-        """Node id -> offset of the last record that was sent there."""
+        """Node id -> offset of the last record that was sent to it."""
         return {follower.peer.node_id: follower.offset for follower in self._followers.values()}
 
     def _disconnected(self, peer: Peer) -> None:
@@ -77,7 +77,7 @@ class MetadataFeed:
         if not self._followers:
             self._snapshot = None
 
-    def _heard(self, peer: Peer, payload: bytes) -> None:
+    def _received(self, peer: Peer, payload: bytes) -> None:
         message = decode_metadata(payload)
         follower = self._followers.get(peer.number)
         if isinstance(message, Follow):
@@ -97,7 +97,7 @@ class MetadataFeed:
             self._push(follower)
 
     def _push(self, follower: _Follower) -> None:
-        """Whatever may be sent now."""
+        """Send as much as the window allows."""
         while follower.peer.is_open and follower.sent - follower.taken < METADATA_WINDOW_BYTES:
             if follower.snapshot is not None:
                 self._push_snapshot(follower)
@@ -108,7 +108,7 @@ class MetadataFeed:
                 follower.position = 0
                 continue
             end_offset = self._end_offset()
-            if not groups and follower.end_told == end_offset:
+            if not groups and follower.end_sent == end_offset:
                 return
             cost = sum(_RECORD_COST + len(record) for group in groups for record in group.records)
             message = Groups(
@@ -119,9 +119,9 @@ class MetadataFeed:
                 cost,
             )
             if not follower.peer.send(messages.METADATA, encode(message)):
-                follower.peer.connection.abort(BufferError("it does not take the metadata"))
+                follower.peer.connection.abort(BufferError("it does not read the metadata"))
                 return
-            follower.end_told = end_offset
+            follower.end_sent = end_offset
             follower.sent += cost
             follower.offset += sum(len(group.records) for group in groups)
 
@@ -131,7 +131,7 @@ class MetadataFeed:
         data = content[follower.position : follower.position + METADATA_PIECE_BYTES]
         part = SnapshotPart(follower.subscription, follower.position, len(content), data)
         if not follower.peer.send(messages.METADATA, encode(part)):
-            follower.peer.connection.abort(BufferError("it does not take a snapshot of the metadata"))
+            follower.peer.connection.abort(BufferError("it does not read a snapshot of the metadata"))
             return
         follower.sent += len(data)
         follower.position += len(data)
@@ -139,7 +139,7 @@ class MetadataFeed:
             follower.snapshot = None
 
     def _shared_snapshot(self) -> tuple[bytes, int]:
-        """One for all who need it at about the same time."""
+        """One for all followers that need it at about the same time."""
         kept = self._snapshot
         if kept is None or self._log.read_committed(kept[1], 1) is None:
             records, offset = self._log.read_snapshot()

@@ -1,4 +1,4 @@
-"""An open link to one node: what it is asked, what it asks, and whether it lives."""
+"""An open link to one node, with its requests in both directions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ID_BYTES = 8
 
 class Peer:
     """A linked node. `number` grows with every link that this node opens. `dialed`: this node has called. `version`: of the
-    protocol, which both speak."""
+    protocol, common to both."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Peer:
         self.dialed = dialed
         self.version = version
         self._requests_max = requests_max
-        self._asked: dict[int, Done] = {}
+        self._pending: dict[int, Done] = {}
         self._next_request = 0
         self._answering = 0  # requests of the peer without an answer
         self.on_pong: Callable[[bytes], object] | None = None
@@ -49,29 +49,29 @@ class Peer:
         return not self.connection.closed
 
     def send(self, kind: int, payload: bytes) -> bool:
-        """Whether it is on its way."""
+        """Whether it will be sent."""
         return self.connection.send(kind, payload)
 
     def request(self, payload: bytes, done: Done) -> None:
-        """`done(answer)`, once; None when the link goes, or takes no more: then before this returns."""
+        """`done(answer)`, once; None when the link closes, or its queue is full: then before this returns."""
         self._next_request += 1
         number = self._next_request
-        if len(self._asked) >= self._requests_max or not self.send(
+        if len(self._pending) >= self._requests_max or not self.send(
             messages.REQUEST, number.to_bytes(_ID_BYTES, "big") + payload
         ):
             done(None)
             return
-        self._asked[number] = done
+        self._pending[number] = done
 
-    def answered(self, payload: bytes, *, has_answer: bool) -> None:
-        done = self._asked.pop(_number(payload), None)
-        if done is not None:  # else it answers what was never asked
+    def take_response(self, payload: bytes, *, has_answer: bool) -> None:
+        done = self._pending.pop(_number(payload), None)
+        if done is not None:  # else no such request was sent
             done(payload[_ID_BYTES:] if has_answer else None)
 
-    def asked(
+    def take_request(
         self, payload: bytes, serve: Callable[[int, bytes, Callable[[bytes | None], object]], object]
     ) -> None:
-        """Hand a request on; its answer goes over this link, or nowhere."""
+        """Serve a request; its answer goes over this link only."""
         number = _number(payload)
         if self._answering >= self._requests_max:
             self.send(messages.NO_RESPONSE, number.to_bytes(_ID_BYTES, "big"))
@@ -89,14 +89,14 @@ class Peer:
             if answer is None or len(answer) > PAYLOAD_BYTES_MAX - _ID_BYTES:
                 self.send(messages.NO_RESPONSE, head)
             elif not self.send(messages.RESPONSE, head + answer):
-                # It reads nothing and has asked for much: better no link than one with answers missing.
+                # It does not read, and has sent many requests: no link is better than missing answers.
                 self.connection.abort(BufferError("it does not read its answers"))
 
         serve(self.node_id, payload[_ID_BYTES:], reply)
 
-    def gone(self) -> None:
-        """The link is closed: whoever waits is told."""
-        asked, self._asked = self._asked, {}
+    def closed(self) -> None:
+        """The link is closed: every pending request fails."""
+        asked, self._pending = self._pending, {}
         for done in asked.values():
             done(None)
 

@@ -49,7 +49,7 @@ from barnabas.controller.link.quorum_state import (
     read_quorum_state,
     write_quorum_state,
 )
-from barnabas.controller.link.reachability import REMIND_FIRST_S, REMIND_S, unanswered
+from barnabas.controller.link.reachability import REMIND_FIRST_S, REMIND_S, unlinked_addresses
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_journal import (
     Snapshot,
@@ -130,7 +130,7 @@ class Formation:
     def _remind(self) -> None:
         if self._is_over or self._links.is_closed:
             return
-        missing = unanswered(self._links)
+        missing = unlinked_addresses(self._links)
         if missing:
             log.info("still waiting for %s: a quorum forms when all have been there at once", missing)
         self._runtime.call_later(REMIND_S, self._remind)

@@ -1,4 +1,4 @@
-"""What a node says while it waits for others: somebody may be looking at its log and wonder why nothing comes."""
+"""Reachability of the other nodes: log lines while this node waits for them, and the loss of the majority."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
     from barnabas.runtime.interface import Runtime
 
-REMIND_FIRST_S: Final = 5.0  # then who is missing is named, and
-REMIND_S: Final = 10.0  # again as often
+REMIND_FIRST_S: Final = 5.0  # until the missing nodes are logged
+REMIND_S: Final = 10.0  # between later lines
 
 log = logging.getLogger("barnabas.link")
 
 
-def unanswered(links: Links) -> str:
-    """The addresses that this node calls and has no link to, each with what came of the last call. "" for none."""
+def unlinked_addresses(links: Links) -> str:
+    """The addresses that this node calls and has no link to, each with the outcome of the last call. "" for none."""
     texts = []
     for dialer in links.dialers():
         if dialer.is_self or (dialer.node_id is not None and links.is_linked(dialer.node_id)):
@@ -30,22 +30,21 @@ def unanswered(links: Links) -> str:
 
 
 def has_lost_majority(links: Links) -> bool:
-    """Whether so many voters have ended, and nothing listens where they were, that there is no active controller until
-    one of them is started again. A voter may be called at several addresses, and counts once; where nobody has answered yet
-    somebody may be."""
+    """Whether so many voters refuse connections that there is no active controller until one of them is started again.
+    A voter with several addresses counts once; an address that has never answered may be a live voter."""
     live: dict[int, bool] = {}
-    strangers = 0
+    unknown = 0
     for dialer in links.dialers():
         node_id = dialer.node_id
         if dialer.is_self:
             continue
         if node_id is None:
-            strangers += 1
+            unknown += 1
         elif links.is_linked(node_id) or not isinstance(dialer.error, ConnectionRefusedError):
             live[node_id] = True
         else:
             live.setdefault(node_id, False)
-    voters = len(live) + strangers + (1 if links.identity.is_controller else 0)
+    voters = len(live) + unknown + (1 if links.identity.is_controller else 0)
     ended = list(live.values()).count(False)
     return voters - ended < voters // 2 + 1
 
@@ -63,15 +62,15 @@ def _in_words(error: Exception | None) -> str:
 
 
 class ControllerWatch:
-    """Says so while this node knows no active controller that it could reach, from its making until the links close."""
+    """Logs while this node has no link to an active controller, until the links close."""
 
     def __init__(self, runtime: Runtime, links: Links) -> None:
         self._runtime = runtime
         self._links = links
-        self._missed = 1  # looks at which there was none; one alone is an election
-        runtime.call_later(REMIND_FIRST_S, self._look)
+        self._missed = 1  # checks in a row without one; a single one is an election
+        runtime.call_later(REMIND_FIRST_S, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         links = self._links
         if links.is_closed:
             return
@@ -81,9 +80,9 @@ class ControllerWatch:
         else:
             self._missed += 1
             if self._missed > 1:
-                missing = unanswered(links)
+                missing = unlinked_addresses(links)
                 log.info(
                     "still waiting for an active controller, which a majority of the voters elects; %s",
                     f"not there: {missing}" if missing else "all that this node calls are there",
                 )
-        self._runtime.call_later(REMIND_S, self._look)
+        self._runtime.call_later(REMIND_S, self._check)

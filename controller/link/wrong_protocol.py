@@ -1,7 +1,7 @@
-"""A Kafka client that has called a controller listener: it is told in its own protocol that it finds nothing here.
+"""Callers of a controller listener that speak another protocol.
 
-It asks which APIs there are (KIP-511), and learns of ApiVersions alone; so it says to its user that this node does not
-support what it wants, instead of trying again without a word. Anything else it asks ends the connection.
+A Kafka client gets an ApiVersions response (KIP-511) with ApiVersions alone, so it reports to its user that this node does not
+support what it needs, instead of retrying silently. Any other request ends the connection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _KAFKA_FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 
 
 def describe_foreign(first: bytes) -> str:
-    """A few words that complete "refused a connection from ...: "."""
+    """What a connection may be by its first bytes, to complete "refused a connection from ...: "."""
     if len(first) >= 3 and first[0] == 0x16 and first[1] == 3:
         return "it begins with a TLS handshake, and this listener speaks plain text: its security protocol differs"
     if first.startswith(_HTTP):
@@ -56,7 +56,7 @@ def asks_for_api_versions(first: bytes) -> bool:
 
 
 class KafkaCaller:
-    """Takes the place of a FrameReader. `send(bytes)` writes."""
+    """Answers a Kafka client, in place of a FrameReader. `send(bytes)` writes."""
 
     def __init__(self, send: Callable[[bytes], object]) -> None:
         self._send = send
@@ -67,7 +67,7 @@ class KafkaCaller:
         self._is_stopped = True
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """MalformedMessage when it asks for anything else."""
+        """MalformedMessage for any other request."""
         buffer = self._buffer
         buffer += data
         while not self._is_stopped and len(buffer) >= _HEAD.size:
@@ -77,5 +77,5 @@ class KafkaCaller:
             if len(buffer) < 4 + length:
                 return
             del buffer[: 4 + length]
-            error = _UNSUPPORTED_VERSION if version else 0  # then it asks again, for version 0
+            error = _UNSUPPORTED_VERSION if version else 0  # the client retries with version 0
             self._send(_ANSWER.pack(_ANSWER.size - 4, correlation_id, error, 1, API_VERSIONS, 0, 0))

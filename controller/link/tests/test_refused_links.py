@@ -150,7 +150,7 @@ def test_a_copy_of_a_running_voter(caplog: pytest.LogCaptureFixture) -> None:
     for node in (one, two, copy):
         assert node.refusals
         assert all(refused.reason.startswith(said) for refused in node.refusals)
-    assert "another has come from elsewhere" in copy.refusals[0].reason
+    assert "another has called from elsewhere" in copy.refusals[0].reason
     assert caplog.text.count("refused a link with node 3 there: two running") == 2, "once each"
     assert copy.linked == []
     assert [sorted(node.events) for node in (one, two, three)] == [["+2", "+3"], ["+1", "+3"], ["+1", "+2"]]
@@ -253,9 +253,9 @@ def test_without_a_secret_one_line_warns(caplog: pytest.LogCaptureFixture) -> No
     world = LinkWorld(secret=None)
     world.started(1), world.started(2)
     world.run(1)
-    assert caplog.text.count("asks nobody for a proof") == 2
+    assert caplog.text.count("does not authenticate its callers") == 2
     assert LinkWorld().started(1) is not None
-    assert caplog.text.count("asks nobody for a proof") == 2
+    assert caplog.text.count("does not authenticate its callers") == 2
 
 
 def test_releases_that_are_too_far_apart() -> None:
