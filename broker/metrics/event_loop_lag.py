@@ -1,8 +1,8 @@
-"""How long the event loop keeps everything else waiting, for the metrics.
+"""Measures how long turns of the event loop take, for the metrics.
 
-A timer is due every TICK_S; by how much it comes too late is how long one turn of the loop, or several that follow each
-other, have taken. A process that was stopped or got no processor is late as well, so the processor time that the loop's
-thread took meanwhile is a metric of its own. Runs where metrics are served.
+A timer is due every TICK_S; its delay is the time that one turn of the loop, or several in a row, have taken. A process
+that was stopped or got no processor is late as well, so the processor time of the loop's thread is a metric of its own.
+Runs only where metrics are served.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Timer
 
 TICK_S: Final = 0.02
-STALL_S: Final = 0.1  # what a request may make others wait (DESIGN.md)
+STALL_S: Final = 0.1  # for which a request may delay others (DESIGN.md)
 
 
-# Of the thread that asks, which is the loop's; outside of Linux of the process.
+# Of the calling thread, which is the loop's; outside of Linux of the process.
 _WHOSE: Final = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
@@ -29,7 +29,7 @@ def _processor_s() -> float:
 
 
 class EventLoopLag:
-    """See the module. `start` and `stop` once each. `processor_s()`: processor time so far."""
+    """Measures one loop. `start` and `stop` once each. `processor_s()`: processor time so far."""
 
     def __init__(self, runtime: Runtime, processor_s: Callable[[], float] = _processor_s) -> None:
         self._runtime = runtime
@@ -42,7 +42,7 @@ class EventLoopLag:
         self.longest_busy_s = 0.0  # processor time between two ticks
 
     def start(self) -> None:
-        """From the loop's first turn on: what a start does before it delays no request."""
+        """Measure from the loop's first turn on: a start's work before it delays no request."""
         self._runtime.call_soon(self._later)
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """Metrics as Prometheus reads them: families of samples, and their text format (version 0.0.4).
 
-Nothing is counted for the sake of metrics: whoever is asked looks at what it keeps anyway.
+Nothing is counted for the metrics alone: sources read the broker's own state at each scrape.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Family:
         self.samples.append((labels, value))
 
 
-# Asked at each scrape, on the loop's thread; None among the families leaves the loop to others for a moment.
+# Called at each scrape, on the loop's thread; at None among the families other callbacks of the loop may run.
 Source = Callable[[], Iterable[Family | None]]
 
 
@@ -52,7 +52,7 @@ def written_labels(labels: Mapping[str, str]) -> str:
 
 
 def exposition(families: Iterable[Family | None]) -> Iterator[bytes]:
-    """The text in pieces, each made in a moment; families without samples are left out."""
+    """The text in pieces, each of at most STEP samples; families without samples are left out."""
     for family in families:
         if family is None:
             yield b""

@@ -1,7 +1,7 @@
-"""What a node tells of itself: its partitions, its controller and its process, under the names that Kafka's own metrics
-have when they are exported from JMX, and the process under those that Prometheus's libraries use.
+"""The metrics of a node: partitions and controller under the names of Kafka's own metrics as they are exported from JMX,
+the process under those of Prometheus's client libraries.
 
-Messages are not counted: the end offsets of the logs say how many there were.
+Messages are not counted: the end offsets of the logs give their number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Client connections: bytes in, answers out, and their limits.
+"""Client connections: receiving, sending, limits.
+
+`session` decides which request is served next, without I/O. `connection` is its edge to the event loop, with
+`response_writer`, `connection_limits` and `memory_pool`; `wrong_protocol` refuses peers that do not speak Kafka's protocol.
 
 It may import requests and config.
 """

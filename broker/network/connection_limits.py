@@ -1,9 +1,9 @@
-"""How many connections there may be: max.connections, max.connections.per.ip and its overrides, and
+"""Limits the number of connections: max.connections, max.connections.per.ip and its overrides, and
 max.connection.creation.rate.
 
-As in Kafka, an address that has its share is turned away, while beyond the broker's own limits new connections
-wait to be served, in order. Kafka leaves them in the system's queue; here they have been accepted already, so
-only so many wait, and the rest is turned away.
+As in Kafka, a connection above the limit of its address is closed, while above the broker's own limits new connections
+wait to be served, in order. Kafka leaves them in the system's queue. Here they have been accepted already, so at most
+WAITING_MAX wait, and the rest is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAITING_MAX: Final = 1024
 
 
 class Arrival(Protocol):
-    """A connection, as seen from here."""
+    """A connection."""
 
     client_host: str
 
@@ -35,7 +35,8 @@ class Arrival(Protocol):
 
 
 class ConnectionLimits:
-    """All calls on the loop's thread. The limits are read from the config each time: they can change."""
+    """The connections of one broker. All calls on the loop's thread. The limits are read from the config each time, as they
+    can change."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
         self._config = config
@@ -43,14 +44,14 @@ class ConnectionLimits:
         self.count = 0
         self._by_host: dict[str, int] = {}
         self._waiting: deque[Arrival] = deque()
-        self._created = 0.0  # connections of late: leaks away at max.connection.creation.rate a second
+        self._created = 0.0  # a leaky bucket: new connections, less max.connection.creation.rate a second
         self._leaked_at = runtime.monotonic()
         self._timer: Timer | None = None
         self._overrides_text = ""
         self._overrides: dict[str, int] = {}
 
     def arrive(self, arrival: Arrival) -> bool:
-        """Whether it may be served at once. If not it is `admitted` later, or closed."""
+        """Whether a new connection may be served at once. If not it is `admitted` later, or closed."""
         if not self._waiting and self._has_room():
             return self._enter(arrival)
         if len(self._waiting) >= WAITING_MAX:
@@ -98,7 +99,7 @@ class ConnectionLimits:
         return True
 
     def _allowed(self, host: str) -> int:
-        """How many connections an address may have."""
+        """The limit of an address."""
         text = self._config.max_connections_per_ip_overrides
         if text != self._overrides_text:
             self._overrides_text = text
@@ -109,7 +110,7 @@ class ConnectionLimits:
         return self.count < self._config.max_connections and self._excess() <= 0
 
     def _excess(self) -> float:
-        """By how many connections a second's worth of new ones has been passed."""
+        """By how many the new connections exceed those of one second at the configured rate."""
         now = self._runtime.monotonic()
         rate = self._config.max_connection_creation_rate
         self._created = max(0.0, self._created - (now - self._leaked_at) * rate)
@@ -117,7 +118,7 @@ class ConnectionLimits:
         return self._created + 1 - max(rate, 1)
 
     def _wait_for_rate(self) -> None:
-        """Who waits for the rate alone has nobody to leave for him."""
+        """Admit later what waits for the rate: no other connection has to end for it."""
         if self._timer is not None or not self._waiting or self.count >= self._config.max_connections:
             return
         rate = self._config.max_connection_creation_rate
@@ -131,7 +132,7 @@ class ConnectionLimits:
 
 
 def parse_overrides(text: str) -> dict[str, int]:
-    """`127.0.0.1:200,localhost:10` as limits by address; what names no address or no number is left out."""
+    """`127.0.0.1:200,localhost:10` as limits by address. Entries without an address or a number are left out."""
     found: dict[str, int] = {}
     for entry in filter(None, map(str.strip, text.split(","))):
         host, _, limit = entry.rpartition(":")

@@ -1,12 +1,12 @@
-"""What connections hold of requests that have not arrived in full: bounded in sum.
+"""Bounds the memory of requests that have not arrived in full, over all connections.
 
-`queued.max.request.bytes` as Kafka has it: a connection reads on into a frame only when the frame has been
-granted its size, and any frame is granted it while less than the limit is held, so the largest request gets
-through too. Who is not granted it stops reading, first come first served, and what it sends stays in the
-sockets. A frame that was granted its size can always be finished; so nobody waits for somebody who waits.
+`queued.max.request.bytes` as in Kafka: a connection reads on into a frame only when the frame has been granted its size.
+Any frame is granted its size while less than the limit is held, so the largest request gets through too. Connections
+without a grant stop reading and are served in the order in which they came; what they send stays in the sockets. A frame
+that was granted its size can always be finished, so there is no deadlock.
 
-A connection may keep its buffer between large frames, because getting a new one costs as much as reading does;
-but only so many bytes are kept by all of them together.
+A connection may keep its buffer between large frames, because a new one costs as much as reading does; the bytes that all
+of them keep are bounded too.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 
 
 class Holder(Protocol):
-    """A connection, as seen from here."""
+    """A connection."""
 
     def feed(self) -> None:
-        """There may be room again: ask once more."""
+        """There may be room again: call `grant` once more."""
         ...
 
     def drop_idle_buffer(self) -> None:
-        """Let the buffer go if nothing is in it."""
+        """Release the buffer if nothing is in it."""
         ...
 
 
 class MemoryPool:
-    """`limit` in bytes; -1 for none."""
+    """Grants of one broker. `limit` in bytes; -1 for none."""
 
     def __init__(self, limit: int) -> None:
         self.limited = limit >= 0
         self._limit = limit
         self.granted = 0
-        self._hungry: deque[Holder] = deque()
-        self._keepers: dict[Holder, int] = {}  # who keeps an empty buffer of how many bytes; oldest first
+        self._waiting: deque[Holder] = deque()
+        self._keepers: dict[Holder, int] = {}  # the bytes of each empty buffer that is kept; oldest first
         self._kept = 0
 
     def grant(self, size: int) -> bool:
-        """Whether `size` more bytes may be held; to be given back."""
+        """Whether `size` more bytes may be held, until `give_back`."""
         if self.granted >= self._limit:
             return False
         self.granted += size
         return True
 
     def wait(self, holder: Holder) -> None:
-        """`holder.feed()` is called when there is room again."""
-        self._hungry.append(holder)
+        """Call `holder.feed()` when there is room again."""
+        self._waiting.append(holder)
 
     def give_back(self, size: int) -> None:
         self.granted -= size
-        while self._hungry and self.granted < self._limit:
-            self._hungry.popleft().feed()
+        while self._waiting and self.granted < self._limit:
+            self._waiting.popleft().feed()
 
     def keep(self, holder: Holder, size: int) -> None:
-        """`holder` keeps an empty buffer; others that have kept theirs for longer may lose them."""
+        """Note that `holder` keeps an empty buffer. Those that have been kept for longest are dropped for it."""
         self._forget(holder)
         self._keepers[holder] = size
         self._kept += size
@@ -67,10 +67,10 @@ class MemoryPool:
             oldest.drop_idle_buffer()
 
     def leave(self, holder: Holder, granted: int) -> None:
-        """A connection ends."""
+        """Forget a connection that has ended."""
         self._forget(holder)
-        if holder in self._hungry:
-            self._hungry.remove(holder)
+        if holder in self._waiting:
+            self._waiting.remove(holder)
         if granted:
             self.give_back(granted)
 

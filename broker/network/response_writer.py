@@ -1,15 +1,14 @@
-"""The one way out of a connection: bytes and file regions, in order, through one descriptor.
+"""Writes the answers of a connection: bytes and file regions, in order, through one descriptor.
 
-It owns a dup of the socket, because uvloop has no sendfile and refuses add_writer on a descriptor that
-belongs to a transport; mixing its own writes with transport.write would put bytes out of order. Whoever
-closes the connection must close the dup too, or the peer never sees the end.
+It owns a dup of the socket, because uvloop has no sendfile and refuses add_writer on a descriptor that belongs to a
+transport; mixing its own writes with transport.write would put bytes out of order. The dup must be closed with the
+connection, or the peer never sees the end.
 
-A small answer around one region is read into a shared buffer and leaves in one piece; anything larger goes by
-sendfile.
+A small answer around one region is read into a shared buffer and leaves in one piece; anything larger goes by sendfile.
 
-sendfile waits for the disk where a region is not in memory, and everybody would wait with it. So a region is
-looked at before it is sent, unless it was written a moment ago, and a thread loads what is missing; the same
-when it has waited for a slow reader meanwhile.
+sendfile blocks the loop while a region is read from the disk. So before a region is sent it is checked that it is in the
+page cache, unless it was written a moment ago, and a thread loads what is missing; the same when it has waited for a slow
+reader meanwhile.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.connection")
 
-LOOK_BYTES: Final = 1024 * 1024  # of a region, before each of which it is looked whether it is in memory
-# An answer with so little around one region is read and sent in one piece: that costs half of what two sends and a
-# sendfile between them do, and asks on the way whether it is in memory. From 100 KB on sendfile is cheaper.
+CHECK_BYTES: Final = 1024 * 1024  # of a region, between two checks that it is in the page cache
+# An answer of at most this size around one region is read and sent in one piece: that costs half of two sends with a
+# sendfile between them, and the read checks the page cache on the way. From 100 KB on sendfile is cheaper.
 COPY_BYTES: Final = 64 * 1024
-LOAD_BYTES: Final = 4 * 1024 * 1024  # what a thread loads at a time
+LOAD_BYTES: Final = 4 * 1024 * 1024  # that a thread loads at a time
 
 # Linux holds a segment back until more follows; elsewhere the header simply goes out on its own.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
 class ResponseWriter:
-    """Sends parts in order. When the socket's buffer is full or the disk is asked, the rest waits here, and
-    `drained` is called when all of it has gone, or when it never will (`closed`)."""
+    """Sends parts in order. When the socket's buffer is full or a thread reads the disk, the rest waits here; `drained` is
+    called when all of it has been sent, or when it never will be (`closed`)."""
 
     __slots__ = (
-        "_copy_buffer", "_drained", "_is_late", "_loading", "_region_sent", "_runtime", "_socket", "_socket_send",
-        "_sure_until", "_watching", "closed", "waiting",
+        "_cached_until", "_copy_buffer", "_drained", "_is_late", "_loading", "_region_sent", "_runtime", "_socket",
+        "_socket_send", "_watching", "closed", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +54,7 @@ class ResponseWriter:
         copy_buffer: memoryview,
         drained: Callable[[], object],
     ) -> None:
-        """`copy_buffer` (COPY_BYTES) may be everybody's: nothing stays in it."""
+        """`copy_buffer` (COPY_BYTES) may be shared by all writers: nothing stays in it."""
         self._runtime = runtime
         self._copy_buffer = copy_buffer
         self._socket: socket.socket = transport_socket.dup()
@@ -63,15 +62,15 @@ class ResponseWriter:
         self._socket_send: Callable[..., int] = self._socket.send
         self._drained = drained
         self.waiting: deque[Part] | None = None  # what the socket has not taken yet
-        self._watching = False  # whether the loop tells us when the socket takes more
+        self._watching = False  # whether the loop calls `_writable` when the socket takes more
         self._loading = False  # whether a thread loads what comes next
         self._is_late = False  # whether what waits has waited for the socket
-        self._region_sent = 0  # bytes of the first waiting region that have gone already
-        self._sure_until = 0  # and up to where it is in memory
+        self._region_sent = 0  # bytes of the first waiting region that have been sent
+        self._cached_until = 0  # of the first waiting region, known to be in the page cache up to here
         self.closed = False
 
     def send(self, parts: list[Part]) -> None:
-        """Send the parts, now as far as the socket takes them. OSError when the connection is gone."""
+        """Send the parts, now as far as the socket takes them. OSError when the connection is lost."""
         if self.closed:
             return
         if self.waiting:
@@ -95,7 +94,7 @@ class ResponseWriter:
         self._go_on()
 
     def _send_copied(self, head: bytes, region: FileRegion, tail: bytes) -> list[Part]:
-        """Read the region and send all in one piece; what has not gone is left, the region as a region."""
+        """Read the region and send all in one piece. What has not been sent, the region as a region."""
         start = len(head)
         stop = start + region.length
         end = stop + len(tail)
@@ -118,7 +117,7 @@ class ResponseWriter:
         return [memoryview(tail)[sent - stop :]]
 
     def send_bytes(self, data: bytes) -> None:
-        """As `send` with nothing but bytes."""
+        """As `send`, for bytes alone."""
         if self.waiting or self.closed:
             self.send([data])
             return
@@ -131,7 +130,7 @@ class ResponseWriter:
             self._watch(True)
 
     def close(self) -> None:
-        """Drop what waits and release the descriptor. Twice is harmless."""
+        """Drop what waits and release the descriptor. A second call does nothing."""
         if self.closed:
             return
         self.closed = True
@@ -149,9 +148,9 @@ class ResponseWriter:
             self._runtime.remove_writer(self._socket.fileno())
 
     def _go_on(self) -> None:
-        """Send what waits as far as it goes, and see to it that the rest will."""
-        everything = self._send_waiting()
-        self._watch(not everything and not self._loading)
+        """Send what waits as far as the socket takes it, and have the rest sent later."""
+        is_all_sent = self._send_waiting()
+        self._watch(not is_all_sent and not self._loading)
 
     def _writable(self) -> None:
         self._is_late = True
@@ -169,7 +168,7 @@ class ResponseWriter:
             return 0
 
     def _send_waiting(self) -> bool:
-        """Send until nothing waits (True), or the socket is full or a thread has to load something (False)."""
+        """Send until nothing waits (True), or until the socket is full or a thread has to load a region (False)."""
         waiting = self.waiting
         while waiting:
             if isinstance(waiting[0], FileRegion):
@@ -196,29 +195,29 @@ class ResponseWriter:
         return b"".join(pieces), bool(waiting)  # type: ignore[arg-type]
 
     def _send_region(self, region: FileRegion) -> bool:
-        """sendfile from the page cache; True when the whole region has gone."""
+        """sendfile from the page cache. Whether the whole region has been sent."""
         length = len(region)
         start = self._region_sent
-        sure_until = length if region.is_hot and not self._is_late else self._sure_until
+        cached_until = length if region.is_hot and not self._is_late else self._cached_until
         while start < length:
-            if start >= sure_until:
-                sure_until = min(start + LOOK_BYTES, length)
-                if not region.is_cached(start, sure_until - start):
+            if start >= cached_until:
+                cached_until = min(start + CHECK_BYTES, length)
+                if not region.is_cached(start, cached_until - start):
                     self._load(region, start)
                     return False
             try:
-                sent = region.send_to(self._socket.fileno(), start, sure_until - start)
+                sent = region.send_to(self._socket.fileno(), start, cached_until - start)
             except (BlockingIOError, InterruptedError):
-                self._sure_until = 0  # memory may be needed for something else meanwhile
+                self._cached_until = 0  # the page cache may drop it meanwhile
                 return False
             if sent == 0:
-                raise ConnectionAbortedError("the log is shorter than the region that was promised")
+                raise ConnectionAbortedError("the log is shorter than the region that is to be sent")
             start = self._region_sent = start + sent
-        self._region_sent = self._sure_until = 0
+        self._region_sent = self._cached_until = 0
         return True
 
     def _load(self, region: FileRegion, start: int) -> None:
-        """Let a thread bring what comes next into memory, and go on then."""
+        """Have a thread load what comes next into the page cache, and go on then."""
         count = min(LOAD_BYTES, len(region) - start)
 
         def done(_result: None, error: BaseException | None) -> None:
@@ -226,11 +225,11 @@ class ResponseWriter:
             if self.closed:
                 return
             if error is not None:
-                log.error("records that were promised cannot be read: %s", error)
+                log.error("records of an answer cannot be read: %s", error)
                 self.close()
                 self._drained()
                 return
-            self._sure_until = start + count
+            self._cached_until = start + count
             self._writable()
 
         self._loading = True

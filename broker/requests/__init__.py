@@ -1,4 +1,4 @@
-"""From a frame to its handler: the registered APIs, the dispatcher, a request's context, handlers in slices.
+"""Requests on the way to their handlers and back: registrations, context, dispatcher, work in slices, bounds.
 
 It may import config alone.
 """

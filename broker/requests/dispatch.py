@@ -1,11 +1,11 @@
-"""From a frame to its handler and from the response back to bytes.
+"""Dispatches request frames to handlers, and encodes their responses.
 
-A route is what one API in one version needs: reader, handler, writer, and which headers frame them. Routes
+A route holds what one API in one version needs: reader, handler, writer, and which headers frame them. Routes
 are made on first use, so that a start loads no message module that is not used.
 
-What a frame cannot be answered for closes its connection, as in Kafka: an API key that is not served, a
-version that is not served (except ApiVersions, which answers v0 with UNSUPPORTED_VERSION so that a newer
-client can fall back, KIP-511), a header or body that cannot be read.
+A frame that cannot be answered closes its connection, as in Kafka: an API key or a version that is not served (except
+ApiVersions, which answers v0 with UNSUPPORTED_VERSION so that a newer client can fall back, KIP-511), a header or a body
+that cannot be read.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ class Dispatcher:
         self._routes: dict[int, Route] = {}
 
     def dispatch(self, connection: Requester, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
-        """Serve the request frame (without its size) in buffer[start:end]: the encoded response, or what the
-        handler said instead. DecodeError when the frame is not a request that is served."""
+        """Serve the request frame (without its size) in buffer[start:end]: the encoded response, or the handler's outcome.
+        DecodeError when the frame is not a request that is served."""
         position = start + _HEADER_SIZE
         if position > end:
             raise DecodeError(f"a frame of {end - start} bytes holds no request header")

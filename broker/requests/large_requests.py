@@ -2,8 +2,8 @@
 
 A request without records is small: ten thousand partitions take half a megabyte. One of BODY_BYTES_MAX, made of the
 smallest elements there are, takes a second to decode and fifty times its size in memory. So a thread decodes it, a sliced
-handler takes its slices, and a thread encodes the answer; then it is the next one's turn. Another handler is called at
-once, and may answer when it likes. A Produce is as large as its records; api/produce.py says which are decoded here.
+handler takes its slices, and a thread encodes the answer; then the next request is served. A handler that is not sliced is
+called at once, and may answer later. A Produce is as large as its records; api/produce.py says which are decoded here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BODY_BYTES_MAX: Final = 8 * 1024 * 1024  # of every API but Produce
 
 
 class LargeRequests:
-    """Those of all connections, and those that other nodes send to this one's controller."""
+    """The queue of those of all connections, and of those that other nodes send to this one's controller."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._queue = StepQueue(runtime)

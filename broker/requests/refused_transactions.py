@@ -1,8 +1,8 @@
-"""Refuses transactions, which are not served yet: what the client is answered, and one warning per transactional id.
+"""Refuses transactions, which are not served yet: the client's answer, and one warning per transactional id.
 
-The answer must end the client's attempt at once; on a retriable error Java's producer asks for a minute and librdkafka
-and aiokafka for ever. Neither repeated attempts nor clients that make up a new id each time may fill the log: ids beyond
-`MOST_NAMED` are not named any more.
+The answer must end the client's attempt at once; on a retriable error Java's producer retries for a minute, librdkafka
+and aiokafka for ever. Neither repeated attempts nor clients with a new id each time may fill the log: after
+`IDS_LOGGED_MAX` ids no more are logged.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from barnabas.wire.errors import ErrorCode
 
 logger = logging.getLogger("barnabas.broker")
 
-MOST_NAMED: Final = 100
-_LONGEST: Final = 200
+IDS_LOGGED_MAX: Final = 100
+_ID_CHARACTERS_MAX: Final = 200  # of an id in the log
 MESSAGE: Final = "Transactions are not served yet by this broker."
 _COORDINATOR_KEYS_SINCE: Final = 4  # the version of FindCoordinator that takes several keys
 
@@ -23,9 +23,9 @@ _COORDINATOR_KEYS_SINCE: Final = 4  # the version of FindCoordinator that takes 
 def coordinator_refusal(api_version: int) -> ErrorCode:
     """The error of FindCoordinator for a transactional id, beside MESSAGE.
 
-    librdkafka and aiokafka, which ask in versions 0-2, both give up on an authorization failure; librdkafka on nothing
-    else. Those that ask for several keys (Java, kafka-python, franz-go) give up on whatever is not retriable, and Java
-    shows the message unless it is an authorization failure.
+    librdkafka and aiokafka, which send versions 0-2, both give up on an authorization failure; librdkafka on nothing
+    else. Clients that send several keys (Java, kafka-python, franz-go) give up on every error that is not retriable, and
+    Java shows the message unless it is an authorization failure.
     """
     if api_version < _COORDINATOR_KEYS_SINCE:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -37,16 +37,16 @@ PRODUCER_ID_REFUSAL: Final = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 class RefusedTransactions:
-    """Which transactional ids the log has named already; at most `MOST_NAMED`, cut to 200 characters."""
+    """The transactional ids that have been logged; at most `IDS_LOGGED_MAX`, cut to 200 characters."""
 
     def __init__(self) -> None:
-        self._named: set[str] = set()
+        self._logged: set[str] = set()
 
     def warn(self, transactional_id: str) -> None:
-        """One warning, unless this id had its own or too many had."""
+        """Log one warning, unless this id, or too many others, have been logged."""
         # Escaped: the text is the client's, and must not break the line.
-        name = transactional_id[:_LONGEST].encode("unicode_escape").decode("ascii")
-        if name in self._named or len(self._named) >= MOST_NAMED:
+        name = transactional_id[:_ID_CHARACTERS_MAX].encode("unicode_escape").decode("ascii")
+        if name in self._logged or len(self._logged) >= IDS_LOGGED_MAX:
             return
-        self._named.add(name)
+        self._logged.add(name)
         logger.warning("transactional.id=%s: transactions are not served yet", name)

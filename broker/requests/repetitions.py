@@ -1,7 +1,7 @@
-"""Bounds what a request is answered that names the same thing again and again.
+"""Bounds the answers to requests that repeat names.
 
-Where Kafka answers each repetition in full, some are answered so here. The rest get INVALID_REQUEST, which is what Kafka
-says of repetitions elsewhere (IncrementalAlterConfigs, ListOffsets): a name takes a few bytes, an answer many thousands.
+Kafka answers each repetition in full; here the first REPETITIONS_MAX are, and the rest get INVALID_REQUEST, as Kafka
+answers repetitions elsewhere (IncrementalAlterConfigs, ListOffsets): a name takes a few bytes, an answer many thousands.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ TOO_MANY_PARTITIONS: Final = "The request names more partitions than there are."
 
 
 class Repetitions:
-    """Of one request."""
+    """The names that one request has repeated."""
 
     def __init__(self) -> None:
         self._seen: set[object] = set()
         self._left = REPETITIONS_MAX
 
     def are_too_many(self, name: object) -> bool:
-        """Whether this name is a repetition, and one too many; to be called once for each name."""
+        """Whether this name is a repetition above the limit. To be called once for each name."""
         if name not in self._seen:
             self._seen.add(name)
             return False
@@ -37,12 +37,12 @@ class Repetitions:
 
 
 def are_too_many_partitions(image: MetadataImage, by_topic: Sequence[int]) -> bool:
-    """Whether a request that names so many partitions of each topic, or so many topics, must name some of them again and
-    again, or some that are not."""
+    """Whether a request that names so many partitions of each topic, or so many topics, must name some of them more than
+    once, or some that do not exist."""
     named = max(sum(by_topic), len(by_topic))
     return named > PARTITIONS_NAMED_MAX and named > partitions_named_max(image)
 
 
 def partitions_named_max(image: MetadataImage) -> int:
-    """How many partitions a request may name."""
+    """The number of partitions that a request may name."""
     return max(PARTITIONS_NAMED_MAX, sum(len(topic.partitions) for topic in image.topics.values()))

@@ -1,7 +1,7 @@
-"""Turns a response that has no encoding into one that says UNKNOWN_SERVER_ERROR.
+"""Turns a response that has no encoding into UNKNOWN_SERVER_ERROR.
 
 Such a response is a defect of the handler: a string longer than the protocol allows, for example. The client must be
-answered nevertheless, because a request without an answer is asked again and again.
+answered nevertheless, because it repeats a request without an answer for ever.
 """
 
 from __future__ import annotations

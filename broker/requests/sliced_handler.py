@@ -2,7 +2,7 @@
 
 A sliced handler is a generator: it yields between two parts and returns the response. Its parts get TURN_S of each turn of
 the loop. A request that is done within the first turn, as nearly all are, is answered as by any handler. The answer to
-one that is not may be large, so a thread encodes it; nothing may change it any more.
+one that is not may be large, so a thread encodes it; it must not change after that.
 
 The metadata may change between two parts: a generator copies the names that it goes through.
 """

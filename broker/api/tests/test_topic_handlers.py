@@ -14,7 +14,7 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.refused_transactions import MOST_NAMED
+from barnabas.broker.requests.refused_transactions import IDS_LOGGED_MAX
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.tests.reply import as_received, send
 from barnabas.wire.errors import ErrorCode
@@ -299,14 +299,14 @@ def test_a_refused_transaction_is_warned_about_once(asker: Asker, caplog: pytest
         asker.ask(10, 6, fc.FindCoordinatorRequest(key_type=1, coordinator_keys=[name]))
         asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=name))
     asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=None))
-    for number in range(2 * MOST_NAMED):
+    for number in range(2 * IDS_LOGGED_MAX):
         asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=f"many-{number}"))
     lines = [entry.getMessage() for entry in caplog.records if "transactions are not served" in entry.message]
     assert lines[:2] == [
         "transactional.id=t: transactions are not served yet",
         "transactional.id=line\\nbreak: transactions are not served yet",
     ]
-    assert len(lines) == MOST_NAMED
+    assert len(lines) == IDS_LOGGED_MAX
 
 
 @pytest.mark.parametrize("version", range(6))

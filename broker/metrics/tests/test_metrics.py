@@ -268,6 +268,7 @@ def test_nothing_makes_room_where_all_pages_are_being_made(world: World) -> None
     assert all(client.transport.written.endswith(b"a 1\n") for client in opened)
 
 
+@pytest.mark.sockets
 def test_over_sockets_a_page_is_read_whole() -> None:
     runtime = AsyncioRuntime()
     page = b"b 2\n" * 1_000_000

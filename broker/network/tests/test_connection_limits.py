@@ -37,8 +37,8 @@ class Client:
         self.state = "closed"
 
 
-class Door:
-    """Clients as a connection would bring them."""
+class World:
+    """The limits, and clients that arrive and leave."""
 
     def __init__(self, **properties: str) -> None:
         self.runtime = VirtualRuntime()
@@ -56,59 +56,59 @@ class Door:
 
 
 def test_beyond_max_connections_they_wait_in_order() -> None:
-    door = Door(**{"max.connections": "2"})
-    first, second, third, fourth = (door.arrive() for _ in range(4))
+    world = World(**{"max.connections": "2"})
+    first, second, third, fourth = (world.arrive() for _ in range(4))
     assert [each.state for each in (first, second, third, fourth)] == [
         "served",
         "served",
         "waiting",
         "waiting",
     ]
-    door.leave(second)
+    world.leave(second)
     assert (third.state, fourth.state) == ("served", "waiting")
-    door.leave(fourth)  # gave up
-    door.leave(first)
-    assert door.limits.count == 1
-    assert door.arrive().state == "served"
+    world.leave(fourth)  # gave up
+    world.leave(first)
+    assert world.limits.count == 1
+    assert world.arrive().state == "served"
 
 
-def test_only_so_many_wait() -> None:
-    door = Door(**{"max.connections": "1"})
-    clients = [door.arrive() for _ in range(1 + WAITING_MAX + 1)]
+def test_a_bounded_number_waits() -> None:
+    world = World(**{"max.connections": "1"})
+    clients = [world.arrive() for _ in range(1 + WAITING_MAX + 1)]
     assert clients[-1].state == "closed"
     assert clients[-2].state == "waiting"
 
 
-def test_an_address_that_has_its_share_is_turned_away() -> None:
-    door = Door(**{"max.connections.per.ip": "2", "max.connections.per.ip.overrides": "10.0.0.9:3"})
-    assert [door.arrive().state for _ in range(3)] == ["served", "served", "closed"]
-    assert [door.arrive("10.0.0.9").state for _ in range(4)] == ["served"] * 3 + ["closed"]
-    other = door.arrive("10.0.0.2")
-    door.leave(other)
-    assert door.arrive("10.0.0.2").state == "served"
+def test_an_address_at_its_limit_is_refused() -> None:
+    world = World(**{"max.connections.per.ip": "2", "max.connections.per.ip.overrides": "10.0.0.9:3"})
+    assert [world.arrive().state for _ in range(3)] == ["served", "served", "closed"]
+    assert [world.arrive("10.0.0.9").state for _ in range(4)] == ["served"] * 3 + ["closed"]
+    other = world.arrive("10.0.0.2")
+    world.leave(other)
+    assert world.arrive("10.0.0.2").state == "served"
 
 
 def test_the_limits_can_change_at_run_time() -> None:
-    door = Door(**{"max.connections": "1"})
-    first, second = door.arrive(), door.arrive()
-    door.config.apply_dynamic({"max.connections": "5", "max.connections.per.ip": "3"}, {})
-    door.leave(first)
+    world = World(**{"max.connections": "1"})
+    first, second = world.arrive(), world.arrive()
+    world.config.apply_dynamic({"max.connections": "5", "max.connections.per.ip": "3"}, {})
+    world.leave(first)
     assert second.state == "served"
-    assert [door.arrive().state for _ in range(3)] == ["served", "served", "closed"]
+    assert [world.arrive().state for _ in range(3)] == ["served", "served", "closed"]
 
 
 def test_the_rate_of_new_connections() -> None:
-    door = Door(**{"max.connection.creation.rate": "5"})
-    clients = [door.arrive() for _ in range(20)]
+    world = World(**{"max.connection.creation.rate": "5"})
+    clients = [world.arrive() for _ in range(20)]
     assert sum(each.state == "served" for each in clients) == 5
     served = []
     for _ in range(3):
-        door.runtime.advance(1.0)
+        world.runtime.advance(1.0)
         served.append(sum(each.state == "served" for each in clients))
     assert served == [10, 15, 20]
     assert [each.state for each in clients] == ["served"] * 20
-    door.runtime.advance(10.0)
-    assert [door.arrive().state for _ in range(6)] == ["served"] * 5 + ["waiting"]
+    world.runtime.advance(10.0)
+    assert [world.arrive().state for _ in range(6)] == ["served"] * 5 + ["waiting"]
 
 
 def test_overrides_name_addresses_or_hosts() -> None:
@@ -124,7 +124,7 @@ def test_overrides_name_addresses_or_hosts() -> None:
 
 
 class Reader:
-    """A connection that wants `size` bytes and asks until it has been granted them."""
+    """A connection that waits until `size` bytes have been granted to it."""
 
     def __init__(self, memory: MemoryPool, size: int) -> None:
         self.memory = memory
@@ -150,7 +150,7 @@ class Reader:
     st.integers(0, 100),
     st.lists(st.tuples(st.sampled_from(["begin", "finish"]), st.integers(0, 60)), max_size=40),
 )
-def test_grants_are_bounded_and_nobody_is_forgotten(limit: int, script: list[tuple[str, int]]) -> None:
+def test_grants_are_bounded_and_every_connection_gets_one(limit: int, script: list[tuple[str, int]]) -> None:
     memory = MemoryPool(limit)
     readers: list[Reader] = []
     for step, number in script:
@@ -161,12 +161,12 @@ def test_grants_are_bounded_and_nobody_is_forgotten(limit: int, script: list[tup
         assert memory.granted == sum(reader.granted for reader in readers)
         largest = max((reader.size for reader in readers), default=0)
         assert memory.granted < limit + largest or not memory.granted
-        hungry = [reader for reader in readers if not reader.granted]
-        assert not hungry or memory.granted >= limit, "who could be fed is"
+        waiting = [reader for reader in readers if not reader.granted]
+        assert not waiting or memory.granted >= limit, "none waits while there is room"
     if limit > 0:
         while readers:
             granted = [reader for reader in readers if reader.granted]
-            assert granted, "somebody can always go on"
+            assert granted, "one can always go on"
             readers.remove(granted[0])
             granted[0].finish()
 
@@ -182,7 +182,7 @@ class Keeper:
         self.has_buffer = False
 
 
-def test_kept_buffers_are_bounded_in_sum_and_the_oldest_goes() -> None:
+def test_kept_buffers_are_bounded_in_sum_and_the_oldest_is_dropped() -> None:
     memory = MemoryPool(-1)
     size = KEPT_BYTES_MAX // 4
     keepers = [Keeper() for _ in range(6)]
@@ -234,7 +234,7 @@ def is_served(port: int) -> bool:
 
 
 @pytest.mark.sockets
-def test_who_is_one_too_many_is_served_when_another_leaves(serve: Serve) -> None:
+def test_one_connection_too_many_is_served_when_another_ends(serve: Serve) -> None:
     port = serve({"max.connections": "2"})
     first, second, third = (RawClient(port) for _ in range(3))
     assert answers(first)
@@ -246,7 +246,7 @@ def test_who_is_one_too_many_is_served_when_another_leaves(serve: Serve) -> None
 
 
 @pytest.mark.sockets
-def test_who_waits_and_leaves_is_forgotten(serve: Serve) -> None:
+def test_a_waiting_connection_that_ends_is_forgotten(serve: Serve) -> None:
     port = serve({"max.connections": "1"})
     first, second, third = (RawClient(port) for _ in range(3))
     assert answers(first)
@@ -256,7 +256,7 @@ def test_who_waits_and_leaves_is_forgotten(serve: Serve) -> None:
 
 
 @pytest.mark.sockets
-def test_one_address_has_only_so_many(serve: Serve) -> None:
+def test_one_address_has_a_limited_number(serve: Serve) -> None:
     port = serve({"max.connections.per.ip.overrides": "127.0.0.1:1"})
     first = RawClient(port)
     assert answers(first)
@@ -276,6 +276,6 @@ def test_connections_inherit_the_sizes_of_the_systems_buffers() -> None:
         sizes = [
             accepted.getsockopt(socket.SOL_SOCKET, each) for each in (socket.SO_SNDBUF, socket.SO_RCVBUF)
         ]
-        assert sizes in ([40_000, 20_000], [20_000, 10_000])  # Linux says twice what it was told
+        assert sizes in ([40_000, 20_000], [20_000, 10_000])  # Linux reports twice what was set
         accepted.close()
         client.close()

@@ -178,7 +178,7 @@ def test_requests_behind_a_waiting_fetch_are_answered_after_it(
     [-10, 0, 3, 5, 10_000],
     ids=["cut in the fetch", "behind it", "in the next size", "in the next key", "in one piece"],
 )
-def test_who_asks_for_offsets_waits_no_longer_for_records(
+def test_a_client_that_asks_for_offsets_waits_no_longer_for_records(
     server: ThreadedNode, connect: Connect, cut: int
 ) -> None:
     client = connect()
@@ -198,7 +198,7 @@ def test_who_asks_for_offsets_waits_no_longer_for_records(
         assert client.receive(LIST_OFFSETS, 7)[1].topics[0].partitions[0].offset == 1
 
 
-def test_who_asks_for_offsets_before_the_fetch_begins_to_wait() -> None:
+def test_a_client_that_asks_for_offsets_before_its_fetch_begins_to_wait() -> None:
     """A fetch that goes to the disk first begins to wait late; here a delay does as much."""
     with Broker() as broker:
         broker.produce(TOPIC, b"value")
@@ -317,7 +317,7 @@ def refusal_in(received: bytes) -> Refused:
     return decode(payload, Refused)
 
 
-def test_a_node_that_takes_the_port_for_a_controllers_is_told(
+def test_a_node_that_takes_the_port_for_a_controllers_is_refused(
     connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(3):

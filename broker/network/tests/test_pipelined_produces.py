@@ -72,7 +72,7 @@ def test_the_time_of_each_is_its_own(leader: Leader) -> None:
     assert client.errors() == [E.REQUEST_TIMED_OUT] * 2
 
 
-def test_leadership_goes_while_many_wait(leader: Leader) -> None:
+def test_leadership_is_lost_while_many_wait(leader: Leader) -> None:
     client = Client(leader)
     client.send(b"".join(client.produce(str(number)) for number in range(3)))
     leader.change(leader=2)
@@ -90,7 +90,7 @@ def test_a_failure_without_acknowledgement_closes_when_its_turn_comes(leader: Le
     assert client.is_closed
 
 
-def test_a_client_goes_while_its_produces_wait(leader: Leader) -> None:
+def test_a_client_disconnects_while_its_produces_wait(leader: Leader) -> None:
     client = Client(leader)
     client.send(client.produce("a") + client.produce("b"))
     client._transport.abort()

@@ -1,4 +1,4 @@
-"""A disk that takes its time to write: who writes much waits for it, and nobody else does.
+"""A slow disk: producers of much wait for it, other clients do not.
 
 The disk here is a real one whose writes take as long as the test says, and which writes nothing back before the
 test lets it. Were it the loop that waits for that, the other client would never be answered.
@@ -35,7 +35,7 @@ LARGE_BYTES = 140_000
 
 class SlowDisk(RealDisk):
     """Large appends take `write_s`; all appends to segments are noted in `order`, by topic. What is written back
-    waits for `released`; `waiting` says that somebody does. Only its own sleeps count as waits: on a busy machine every
+    waits for `released`; `waiting` is set while a thread does. Only its own sleeps count as waits: on a busy machine every
     write may be slow."""
 
     def __init__(self) -> None:
@@ -208,7 +208,9 @@ def test_acks_0_holds_the_connection(broker: Broker) -> None:
     assert (result.name, result.partition_responses[0].error_code) == ("small", 0)
 
 
-def test_nobody_waits_once_the_disk_is_fast_again(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_wait_no_more_once_the_disk_is_fast_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(write_pressure, "_PRESSURE_S", 0.2)
     bulk = broker.client()
     produce_until_held_back(broker, bulk)
@@ -216,7 +218,7 @@ def test_nobody_waits_once_the_disk_is_fast_again(broker: Broker, monkeypatch: p
     broker.disk.write_s = 0.0
     bulk.receive(PRODUCE, 9)
     time.sleep(0.3)  # longer than _PRESSURE_S: that time passes is the input
-    for _ in range(20):  # until the backlog has gone
+    for _ in range(20):  # until the backlog is written
         produce(bulk, "bulk", bytes(1_000_000))
     broker.disk.released.clear()
     for _ in range(20):

@@ -238,7 +238,7 @@ def refused() -> dict[str, tuple[int, int, Any]]:
     }  # fmt: skip
 
 
-# How often each thing is gone through
+# How often each part is served
 PASSES = {"OffsetFetch 7": 2, "AlterReplicaLogDirs": 2, "OffsetFetch of many old topics": 3, "Metadata by ids too early": 2,
           "Metadata without names": 2}  # fmt: skip
 
@@ -296,7 +296,7 @@ def test_a_client_that_has_gone_is_served_no_further(client: Client) -> None:
     assert client.reply.responses == []
 
 
-def test_who_asks_over_no_connection_gets_the_response_itself(client: Client) -> None:
+def test_a_request_without_a_connection_gets_the_response_itself(client: Client) -> None:
     @sliced
     def counting(_context: RequestContext[Any], _request: Any) -> Generator[None, None, md.MetadataResponse]:
         for _ in range(1000):
@@ -334,7 +334,7 @@ def test_a_broker_is_one_resource_however_its_id_is_written(client: Client) -> N
     assert sum(bool(result.configs) for result in results) == 1 + REPETITIONS_MAX
 
 
-def test_groups_that_nobody_configured_are_described_a_bounded_number_of_times(
+def test_groups_without_configs_are_described_a_bounded_number_of_times(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("barnabas.broker.api.describe_configs.WITHOUT_CONFIGS_MAX", 10)
@@ -358,7 +358,7 @@ def test_a_group_is_described_a_bounded_number_of_times(client: Client) -> None:
     assert {group.error_code for group in groups if not group.members} == {E.INVALID_REQUEST}
 
 
-def test_positions_are_told_a_bounded_number_of_times(client: Client) -> None:
+def test_offsets_are_answered_a_bounded_number_of_times(client: Client) -> None:
     topic_id = client.node.services.controller.image.topics["t"].topic_id
     everything = of.OffsetFetchRequestGroup("g", topics=None)
     groups = client.ask(9, of.OffsetFetchRequest(groups=[everything] * 1000)).groups
@@ -388,7 +388,7 @@ def test_of_a_position_committed_twice_the_last_is_written_and_both_are_answered
 def test_a_fetch_of_more_than_there_is_is_refused_as_a_whole(
     client: Client, replica_id: int, partitions: int
 ) -> None:
-    """Whoever asks: strangers that pose as brokers are answered for each partition."""
+    """Whatever the replica id: clients that pose as brokers are answered for each partition."""
     wanted = [fe.FetchPartition(each) for each in range(partitions)]
     topics = [fe.FetchTopic("", b"%016d" % each, wanted) for each in range(PARTITIONS_NAMED_MAX + 1)]
     answer = client.ask(1, fe.FetchRequest(replica_state=fe.ReplicaState(replica_id), topics=topics))
