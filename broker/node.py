@@ -28,7 +28,7 @@ from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.network.connection import Connection, Connections
 from barnabas.broker.partitions.alter_partition import AlterPartitionManager
 from barnabas.broker.partitions.isr_rules import IsrRules
-from barnabas.broker.partitions.log_directories import Directories, log_manager_settings
+from barnabas.broker.partitions.log_directories import LogDirectories, log_manager_settings
 from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
@@ -131,7 +131,7 @@ class Node:
         self._lag: EventLoopLag | None = None  # where metrics are served
         self._is_ready = False
         self._has_loaded = False
-        self._directories: Directories
+        self._directories: LogDirectories
         self._connections: Connections
 
     @property
@@ -360,7 +360,7 @@ class Node:
         )
         controller.add_config_listener(self._configs_changed)
         self._partitions = partitions
-        self._directories = Directories(
+        self._directories = LogDirectories(
             self._log_manager,
             partitions,
             controller,

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.fastpath.produce import fast_produce
 from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.delayed_produce import (
-    Held,
+    DelayedProduce,
     appended_answer,
     failed_answer,
-    hold,
     tell_leaders,
-    when_due,
 )
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.requests.context import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome
@@ -107,7 +105,7 @@ def produce_large(
         if request is None:
             services.large_requests.fail(context, error)
         else:
-            _Serving(context, request, [], [], body).go_on()
+            _Serving(context, request, [], DelayedProduce(), body).go_on()
 
     services.waiting_produce_bytes += len(body)
     services.large_requests.decode(read_some, body, decoded)
@@ -117,7 +115,7 @@ def produce_large(
 @api(0, 3, 13, advertised_min=0, usual=fast_produce, large=produce_large)
 def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     topics: list[TopicProduceResponse] = []
-    held: list[Held] = []
+    delayed = DelayedProduce()
     partitions_left, bytes_left = TURN_PARTITIONS, TURN_BYTES
     monotonic = context.services.runtime.monotonic
     deadline = monotonic() + FIRST_TURN_S
@@ -131,25 +129,25 @@ def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse
                     or bytes_left <= 0
                     or (partitions_left % 8 == 1 and monotonic() >= deadline)
                 ):
-                    return _later(context, request, topics, held, None)
-                answers.append(_serve(context, request, data, part, held))
+                    return _later(context, request, topics, delayed, None)
+                answers.append(_serve(context, request, data, part, delayed))
                 partitions_left -= 1
                 bytes_left -= len(part.records) if part.records else 0
     except RecordsUnread as unread:
-        return _later(context, request, topics, held, unread)
-    return _answer(context, request, topics, held)
+        return _later(context, request, topics, delayed, unread)
+    return _answer(context, request, topics, delayed)
 
 
 def _later(
     context: HandlerContext,
     request: ProduceRequest,
     topics: list[TopicProduceResponse],
-    held: list[Held],
+    delayed: DelayedProduce,
     unread: RecordsUnread | None,
 ) -> ProduceResponse | Outcome:
     """Serve the other partitions in later turns; where too much waits already, refuse them."""
     if context.services.waiting_produce_bytes <= WAITING_BYTES_MAX:
-        return _Serving(context, request, topics, held).go_on(unread)
+        return _Serving(context, request, topics, delayed).go_on(unread)
     log.warning("a produce request of %s is refused: too many wait already", context.client_host)
     for number, data in enumerate(request.topic_data):
         if number == len(topics):
@@ -159,14 +157,14 @@ def _later(
             _error(part.index, ErrorCode.REQUEST_TIMED_OUT, "Too many batches wait to be read by this broker")
             for part in data.partition_data[len(answers) :]
         ]
-    return _answer(context, request, topics, held)
+    return _answer(context, request, topics, delayed)
 
 
 class _Serving:
     """A request whose first partitions have been served: serves the others, in their order."""
 
     __slots__ = (
-        "_context", "_current", "_held", "_is_large", "_others", "_records", "_request", "_topics",
+        "_context", "_current", "_delayed", "_is_large", "_others", "_records", "_request", "_topics",
     )  # fmt: skip
 
     def __init__(
@@ -174,7 +172,7 @@ class _Serving:
         context: HandlerContext,
         request: ProduceRequest,
         topics: list[TopicProduceResponse],
-        held: list[Held],
+        delayed: DelayedProduce,
         body: memoryview | None = None,
     ) -> None:
         """`topics` has the answers so far. `body` is what the records are views of, if it stays. Without it the records that
@@ -182,7 +180,7 @@ class _Serving:
         self._context = context
         self._request = request
         self._topics = topics
-        self._held = held
+        self._delayed = delayed
         self._is_large = sum(len(data.partition_data) for data in request.topic_data) > TURN_PARTITIONS
         for data in request.topic_data[len(topics) :]:
             topics.append(TopicProduceResponse(data.name, data.topic_id, []))
@@ -239,13 +237,13 @@ class _Serving:
         try:
             while self._current is not None:
                 data, part, answers = self._current
-                answers.append(_serve(context, request, data, part, self._held, inspected))
+                answers.append(_serve(context, request, data, part, self._delayed, inspected))
                 inspected = part.records = None
                 self._current = next(self._others, None)
                 if monotonic() >= deadline:
                     self.go_on()
                     return
-            response = _answer(context, request, self._topics, self._held)
+            response = _answer(context, request, self._topics, self._delayed)
         except RecordsUnread as unread:
             self.go_on(unread)
             return
@@ -281,7 +279,10 @@ def _refuse_inspected(
 
 
 def _answer(
-    context: HandlerContext, request: ProduceRequest, topics: list[TopicProduceResponse], held: list[Held]
+    context: HandlerContext,
+    request: ProduceRequest,
+    topics: list[TopicProduceResponse],
+    delayed: DelayedProduce,
 ) -> ProduceResponse | Outcome:
     """The answer, or PENDING where something is still to be waited for."""
     response = ProduceResponse(topics)
@@ -289,9 +290,9 @@ def _answer(
         failed = any(answer.error_code for topic in topics for answer in topic.partition_responses)
         if failed:
             return CLOSE_CONNECTION
-        return when_due(context, NO_RESPONSE, held, 0) if held else NO_RESPONSE
-    if held:
-        return when_due(context, response, held, request.timeout_ms)
+        return delayed.begin(context, NO_RESPONSE, 0) if delayed else NO_RESPONSE
+    if delayed:
+        return delayed.begin(context, response, request.timeout_ms)
     tell_leaders(context, response)
     return response
 
@@ -301,7 +302,7 @@ def _serve(
     request: ProduceRequest,
     data: TopicProduceData,
     part: PartitionProduceData,
-    held: list[Held],
+    delayed: DelayedProduce,
     inspected: Inspected | None = None,
 ) -> PartitionProduceResponse:
     """Append to one partition. RecordsUnread."""
@@ -310,7 +311,7 @@ def _serve(
     partition = _find(context, data, part.index)
     if partition is None:
         return _error(part.index, _missing_error(context, data, part.index))
-    return _append(context, request, partition, part, held, inspected)
+    return _append(context, request, partition, part, delayed, inspected)
 
 
 def _append(
@@ -318,7 +319,7 @@ def _append(
     request: ProduceRequest,
     partition: Partition,
     part: PartitionProduceData,
-    held: list[Held],
+    delayed: DelayedProduce,
     inspected: Inspected | None,
 ) -> PartitionProduceResponse:
     records: memoryview | bytes | None
@@ -343,7 +344,7 @@ def _append(
         return failed_answer(part.index, partition, error)
     answer = appended_answer(part.index, result)
     if result.awaits_sync or result.awaits_write_back or result.awaits_commit:
-        hold(partition, result, answer, request.acks, held)
+        delayed.wait_for(partition, result, answer, request.acks)
     return answer
 
 

@@ -1,26 +1,36 @@
-"""What a partition of a coordinator's log comes to: the last value and the last tombstone of each key.
+"""Compacted view of a coordinator partition: the last value and the last tombstone of each key.
 
-A log that holds a million records of ten thousand keys is not decoded a million times: the way through it reads
-the frames of batches and records and the bytes of the keys, and what was written to a key last is looked at when
-the end is known. A key's last value is kept beside its last tombstone, because a value that has been removed since
-may have had an effect of its own (a committed offset makes its group). They come in the order in which they were
-written, so that they make of each other what all records would have made.
+A log that holds a million records of ten thousand keys is not decoded a million times. CompactedRecords reads the frames of
+batches and records and the bytes of the keys; the last record of a key is decoded when the end of the log is known. A
+key's last value is kept beside its last tombstone, because a value that was removed later may have had an effect of its own
+(a committed offset creates its group). They are replayed in the order in which they were written, which gives the state that
+all records would have given.
 
-The usual batch, records outside of transactions, uncompressed, is read in flat loops here: this runs on the loop
-that others wait for. Every other batch goes through committed_records.py.
+The usual batch, without a transaction and uncompressed, is read in flat loops: this runs on the loop. Every other batch goes
+through CommittedRecords. This broker writes no transactions yet; a partition that Kafka wrote may hold them.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
-from barnabas.broker.coordinator.committed_records import SettledRecords
 from barnabas.storage.errors import StorageError
+from barnabas.storage.segment.transaction_marker import read_marker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import varint
-from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, InvalidBatch
+from barnabas.wire.record_batch import (
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    InvalidBatch,
+    Record,
+    iterate_records,
+    read_header,
+)
+
+log = logging.getLogger(__name__)
 
 STEP: Final = 128  # records between two looks at the clock: some 0.1 ms
 
@@ -39,7 +49,58 @@ _NULL: Final = 1  # the zigzag form of -1, in one byte
 Replay = Callable[[bytes | None, bytes | None], object]  # key, value
 
 
-class LastRecords:
+class CommittedRecords:
+    """Takes the batches of one partition in their order and returns the committed records: those outside of transactions, and
+    those of a transaction at the place of the marker that commits it.
+
+    A key keeps what was written to it last, also when a transaction commits that had written to it before, as in
+    Kafka. A transaction without an end is left out.
+    """
+
+    def __init__(self) -> None:
+        self._pending: dict[int, list[Record]] = {}  # by producer id
+        self._written_meanwhile: dict[bytes | None, int] = {}  # key -> offset of what counts
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a transaction has no end yet, so that all further batches must pass here."""
+        return bool(self._pending)
+
+    def of(self, batch: bytes) -> Iterator[Record]:
+        """The records that this batch commits. RecordBatchError when it can't be read."""
+        header = read_header(batch)
+        pending, written_meanwhile = self._pending, self._written_meanwhile
+        if header.is_control:
+            marker = read_marker(batch)
+            ended = pending.pop(header.producer_id, []) if marker is not None else []
+            counted = iter(ended if marker is not None and marker.commit else ())
+        elif header.is_transactional:
+            pending.setdefault(header.producer_id, []).extend(iterate_records(batch))
+            return
+        else:
+            counted = iterate_records(batch)
+        for record in counted:
+            if written_meanwhile.get(record.key, -1) > record.offset:
+                continue
+            if record.value is None:
+                written_meanwhile.pop(record.key, None)
+            elif pending:
+                written_meanwhile[record.key] = record.offset
+            yield record
+        if not pending:
+            written_meanwhile.clear()
+
+    def end(self, name: str) -> None:
+        """After the last batch: logs what is left out; `name` is the partition's."""
+        if self._pending:
+            log.warning(
+                "%s: %d records of transactions that have not ended are passed over",
+                name,
+                sum(map(len, self._pending.values())),
+            )
+
+
+class CompactedRecords:
     """Takes what a log holds, whole batches in their order, and replays what counts of it: `take` until all is
     there, then `finish`. Both are gone through in slices, and raise RecordBatchError for what can't be read and
     StorageError where offsets go back.
@@ -53,7 +114,7 @@ class LastRecords:
         self.name = name
         self._replay = replay
         self.every = every
-        self._settled = SettledRecords()
+        self._settled = CommittedRecords()
         # In the order of writing: a key, with its last value (the size in front, headers behind), or a key in a
         # tuple, which was removed.
         self._last: dict[bytes | tuple[bytes], bytes] = {}

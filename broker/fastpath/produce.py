@@ -15,13 +15,11 @@ from barnabas.broker.fastpath.partition_key import (
     learn_key,
 )
 from barnabas.broker.partitions.delayed_produce import (
-    Held,
+    DelayedProduce,
     appended_answer,
     failed_answer,
-    hold,
     one_answer,
     tell_leaders,
-    when_due,
 )
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.broker.requests.context import PENDING, Outcome, RawResponse
@@ -114,9 +112,9 @@ def fast_produce(
         return _CommitWait(context, partition, result, body).begin(timeout_ms)
     if result.awaits_sync or result.awaits_write_back:
         answer = appended_answer(partition.partition, result)
-        held: list[Held] = []
-        hold(partition, result, answer, acks, held)
-        return when_due(context, one_answer(partition, answer), held, timeout_ms)
+        delayed = DelayedProduce()
+        delayed.wait_for(partition, result, answer, acks)
+        return delayed.begin(context, one_answer(partition, answer), timeout_ms)
     return key + _pack_rest(
         result.base_offset, result.log_append_time, result.log_start_offset, _NO_RECORD_ERRORS
     )

@@ -65,7 +65,7 @@ class FetchServices(LeaderServices, Protocol):
     leader_quota: ReplicationQuota | None
 
 
-class Fetch:
+class DelayedFetch:
     """What both kinds do. `serve` once; the answer is its result, or goes out through the context."""
 
     __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_tries", "_waiter")
@@ -237,7 +237,7 @@ def _run_all(prepares: list[Callable[[], object]]) -> None:
             pass
 
 
-class FullFetch(Fetch):
+class FullFetch(DelayedFetch):
     """A request that names all its partitions. With `found_session` the answer may begin a session."""
 
     __slots__ = ("_answers", "_found", "_found_session")
@@ -362,7 +362,7 @@ class FullFetch(Fetch):
         return session
 
 
-class IncrementalFetch(Fetch):
+class IncrementalFetch(DelayedFetch):
     """A request that goes on with a session, which has taken in what the request says."""
 
     __slots__ = ("_answers", "_epoch", "_session")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.records import (
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class GroupReplay(LastRecords):
+class GroupReplay(CompactedRecords):
     """Gives what the partition comes to to `apply`, then goes through the steps of `begin`.
 
     Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are passed over. So

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.context import RequestContext
     from barnabas.runtime.interface import Runtime, Timer
     from barnabas.storage.errors import StorageError
-    from barnabas.storage.log.log import AppendResult, Log
+    from barnabas.storage.log.log import AppendResult
 
-# Calls back with what has gone wrong: an error code, and what there is to say about it
-Due = Callable[[ErrorCode, str | None], object]
-# (calls back then, what to answer then, whether other replicas are what it waits for)
-Held = tuple[Callable[[Due], object], PartitionProduceResponse, bool]
 LEADERS_FROM = 10  # the first version whose answers say who leads instead (KIP-951)
 
 
@@ -80,81 +76,91 @@ def failed_answer(index: int, partition: Partition, error: StorageError) -> Part
     )
 
 
-def hold(
-    partition: Partition, result: AppendResult, answer: PartitionProduceResponse, acks: int, held: list[Held]
-) -> None:
-    """Note what the acknowledgement waits for. Without one (acks=0) the connection still waits for a disk that is
-    behind, as nothing else slows such a producer down."""
-    log = partition.log
-    if result.awaits_commit and acks == ACKS_ALL:  # which says that it has been synced here as well
-        held.append((partial(_when_committed, partition, result.last_offset + 1), answer, True))
-    elif result.awaits_sync and acks:
-        held.append((partial(_when_synced, log, result.last_offset + 1), answer, False))
-    if result.awaits_write_back and (not held or held[-1][1] is not answer):
-        held.append((partial(_when_written_back, log), answer, False))
+class DelayedProduce:
+    """The answer to one produce request, for as long as something that it acknowledges is awaited: `wait_for` each batch, then
+    `begin`."""
 
+    __slots__ = ("_context", "_for_replicas", "_missing", "_response", "_timer", "_waits")
 
-def _when_committed(partition: Partition, end_offset: int, due: Due) -> None:
-    partition.when_committed(end_offset, lambda error: due(error, None))
+    _context: RequestContext[ProduceServices]
+    _response: ProduceResponse | Outcome
 
+    def __init__(self) -> None:
+        self._waits: list[Callable[[], object]] = []  # each begins to wait
+        self._missing: dict[
+            int, PartitionProduceResponse
+        ] = {}  # by identity: answers to batches that are awaited
+        self._for_replicas = 0  # how many of them
+        self._timer: Timer | None = None
 
-def _when_synced(log: Log, end_offset: int, due: Due) -> None:
-    log.when_synced(end_offset, partial(_synced, due))
+    def __bool__(self) -> bool:
+        """Whether anything is awaited."""
+        return bool(self._waits)
 
+    def wait_for(
+        self, partition: Partition, result: AppendResult, answer: PartitionProduceResponse, acks: int
+    ) -> None:
+        """What the acknowledgement of a batch waits for. Without one (acks=0) the connection still waits for a disk that is
+        behind, as nothing else slows such a producer down."""
+        end_offset = result.last_offset + 1
+        if result.awaits_commit and acks == ACKS_ALL:  # then it is synced here as well
+            self._for_replicas += 1
+            self._add(answer, partial(partition.when_committed, end_offset, partial(self._done, answer)))
+        elif result.awaits_sync and acks:
+            self._add(answer, partial(partition.log.when_synced, end_offset, partial(self._stored, answer)))
+        elif result.awaits_write_back:
+            self._add(answer, partial(partition.log.when_written_back, partial(self._stored, answer)))
 
-def _when_written_back(log: Log, due: Due) -> None:
-    log.when_written_back(partial(_synced, due))
+    def _add(self, answer: PartitionProduceResponse, wait: Callable[[], object]) -> None:
+        self._waits.append(wait)
+        self._missing[id(answer)] = answer
 
+    def begin(
+        self,
+        context: RequestContext[ProduceServices],
+        response: ProduceResponse | Outcome,
+        timeout_ms: int,
+    ) -> Outcome:
+        """PENDING. The response leaves once everything is committed by the replicas, synced (flush.messages), or written back
+        by a disk that is behind; for replicas it waits no longer than `timeout_ms`."""
+        self._context, self._response = context, response
+        for wait in self._waits:
+            wait()
+        if self._missing and self._for_replicas:
+            self._timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, self._time_is_up)
+            if self._for_replicas == len(self._waits):
+                context.allow_pipelined_produces()
+        return PENDING
 
-def _synced(due: Due, failure: str | None) -> None:
-    due(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR, failure)
+    def _stored(self, answer: PartitionProduceResponse, failure: str | None) -> None:
+        error = ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR
+        self._done(answer, error, failure)
 
-
-def when_due(
-    context: RequestContext[ProduceServices],
-    response: ProduceResponse | Outcome,
-    held: list[Held],
-    timeout_ms: int,
-) -> Outcome:
-    """The answer leaves once all that it acknowledges has been committed by the replicas, synced (flush.messages), or
-    written back by a disk that is behind; meanwhile the connection's next request waits."""
-    missing = {id(answer): answer for _, answer, _ in held}
-    timer: Timer | None = None
-
-    def due(answer: PartitionProduceResponse, error: ErrorCode, message: str | None) -> None:
-        nonlocal response
-        if missing.pop(id(answer), None) is None:
-            return  # too late
+    def _done(self, answer: PartitionProduceResponse, error: ErrorCode, message: str | None = None) -> None:
+        if self._missing.pop(id(answer), None) is None:
+            return  # the time was up
         if error:
             answer.error_code = error
             answer.error_message = message
             if error == ErrorCode.KAFKA_STORAGE_ERROR:
                 answer.base_offset = answer.log_start_offset = answer.log_append_time_ms = -1
-            if isinstance(response, Outcome):
-                response = CLOSE_CONNECTION
-        if not missing:
-            complete()
+            if isinstance(self._response, Outcome):
+                self._response = CLOSE_CONNECTION
+        if not self._missing:
+            self._complete()
 
-    def time_is_up() -> None:
-        for answer in missing.values():
+    def _time_is_up(self) -> None:
+        for answer in self._missing.values():
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-        missing.clear()
-        complete()
+        self._missing.clear()
+        self._complete()
 
-    def complete() -> None:
-        if timer is not None:
-            timer.cancel()
-        if isinstance(response, ProduceResponse):
-            tell_leaders(context, response)
-        context.complete(response)
-
-    for when, answer, _ in held:
-        when(partial(due, answer))
-    if missing and any(of_replicas for _, _, of_replicas in held):
-        timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, time_is_up)
-        if all(of_replicas for _, _, of_replicas in held):
-            context.allow_pipelined_produces()
-    return PENDING
+    def _complete(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if isinstance(self._response, ProduceResponse):
+            tell_leaders(self._context, self._response)
+        self._context.complete(self._response)
 
 
 def tell_leaders(context: RequestContext[ProduceServices], response: ProduceResponse) -> None:

@@ -71,7 +71,7 @@ def _move_rate(config: BrokerConfig) -> float:
     return float("inf") if text is None else float(text)
 
 
-class Directories:
+class LogDirectories:
     """Follows the LogManager's events from `start` on. All calls on the loop's thread."""
 
     def __init__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.partition_managers import make_partition_manager
@@ -142,6 +142,6 @@ class World:
     def load(self, index: int = 0) -> tuple[list[bytes | None], list[Exception | None], Any]:
         keys: list[bytes | None] = []
         ended: list[Exception | None] = []
-        replay = LastRecords("", lambda key, _: keys.append(key), every=True)
+        replay = CompactedRecords("", lambda key, _: keys.append(key), every=True)
         loading = self.log.load(index, replay, ended.append)
         return keys, ended, loading

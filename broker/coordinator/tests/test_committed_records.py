@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.coordinator.committed_records import SettledRecords
+from barnabas.broker.coordinator.compacted_records import CommittedRecords
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.record_batch import Record, build_batch
 
@@ -60,7 +60,7 @@ def model(steps: list[Step]) -> dict[int, int]:
 
 
 def count(name: str, batches: list[bytes]) -> list[Record]:
-    records = SettledRecords()
+    records = CommittedRecords()
     counted = [record for batch in batches for record in records.of(batch)]
     records.end(name)
     return counted

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.coordinator.committed_records import SettledRecords
-from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.broker.coordinator.compacted_records import CommittedRecords, CompactedRecords
 from barnabas.storage.errors import StorageError
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.compression import Codec
@@ -66,7 +65,7 @@ def made(log: list[Any]) -> list[bytes]:
 
 def slow(batches: list[bytes]) -> list[Pair]:
     """Of each key the last value and the last tombstone, in the order of writing; what has no key stays."""
-    settled = SettledRecords()
+    settled = CommittedRecords()
     everything = [(each.key, each.value) for batch in batches for each in settled.of(batch)]
     kept: list[Pair] = []
     seen: set[tuple[bytes, bool]] = set()
@@ -80,7 +79,7 @@ def slow(batches: list[bytes]) -> list[Pair]:
 def fast(batches: list[bytes], cuts: list[int], *, every: bool = False) -> list[Pair]:
     """As a log is read: some whole batches at a time, and the beginning of the next one."""
     replayed: list[Pair] = []
-    records = LastRecords("p", lambda key, value: replayed.append((key, value)), every=every)
+    records = CompactedRecords("p", lambda key, value: replayed.append((key, value)), every=every)
     ends = sorted({cut % (len(batches) + 1) for cut in cuts} | {len(batches)})
     start = 0
     for cut, end in zip(chain(cuts, [0, 0]), ends, strict=False):
@@ -105,7 +104,7 @@ def test_the_last_of_each_key_is_what_a_slow_look_finds(log: list[Any], cuts: li
 @given(log=LOG)
 def test_every_record_comes_when_asked_for(log: list[Any]) -> None:
     batches = made(log)
-    settled = SettledRecords()
+    settled = CommittedRecords()
     assert fast(batches, [], every=True) == [
         (each.key, each.value) for batch in batches for each in settled.of(batch)
     ]
@@ -121,7 +120,7 @@ def test_damage_is_an_error_or_nothing(log: list[Any], damage: list[tuple[int, i
     for position, byte in damage:
         if data:
             data[position % len(data)] = byte
-    records = LastRecords("p", lambda _key, _value: None)
+    records = CompactedRecords("p", lambda _key, _value: None)
     try:
         for _ in chain(records.take(bytes(data)), records.finish()):
             pass
@@ -139,7 +138,7 @@ def test_the_loop_is_never_left_waiting_for_long() -> None:
     singles = [build_batch([each], base_offset=each.offset) for each in records]
     for batches in (singles, [build_batch(records)], [build_batch(records, codec=Codec.GZIP)]):
         replayed: list[bytes | None] = []
-        taken = LastRecords("p", partial(_put_key, replayed))
+        taken = CompactedRecords("p", partial(_put_key, replayed))
         assert len(list(taken.take(b"".join(batches)))) >= 5000 // 128
         before = 0
         for _ in taken.finish():
@@ -160,7 +159,7 @@ def test_records_that_end_nowhere(filler: int) -> None:
     for size in range(12):
         for count in (1, 2, 1 << 30):
             header.record_count = count
-            records = LastRecords("p", lambda _key, _value: None)
+            records = CompactedRecords("p", lambda _key, _value: None)
             with pytest.raises(RecordBatchError):
                 list(records.take(assemble_batch(header, bytes([filler] * size))))
 
@@ -169,6 +168,6 @@ def test_a_length_below_a_headers_is_damage() -> None:
     batch = bytearray(build_batch([Record(0, 0, b"k", b"v")]))
     for length in (-12, -100, 0, 48):
         batch[8:12] = length.to_bytes(4, "big", signed=True)
-        records = LastRecords("p", lambda _key, _value: None)
+        records = CompactedRecords("p", lambda _key, _value: None)
         with pytest.raises(RecordBatchError):
             list(records.take(bytes(batch)))

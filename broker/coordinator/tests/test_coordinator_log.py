@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.broker.coordinator import compacted_records as last_records
 from barnabas.broker.coordinator import loading as coordinator_loading
-from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.coordinator.loading import Loading
 from barnabas.broker.tests.coordinator_world import CONFIG, Ticking, World
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
@@ -171,7 +171,7 @@ def test_a_log_is_cleaned_while_it_is_loaded_and_is_short_from_then_on(
     before = world.partition().log.size
     assert before > 100_000
     taken: dict[bytes | None, bytes | None] = {}
-    replay = LastRecords("", taken.__setitem__)
+    replay = CompactedRecords("", taken.__setitem__)
     ended: list[Exception | None] = []
     loading = Loading(world.partition(), replay, ended.append)
     steps = loading.steps()
@@ -187,7 +187,7 @@ def test_a_log_is_cleaned_while_it_is_loaded_and_is_short_from_then_on(
     world.manager.close()
     world.open()
     records: list[bytes | None] = []
-    world.log.load(0, LastRecords("", lambda key, _: records.append(key), every=True), ended.append)
+    world.log.load(0, CompactedRecords("", lambda key, _: records.append(key), every=True), ended.append)
     assert ended == [None, None]
     assert set(records) == set(last)
     assert len(records) < 100

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.coordinator.compacted_records import LastRecords
+from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.node import Node
 from barnabas.broker.partitions.partition_manager import PartitionManager
@@ -49,7 +49,7 @@ def load(partitions: PartitionManager) -> tuple[list[bytes | None], Exception | 
     runtime = VirtualRuntime()
     values: list[bytes | None] = []
     ended: list[Exception | None] = []
-    replay = LastRecords("c-0", lambda _, value: values.append(value), every=True)
+    replay = CompactedRecords("c-0", lambda _, value: values.append(value), every=True)
     CoordinatorLog("c", partitions, runtime).load(0, replay, ended.append)
     runtime.run_until_idle()
     (error,) = ended

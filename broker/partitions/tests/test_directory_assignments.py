@@ -7,7 +7,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
-from barnabas.broker.partitions.log_directories import Directories
+from barnabas.broker.partitions.log_directories import LogDirectories
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsResponse
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -25,7 +25,7 @@ class Told:
         self.holds = False
         self.held: list[Callable[[], object]] = []
         log_manager: Any = SimpleNamespace(moves=SimpleNamespace(), broker_epoch=5)
-        self.directories = Directories(
+        self.directories = LogDirectories(
             log_manager,
             SimpleNamespace(),  # type: ignore[arg-type]
             SimpleNamespace(),  # type: ignore[arg-type]
