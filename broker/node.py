@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.cluster.controller_channel import ToController
+from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory
 from barnabas.broker.cluster.metadata_failure import why_it_ends
@@ -249,7 +249,7 @@ class Node:
             self._runtime,
             self._config,
             controller,
-            self.services.to_controller,
+            self.services.controller_channel,
             self._log_manager,
             self.cluster_id,
             self.services.endpoints.values(),
@@ -317,7 +317,7 @@ class Node:
             has_session=lambda: self._lifecycle is None or self._lifecycle.has_session(),
         )
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
-        channel = ToController(
+        channel = ControllerChannel(
             runtime,
             controller,
             config.node_id,
@@ -345,7 +345,7 @@ class Node:
             producer_ids=ProducerIdAllocator(
                 lambda done: request_block(channel, config.node_id, controller.image, done)
             ),
-            to_controller=channel,
+            controller_channel=channel,
             large_requests=LargeRequests(runtime),
             inspections=StepQueue(runtime),
             medium_inspections=StepQueue(runtime),
@@ -399,7 +399,7 @@ class Node:
     def _attach(self, member: QuorumMember) -> None:
         services = self.services
         requests = ControllerRequests(services.controller, services.large_requests, self._new_context)
-        member.attach(services.controller, services.to_controller, requests)
+        member.attach(services.controller, services.controller_channel, requests)
 
     def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
         if not self._config.controller_listeners and self._config.quorum.is_alone:

@@ -13,7 +13,7 @@ from barnabas.broker.requests.refused_transactions import RefusedTransactions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
     from barnabas.broker.config.broker_config import BrokerConfig
@@ -49,7 +49,7 @@ class Services(msgspec.Struct, eq=False):
     fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
     producer_ids: ProducerIdAllocator
-    to_controller: ToController
+    controller_channel: ControllerChannel
     large_requests: LargeRequests
     # Queues that unpack batches, few at a time, so that their memory is bounded: of batches that are about to be appended, of
     # those that take a few slices and do not wait behind the others, and of ListOffsets by time.
@@ -72,7 +72,7 @@ class Services(msgspec.Struct, eq=False):
     @property
     def forward(self) -> Usual:
         """See DispatchServices (requests/dispatch.py)."""
-        return self.to_controller.forward
+        return self.controller_channel.forward
 
     @property
     def authenticate(self) -> Handler | None:

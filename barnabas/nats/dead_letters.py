@@ -255,7 +255,9 @@ class DeadLetterTopic:
                 else:
                     self._send(each)
 
-        have_topic_created(services.to_controller, auto_created_topic(self.topic, services.config), created)
+        have_topic_created(
+            services.controller_channel, auto_created_topic(self.topic, services.config), created
+        )
 
 
 # -- core bindings

@@ -273,7 +273,7 @@ def _ask(
         if not is_told:
             done(RuntimeError(f"node {asked.node_id}, which was asked, runs no more"))
 
-    asked.to_controller.send(api_key, request, told)
+    asked.controller_channel.send(api_key, request, told)
     if not is_told:
         when(nodes, lambda: is_told or _has_ended(nodes, asked), told_or_gone, done)
 

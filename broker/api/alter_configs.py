@@ -39,7 +39,7 @@ def alter_configs(context: HandlerContext, request: AlterConfigsRequest) -> Outc
         services.runtime,
         services.config,
         services.controller,
-        services.to_controller,
+        services.controller_channel,
         requested,
         request.validate_only,
         lambda results: context.complete(_response(results)),

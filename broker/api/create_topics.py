@@ -48,14 +48,14 @@ def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
         answer_in_slices(context, _refused(request.topics, too_many))
         return PENDING
     wanted = [_wanted(topic) for topic in request.topics]
-    request_id = services.to_controller.request_id_of(context)
+    request_id = services.controller_channel.request_id_of(context)
 
     def done(created: list[CreatedTopic]) -> None:
         answer_in_slices(context, _answer(services.config, created))
 
     def failed(error: ErrorCode, message: str) -> None:
         if error is ErrorCode.NOT_CONTROLLER:
-            services.to_controller.ask_again(context, request, request_id)
+            services.controller_channel.ask_again(context, request, request_id)
             return
         results = [CreatableTopicResult(name=t.name, error_code=error, error_message=message) for t in wanted]
         context.complete(CreateTopicsResponse(topics=results))

@@ -38,7 +38,7 @@ def incremental_alter_configs(context: HandlerContext, request: IncrementalAlter
         services.runtime,
         services.config,
         services.controller,
-        services.to_controller,
+        services.controller_channel,
         requested,
         request.validate_only,
         lambda results: context.complete(_response(results)),

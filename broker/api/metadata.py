@@ -118,7 +118,7 @@ def _create(context: HandlerContext, request: MetadataRequest, names: list[str],
             log.info("%d topics in all are not created for %s", len(refused), context.client_host)
         answer_in_slices(context, _by_name(context, request, names))
 
-    have_topics_created(services.to_controller, wanted, done)
+    have_topics_created(services.controller_channel, wanted, done)
 
 
 def _by_name(

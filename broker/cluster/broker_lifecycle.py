@@ -35,7 +35,7 @@ from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import Endpoint
     from barnabas.controller.metadata.controller import Controller
@@ -161,7 +161,7 @@ class BrokerLifecycle:
         runtime: Runtime,
         config: BrokerConfig,
         controller: Controller,
-        channel: ToController,
+        channel: ControllerChannel,
         log_manager: LogManager,
         cluster_id: str,
         endpoints: Iterable[Endpoint],

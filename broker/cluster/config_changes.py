@@ -14,7 +14,7 @@ from barnabas.wire.messages import alter_configs as whole
 from barnabas.wire.messages import incremental_alter_configs as incremental
 
 if TYPE_CHECKING:
-    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.controller.metadata.controller import Controller
     from barnabas.runtime.interface import Runtime
@@ -36,7 +36,7 @@ def change_configs(
     runtime: Runtime,
     config: BrokerConfig,
     controller: Controller,
-    channel: ToController,
+    channel: ControllerChannel,
     requested: Sequence[ResourceChange],
     validate_only: bool,
     done: Callable[[list[ResourceResult]], object],

@@ -53,7 +53,7 @@ class ControllerLinks(Protocol):
         ...
 
 
-class ToController:
+class ControllerChannel:
     """See the module. All calls on the loop's thread."""
 
     def __init__(

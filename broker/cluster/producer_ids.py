@@ -15,7 +15,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.allocate_producer_ids import AllocateProducerIdsRequest
 
 if TYPE_CHECKING:
-    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.controller.metadata.image import MetadataImage
 
 log = logging.getLogger("barnabas.producer_ids")
@@ -26,7 +26,7 @@ ALLOCATE_PRODUCER_IDS: Final = 67
 TIMEOUT_S: Final = 5.0  # a producer waits for the answer, and behind it everything else on its connection
 
 
-def request_block(channel: ToController, node_id: int, image: MetadataImage, done: TakeBlock) -> None:
+def request_block(channel: ControllerChannel, node_id: int, image: MetadataImage, done: TakeBlock) -> None:
     """`done(ids, NONE)`, or `done(range(0), error)`; perhaps before this returns."""
 
     def answered(response: Any, error: ErrorCode) -> None:

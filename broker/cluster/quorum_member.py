@@ -39,7 +39,7 @@ from barnabas.controller.sessions.leadership_transfer import LeadershipTransfer
 from barnabas.storage.errors import LogDirectoryError
 
 if TYPE_CHECKING:
-    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.cluster.controller_server import ControllerRequests
     from barnabas.broker.cluster.kafka_metadata import KafkaMetadata
     from barnabas.broker.config.broker_config import BrokerConfig
@@ -241,7 +241,9 @@ class QuorumMember:
             )
         return self._sessions
 
-    def attach(self, controller: Controller, channel: ToController, requests: ControllerRequests) -> None:
+    def attach(
+        self, controller: Controller, channel: ControllerChannel, requests: ControllerRequests
+    ) -> None:
         """The node is put together: let Raft run, serve requests of other nodes, and watch over the brokers where that is
         this node's part."""
         links = self.links

@@ -9,7 +9,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 
 if TYPE_CHECKING:
-    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.controller.operations.topics import NewTopic
 
 CREATE_TOPICS: Final = 19
@@ -18,7 +18,7 @@ TIMEOUT_S: Final = 5.0
 
 
 def have_topics_created(
-    to_controller: ToController,
+    controller_channel: ControllerChannel,
     topics: Sequence[NewTopic],
     done: Callable[[dict[str, tuple[ErrorCode, str]]], object],
 ) -> None:
@@ -48,11 +48,11 @@ def have_topics_created(
         ],
         timeout_ms=round(TIMEOUT_S * 1000),
     )
-    to_controller.send(CREATE_TOPICS, request, answered, timeout_s=TIMEOUT_S)
+    controller_channel.send(CREATE_TOPICS, request, answered, timeout_s=TIMEOUT_S)
 
 
 def have_topic_created(
-    to_controller: ToController, topic: NewTopic, done: Callable[[ErrorCode], object]
+    controller_channel: ControllerChannel, topic: NewTopic, done: Callable[[ErrorCode], object]
 ) -> None:
     """As `have_topics_created`, for one."""
-    have_topics_created(to_controller, [topic], lambda results: done(results[topic.name][0]))
+    have_topics_created(controller_channel, [topic], lambda results: done(results[topic.name][0]))

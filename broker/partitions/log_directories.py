@@ -30,7 +30,7 @@ from barnabas.wire.messages.assign_replicas_to_dirs import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.cluster.controller_channel import ToController
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.partition_manager import PartitionManager
@@ -79,7 +79,7 @@ class LogDirectories:
         log_manager: LogManager,
         partitions: PartitionManager,
         controller: Controller,
-        to_controller: ToController,
+        controller_channel: ControllerChannel,
         runtime: Runtime,
         config: BrokerConfig,
         *,
@@ -91,7 +91,7 @@ class LogDirectories:
         self._log_manager = log_manager
         self._partitions = partitions
         self._controller = controller
-        self._to_controller = to_controller
+        self._to_controller = controller_channel
         self._on_failed = on_failed
         self._config = config
         self._node_id = config.node_id

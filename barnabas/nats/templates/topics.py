@@ -169,7 +169,7 @@ class TopicMaker:
             )
             for name in names
         ]
-        have_topics_created(self._services.to_controller, topics, self._answered)
+        have_topics_created(self._services.controller_channel, topics, self._answered)
 
     def _answered(self, results: dict[str, tuple[ErrorCode, str]]) -> None:
         self._is_asking = False

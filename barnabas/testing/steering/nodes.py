@@ -140,7 +140,7 @@ def remove(nodes: list[BrokerNode], node_id: int, done: Done) -> None:
         unregister()
 
     def unregister() -> None:
-        awake_services(nodes)[0].to_controller.send(
+        awake_services(nodes)[0].controller_channel.send(
             UNREGISTER_BROKER, UnregisterBrokerRequest(broker_id=node_id), answered
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from barnabas.broker.cluster.controller_channel import ToController
+from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.requests.api_index import SERVED
 from barnabas.broker.requests.context import Outcome, Reply, RequestContext
@@ -62,7 +62,7 @@ class BrokenSessions:
         raise ValueError("a defect")
 
 
-def made(links: Links | None = None, **fields: Any) -> tuple[ToController, VirtualRuntime]:
+def made(links: Links | None = None, **fields: Any) -> tuple[ControllerChannel, VirtualRuntime]:
     runtime = VirtualRuntime()
     controller: Any = SimpleNamespace(
         is_active="broker_sessions" in fields,
@@ -70,7 +70,9 @@ def made(links: Links | None = None, **fields: Any) -> tuple[ToController, Virtu
         add_image_listener=lambda _: None,
     )
     services = SimpleNamespace(runtime=runtime, controller=controller, **fields)
-    channel = ToController(runtime, controller, 1, links, partial(new_context, services), lambda call: call())
+    channel = ControllerChannel(
+        runtime, controller, 1, links, partial(new_context, services), lambda call: call()
+    )
     return channel, runtime
 
 
@@ -87,17 +89,17 @@ def requests_of(services: Any) -> ControllerRequests:
 
 
 def test_a_handler_that_fails_here_is_answered_for(caplog: pytest.LogCaptureFixture) -> None:
-    to_controller, _ = made(broker_sessions=BrokenSessions())
+    controller_channel, _ = made(broker_sessions=BrokenSessions())
     answers: list[tuple[Any, ErrorCode]] = []
-    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    controller_channel.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
     assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
     assert "a defect" in caplog.text
 
 
 def test_a_handler_that_has_no_response_is_answered_for() -> None:
-    to_controller, _ = made(broker_sessions=SilentSessions())
+    controller_channel, _ = made(broker_sessions=SilentSessions())
     answers: list[tuple[Any, ErrorCode]] = []
-    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    controller_channel.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
     assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
 
 
@@ -168,21 +170,21 @@ def test_an_answer_that_has_no_encoding_is_an_error_for_the_node_that_asked(
 )
 def test_an_answer_that_says_nothing_here_is_an_error(payload: bytes) -> None:
     links = Links()
-    to_controller, _ = made(links)
+    controller_channel, _ = made(links)
     answers: list[tuple[Any, ErrorCode]] = []
-    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    controller_channel.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
     links.asked[0][1](payload)
     assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
 
 
 def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_last_ones_answer() -> None:
     links = Links()
-    to_controller, runtime = made(links)
+    controller_channel, runtime = made(links)
     answers: list[tuple[Any, ErrorCode]] = []
-    to_controller.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
+    controller_channel.send(HEARTBEAT, BrokerHeartbeatRequest(), lambda *told: answers.append(told))
     links.asked[0][1](answer(ErrorCode.NOT_CONTROLLER))
     links.active = 3
-    to_controller.controller_changed()
+    controller_channel.controller_changed()
     runtime.advance(0.1)
     assert [node_id for node_id, _ in links.asked] == [2, 3], "or it would be done twice"
     links.asked[1][1](answer())

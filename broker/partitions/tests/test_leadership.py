@@ -31,7 +31,7 @@ LAG_S = 30.0
 
 def silence(leader: Leader) -> None:
     """The controller answers nothing."""
-    channel: Any = leader.node.services.to_controller
+    channel: Any = leader.node.services.controller_channel
     channel.send = lambda *_: None
 
 
@@ -360,7 +360,7 @@ def test_a_proposal_that_comes_too_late_changes_nothing(leader: Leader) -> None:
 def test_many_changes_go_to_the_controller_together(leader: Leader) -> None:
     leader.create(isr=[1, 2], partitions=20)
     asked: list[int] = []
-    channel: Any = leader.node.services.to_controller
+    channel: Any = leader.node.services.controller_channel
     send = channel.send
 
     def counted(key: int, request: Any, done: Any) -> None:
@@ -377,7 +377,7 @@ def test_many_changes_go_to_the_controller_together(leader: Leader) -> None:
 
 def test_the_controller_may_be_out_of_reach_for_a_while(leader: Leader) -> None:
     leader.create(isr=[1, 2])
-    channel: Any = leader.node.services.to_controller
+    channel: Any = leader.node.services.controller_channel
     send = channel.send
     channel.send = lambda _key, _request, done: done(None, E.REQUEST_TIMED_OUT)
     leader.follower(3).fetch(0)

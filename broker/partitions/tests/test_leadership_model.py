@@ -35,7 +35,7 @@ class World:
         self.is_late = False  # whether nobody has fetched for longer than anybody may lag
         self.calls: list[tuple[int, Reply]] = []  # (end offset, acks=all)
         self.proposed = NOTHING  # epochs, and the ISR
-        channel: Any = self.leader.node.services.to_controller
+        channel: Any = self.leader.node.services.controller_channel
         self.send, self.reachable = channel.send, True
         channel.send = self._send
 

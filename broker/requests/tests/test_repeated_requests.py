@@ -24,7 +24,7 @@ REQUEST = CreateTopicsRequest(
 def send(cluster: VirtualCluster, node_id: int) -> list[tuple[Any, ErrorCode]]:
     """Have a node ask for its topic: what it is answered."""
     answers: list[tuple[Any, ErrorCode]] = []
-    cluster.nodes[node_id].services.to_controller.send(
+    cluster.nodes[node_id].services.controller_channel.send(
         CREATE_TOPICS, REQUEST, lambda *answered: answers.append(answered)
     )
     return answers
@@ -110,7 +110,7 @@ def test_a_broker_that_makes_many_partitions_keeps_its_session(
     busy = active % 3 + 1
     waiting: list[Callable[[], object]] = []
     monkeypatch.setattr(
-        cluster.nodes[busy].services.to_controller, "_when_settled", waiting.append
+        cluster.nodes[busy].services.controller_channel, "_when_settled", waiting.append
     )  # never done
     answers = send(cluster, busy)
     cluster.advance(30)

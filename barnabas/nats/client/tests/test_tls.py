@@ -16,7 +16,7 @@ from barnabas.nats.tests.client_world import ClientWorld, Events, flushed, into,
 pytestmark = pytest.mark.sockets
 
 FILES = (
-    Path(__file__).parents[4] / "broker" / "tests" / "tls"
+    Path(__file__).parents[4] / "broker" / "cluster" / "tests" / "tls"
 )  # node.pem is for 127.0.0.1 and localhost, of the authority ca.pem
 CA = str(FILES / "ca.pem")
 NODE = str(FILES / "node.pem")

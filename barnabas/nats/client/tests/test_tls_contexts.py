@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.tests.test_controller_tls import FILES, assert_rules
+from barnabas.broker.cluster.tests.test_controller_tls import FILES, assert_rules
 from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
 from barnabas.nats.client.greeting import tls_context
 

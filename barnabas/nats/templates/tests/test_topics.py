@@ -63,7 +63,7 @@ class World:
         services = SimpleNamespace(
             runtime=self.runtime,
             controller=SimpleNamespace(image=self.image),
-            to_controller=SimpleNamespace(send=self.send),
+            controller_channel=SimpleNamespace(send=self.send),
         )
         self.budget = Budget(10_000, self.full.append)
         self.maker = TopicMaker(cast("Any", services), binding, self.budget, self.resolved.append)

@@ -555,7 +555,7 @@ def test_a_malformed_proof_closes_the_connection_with_one_line(
 
 def of_brokers_and_controllers() -> list[tuple[int, int]]:
     """(API key, version) of what Kafka's clients never send, and Kafka asks CLUSTER_ACTION for."""
-    schemas = Path(__file__).parents[2] / "wire" / "schema"
+    schemas = Path(__file__).parents[3] / "wire" / "schema"
     requests = [message for path in schemas.glob("*.txt") for message in parse_file(path).messages]
     keys = {
         (message.api_key, message.versions.first)
