@@ -15,6 +15,7 @@ from barnabas.broker.node import Node
 from barnabas.extensions import EXTENSIONS
 from barnabas.runtime.asyncio_runtime import bind_socket
 from barnabas.testing.memory_disk import MemoryDisk
+from barnabas.testing.steering.isr_hold import IsrHold
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
@@ -66,6 +67,7 @@ class BrokerNode:
         self.is_ready = False  # it serves clients
         self.failure: str | None = None  # why it can't go on, if so
         self.node: Node
+        self.isr_hold: IsrHold
         self.loop: asyncio.AbstractEventLoop
         self.runtime: NodeRuntime
         self._current: NodeRuntime | None = None  # of the run that is heard
@@ -105,11 +107,12 @@ class BrokerNode:
             self.runtime.reserve(sock)
         self._reserved.clear()
         runtime = self._current = self.runtime
+        self.isr_hold = IsrHold()
         self.node = Node(
             config,
             runtime,
             self.disk,
-            EXTENSIONS,
+            (*EXTENSIONS, self.isr_hold),
             on_ready=lambda: self._ready(runtime),
             on_fatal=lambda why: self._failed(runtime, why),
             make_dispatcher=self._make_dispatcher,

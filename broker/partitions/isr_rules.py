@@ -34,7 +34,6 @@ class IsrRules:
         self.lag_time_max_s = lag_time_max_s
         self.may_take_over = may_take_over
         self.on_append_failed = on_append_failed
-        self.kept_out: frozenset[int] = frozenset()  # brokers that join no ISR; set by the test broker
 
     def alive_epoch(self, broker_id: int) -> int | None:
         """The broker's epoch; None while it is fenced or not registered."""
@@ -44,11 +43,9 @@ class IsrRules:
     def may_be_in_sync(self, replica: RemoteReplica) -> bool:
         """Whether the follower's broker is neither fenced nor shutting down, and fetches in the epoch of its registration
         (KIP-841, KIP-903)."""
-        broker_id = replica.broker_id
-        broker = self._image().brokers.get(broker_id)
+        broker = self._image().brokers.get(replica.broker_id)
         return (
             broker is not None
-            and broker_id not in self.kept_out
             and not broker.fenced
             and not broker.in_controlled_shutdown
             and replica.broker_epoch == broker.broker_epoch

@@ -89,16 +89,17 @@ def shrink_isr(nodes: Sequence[BrokerNode], topic: str, index: int, isr: Sequenc
             f"an ISR of {topic}-{index} holds its leader, node {state.leader}, and some of {state.isr}, not {list(isr)}"
         )
     gone = [each for each in state.isr if each not in wanted]
-    for services in services_of(nodes):
-        if services.node_id == state.leader:
-            services.partitions.rules.kept_out |= frozenset(gone)
+    for node in nodes:
+        if node.node_id == state.leader and node.is_running:
+            node.isr_hold.kept_out |= frozenset(gone)
     _change(nodes, topic, index, done, isr=wanted)
 
 
 def restore_isr(nodes: Sequence[BrokerNode]) -> None:
-    """Whoever has caught up may be in sync again."""
-    for services in services_of(nodes):
-        services.partitions.rules.kept_out = frozenset()
+    """Followers that have caught up may join their ISRs again."""
+    for node in nodes:
+        if node.is_running:
+            node.isr_hold.kept_out = frozenset()
 
 
 def _state(nodes: Sequence[BrokerNode], topic: str, index: int) -> PartitionState:
