@@ -1,1 +1,1 @@
-"""Clock, timers, randomness, threads and network behind one interface; work in slices."""
+"""Clock, timers, randomness, threads and network behind one interface; work in slices. Imports nothing of the project."""

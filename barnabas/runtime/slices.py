@@ -1,7 +1,6 @@
-"""Work over many logs that never holds the loop: a little of it on each turn.
+"""Long work in slices: a few milliseconds of each turn of the loop, so that requests are served in between.
 
-A pass is a generator that yields after each small step. Ten thousand logs take a few dozen turns, between
-which requests are served.
+The work is a generator that yields after each small step. A pass over ten thousand logs takes a few dozen turns.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from barnabas.runtime.interface import Runtime, Timer
 
 T = TypeVar("T")
 
-# Work in steps: it yields None where others may be served, and what a thread is to do, whose result it is sent.
+# Work in steps: it yields None where a turn may end, or a function for a thread, whose result it is sent.
 Steps: TypeAlias = "Generator[Callable[[], Any] | None, Any, T]"
 
 logger = logging.getLogger("barnabas.storage")
@@ -40,12 +39,52 @@ def in_slices(runtime: Runtime, steps: Iterator[object], done: Callable[[], obje
     turn()
 
 
+class WorkQueue:
+    """Does pieces of work in the order in which they come, one at a time, on the loop. A piece is an iterator that yields after
+    each step; what fits into a slice is done before `add` returns."""
+
+    def __init__(self, runtime: Runtime, log: logging.Logger) -> None:
+        self._runtime = runtime
+        self._log = log
+        self._pieces: deque[Iterator[object]] = deque()
+        self._working = False
+
+    def add(self, piece: Iterator[object]) -> None:
+        """Begin with it now, or when all before it is done. One that raises is logged and ends there."""
+        self._pieces.append(piece)
+        if not self._working:
+            self._working = True
+            in_slices(self._runtime, self._steps(), self._rest)
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call back when everything added so far is done; now when it is."""
+        if self._pieces:
+            self._pieces.append(_call(callback))
+        else:
+            callback()
+
+    def _steps(self) -> Iterator[object]:
+        while self._pieces:
+            try:
+                yield from self._pieces[0]
+            except Exception:  # noqa: BLE001 - logged, and the pieces behind it go on
+                self._log.exception("a piece of work ended early")
+            self._pieces.popleft()
+
+    def _rest(self) -> None:
+        self._working = False
+
+
+def _call(callback: Callable[[], object]) -> Iterator[object]:
+    yield callback()
+
+
 class TooManySteps(Exception):
     """Work takes longer than it may."""
 
 
 def run_through(steps: Steps[T], steps_max: int | None = None) -> T:
-    """Do all of the work here and now. TooManySteps when it yields more often than `steps_max`."""
+    """Do all of the work now. TooManySteps when it yields more often than `steps_max`."""
     sent: Any = None
     error: Exception | None = None
     count = 0
@@ -68,7 +107,7 @@ def run_through(steps: Steps[T], steps_max: int | None = None) -> T:
 
 class StepQueue:
     """Does pieces of work in the order in which they come, at most `at_once` at a time: each in turns of at most TURN_S on
-    the loop, and in threads where it says so. What a piece holds in memory is held `at_once` times at most."""
+    the loop, and in threads where it yields a function. So at most `at_once` pieces hold memory for their work."""
 
     def __init__(self, runtime: Runtime, at_once: int = 1) -> None:
         self._runtime = runtime
@@ -104,7 +143,7 @@ class _Piece(Generic[T]):
         self._ended = ended
 
     def turn(self, sent: Any = None, error: BaseException | None = None) -> None:
-        """Go on until the time is up, or there is work for a thread; `sent` and `error` are what has come of that."""
+        """Continue until the time is up, or a thread has to work; `sent` and `error` are the outcome of that."""
         deadline = self._runtime.monotonic() + TURN_S
         try:
             while True:
@@ -127,7 +166,7 @@ class _Piece(Generic[T]):
 
 
 class Periodic:
-    """Calls `run(done)` again and again, `interval_s` after the last one has said `done()`, until stopped."""
+    """Calls `run(done)` repeatedly, `interval_s` after the last run has called `done()`, until stopped."""
 
     def __init__(
         self,
@@ -151,6 +190,6 @@ class Periodic:
             self._timer = self._runtime.call_later(self._interval_s, self._begin)
 
     def stop(self) -> None:
-        """Never run again. A pass under way ends at its own time."""
+        """Run no more. A pass that runs ends by itself."""
         self._stopped = True
         self._timer.cancel()

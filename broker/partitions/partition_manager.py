@@ -1,7 +1,7 @@
 """The partitions of this broker, kept in step with the metadata image.
 
 After each committed change the listener gives partitions the roles that they have now, creates what is new, closes
-and deletes what is gone, and hands changed configs to the logs, a few milliseconds at a time (work_queue.py); roles
+and deletes what is gone, and hands changed configs to the logs, a few milliseconds at a time (slices.py); roles
 have a queue of their own, so that a new leader waits for no file to be made. At start it does the same for the whole
 image. It proposes ISRs without followers that lag behind, every half of replica.lag.time.max.ms, as Kafka does.
 """
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.partitions.partition import Partition
 from barnabas.controller.operations.directories import MIGRATING, UNASSIGNED, directory_of
-from barnabas.runtime.slices import Periodic, in_slices
-from barnabas.runtime.work_queue import WorkQueue
+from barnabas.runtime.slices import Periodic, WorkQueue, in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.directory import encode_uuid
@@ -82,8 +81,8 @@ class PartitionManager:
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
         log_manager.is_led = self._is_led
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
-        self._roles = WorkQueue(runtime)
-        self._work = WorkQueue(runtime)
+        self._roles = WorkQueue(runtime, log)
+        self._work = WorkQueue(runtime, log)
 
     def get(self, topic: str, partition: int) -> Partition | None:
         partitions = self._by_name.get(topic)

@@ -1,1 +1,1 @@
-"""Compaction: of each key the last record stays (`cleanup.policy=compact`)."""
+"""The log cleaner (`cleanup.policy=compact`): of each key the last record stays. Imports all other rooms."""

@@ -1,1 +1,1 @@
-"""Files: the disk, which stay open, what is in memory, deletion."""
+"""Files and the machine's disk: reading, writing, open files, page cache, deletion, checkpoint files. Imports no other room."""

@@ -1,1 +1,1 @@
-"""One partition's log: append, read, flush, truncate, recover."""
+"""One partition's log: append, read, sync, truncate, recover. Imports segment and disk."""

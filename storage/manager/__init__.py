@@ -1,1 +1,1 @@
-"""All logs of a broker: directories, checkpoints, retention, moves."""
+"""All logs of a broker: directories, checkpoints, retention, moves. Imports log, segment and disk."""

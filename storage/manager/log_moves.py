@@ -1,7 +1,13 @@
-"""The moves between directories that are under way, of all logs: asked for, followed, ended, begun again.
+"""Moving logs from one directory to another while they serve (KIP-113).
 
-A partition has one move at most; asking for another directory ends the one before. What a stop interrupts is
-found by its directory, `...-future`, and begun again from nothing at the next start.
+Threads copy the segments into `<topic>-<partition>.<unique>-future` in the other directory, a few MB at a time, behind the
+appends, until only a little is missing. Then, in one turn of the loop, the log is closed, the rest is copied and synced, the
+copy gets the log's name and is opened in its place, and the old directory is set aside. Readers keep the files that they have
+open.
+
+An interruption leaves a whole log: until the copy has the log's name, the old directory is the log, and a start removes the
+copy and begins again; from then on both are whole, and a start takes the one that reaches further (manager.py). A partition
+has at most one move; a request for another directory ends the one before.
 """
 
 from __future__ import annotations
@@ -9,11 +15,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Final, Protocol
+
+import msgspec
 
 from barnabas.runtime.interface import Runtime
-from barnabas.storage.disk.disk import Disk
+from barnabas.storage.disk.disk import Disk, File
 from barnabas.storage.errors import StorageError, is_passing
+from barnabas.storage.log.flusher import PARTITION_METADATA
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager.directory import (
     DELETE_SUFFIX,
@@ -22,15 +31,241 @@ from barnabas.storage.manager.directory import (
     random_uuid,
     suffixed_name,
 )
+from barnabas.storage.segment.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, Segment
 from barnabas.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from barnabas.storage.manager.log_move import LogMove
 
 logger = logging.getLogger("barnabas.storage")
 
+CHUNK_BYTES: Final = 4 << 20  # what a thread copies at a time
+REST_BYTES: Final = 128 << 10  # so little may be missing when the loop copies it
+_WAIT_S: Final = 0.02  # until a segment that a thread is sealing is looked at again
+_BUFFER_BYTES: Final = 1 << 20
 _NAME_MAX = 255
 _FUTURE_NAME_REST = len(".") + 32 + len(FUTURE_SUFFIX)
+
+
+class _Copied(msgspec.Struct):
+    """How much of a segment has been copied, and whether everything that belongs to it has."""
+
+    segment: Segment
+    size: int = 0
+    whole: bool = False
+
+
+class LogMove:
+    """One move. `failed(move, error)` is called at most once, and not after `cancel`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        runtime: Runtime,
+        log: Log,
+        target_dir: str,
+        unique: bytes,
+        bytes_per_second: Callable[[], float],
+        caught_up: Callable[[LogMove], object],
+        failed: Callable[[LogMove, BaseException], object],
+    ) -> None:
+        """`caught_up(self)` is called on the loop when only `finish` is left to do."""
+        self.log = log
+        self.target_dir = target_dir
+        self.directory = f"{target_dir}/{suffixed_name(log.topic, log.partition, unique, FUTURE_SUFFIX)}"
+        self.end_offset = log.log_start_offset  # of what has been copied
+        self._disk = disk
+        self._runtime = runtime
+        self._bytes_per_second = bytes_per_second
+        self._caught_up = caught_up
+        self._failed = failed
+        self._copied: dict[int, _Copied] = {}
+        self._truncations = log.truncations
+        self._cancelled = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of segments that have been copied."""
+        return sum(copied.size for copied in self._copied.values())
+
+    def start(self) -> None:
+        """OSError when the directory can't be made."""
+        self._disk.make_directory(self.directory)
+        self._step()
+
+    def resume(self) -> None:
+        """Look again what is missing, after `caught_up` had to be put off."""
+        self._step()
+
+    def cancel(self) -> None:
+        """Go no further. A thread may still be writing to the directory for a moment."""
+        self._cancelled = True
+
+    # --- copying
+
+    def _step(self) -> None:
+        if self._cancelled:
+            return
+        if self.log.closed or self.log.offline:
+            self._failed(self, OSError("the log is closed"))
+            return
+        if not all(segment.has_final_name for segment in self.log.segments):
+            self._runtime.call_later(_WAIT_S, self._step)
+            return
+        gone = self._forget_the_gone()
+        for segment in self.log.segments:
+            copied = self._copied.setdefault(segment.base_offset, _Copied(segment))
+            if copied.whole:
+                self.end_offset = max(self.end_offset, segment.base_offset)
+                continue
+            active = segment is self.log.segments[-1]
+            if copied.size < segment.size and not (active and segment.size - copied.size <= REST_BYTES):
+                self._copy(copied, gone)
+                return
+            if active:
+                self._sync(copied, gone)
+                return
+            if self.log.is_sealing(segment):
+                self._runtime.call_later(_WAIT_S, self._step)
+                return
+            self._complete(copied, gone)
+            return
+
+    def _forget_the_gone(self) -> list[str]:
+        """Files of copies whose segment retention or compaction has taken away since; all when the log has been cut
+        back, as what was copied may have been written anew."""
+        cut, self._truncations = self._truncations != self.log.truncations, self.log.truncations
+        here = {segment.base_offset: segment for segment in self.log.segments}
+        gone: list[str] = []
+        for base, copied in list(self._copied.items()):
+            if cut or here.get(base) is not copied.segment or copied.size > copied.segment.size:
+                del self._copied[base]
+                gone += [self._path_of(path) for path in copied.segment.files]
+        return gone
+
+    def _path_of(self, path: str) -> str:
+        return f"{self.directory}/{path.rpartition('/')[2]}"
+
+    def _in_thread(self, work: Callable[[], object], gone: list[str], then: Callable[[], object]) -> None:
+        def whole_work() -> None:
+            for path in gone:
+                self._disk.remove(path)
+            work()
+
+        def done(_: None, error: BaseException | None) -> None:
+            if self._cancelled:
+                return
+            if error is not None:
+                self._failed(self, error)
+            else:
+                then()
+
+        self._runtime.run_in_thread(whole_work, done)
+
+    def _copy(self, copied: _Copied, gone: list[str]) -> None:
+        try:
+            source = copied.segment.open_for_read()
+        except OSError as error:
+            self._failed(self, error)
+            return
+        start, stop = copied.size, min(copied.segment.size, copied.size + CHUNK_BYTES)
+        target_path = self._path_of(copied.segment.path)
+
+        def then() -> None:
+            copied.size = stop
+            self.end_offset = max(self.end_offset, self._offset_at(copied.segment, stop))
+            pause_s = (stop - start) / max(1.0, self._bytes_per_second())
+            self._runtime.call_later(pause_s, self._step)
+
+        self._in_thread(
+            lambda: copy_range(source, self._disk.open(target_path, create=True), start, stop), gone, then
+        )
+
+    def _offset_at(self, segment: Segment, position: int) -> int:
+        """About where in the log the position lies, by the segment's size; at its end exactly."""
+        later = (other.base_offset for other in self.log.segments if other.base_offset > segment.base_offset)
+        end = next(later, self.log.log_end_offset)
+        return segment.base_offset + (end - segment.base_offset) * position // max(1, segment.size)
+
+    def _complete(self, copied: _Copied, gone: list[str]) -> None:
+        """Sync the copy of a segment that does not grow any more, and bring what lies beside it."""
+
+        def work() -> None:
+            self._disk.open(self._path_of(copied.segment.path), create=True).sync()
+            for path in copied.segment.files:
+                if not path.endswith(LOG_SUFFIX):
+                    self._copy_small(path, sync=True)
+
+        def then() -> None:
+            copied.whole = True
+            self._step()
+
+        self._in_thread(work, gone, then)
+
+    def _copy_small(self, path: str, *, sync: bool) -> None:
+        try:
+            content = self._disk.read_file(path)
+        except FileNotFoundError:
+            return
+        self._disk.write_file(self._path_of(path), content, sync=sync)
+
+    def _sync(self, copied: _Copied, gone: list[str]) -> None:
+        """Sync what there is of the active segment, here and there, so that the loop will have little to sync."""
+        path = self._path_of(copied.segment.path)
+
+        def then() -> None:
+            segment = self.log.segments[-1]
+            uncut = self._truncations == self.log.truncations
+            if uncut and copied.segment is segment and segment.size - copied.size <= REST_BYTES:
+                self._caught_up(self)
+            else:
+                self._step()
+
+        def work() -> None:
+            self._disk.open(path, create=True).sync()
+            self._copy_small(f"{self.log.directory}/{PARTITION_METADATA}", sync=True)
+
+        def synced(failure: str | None) -> None:
+            if self._cancelled:
+                return
+            if failure is not None:
+                self._failed(self, OSError(failure))
+            else:
+                self._in_thread(work, gone, then)
+
+        self.log.sync_soon()
+        self.log.when_synced(self.log.log_end_offset, synced)
+
+    # --- the last turn
+
+    def finish(self) -> None:
+        """Blocking: close the log and make the copy whole, on the medium too. OSError, StorageError: the copy is
+        not whole, and the log may be closed."""
+        self.log.close()
+        active = self.log.segments[-1]
+        copied = self._copied[active.base_offset]
+        target = self._disk.open(self._path_of(active.path), create=True)
+        copy_range(self._disk.open(active.path), target, copied.size, active.size)
+        target.sync()
+        done = {path for each in self._copied.values() if each.whole for path in each.segment.files}
+        done.add(f"{self.log.directory}/{PARTITION_METADATA}")
+        for name in self._disk.list(self.log.directory):
+            path = f"{self.log.directory}/{name}"
+            if path not in done and not name.endswith(
+                (LOG_SUFFIX, ".deleted", ".tmp", CLEANED_SUFFIX, SWAP_SUFFIX)
+            ):
+                self._copy_small(path, sync=False)
+        self._disk.sync_directory(self.directory)
+
+
+def copy_range(source: File, target: File, start: int, stop: int) -> None:
+    """Copy the bytes from `start` to `stop` to the same place. OSError; StorageError when the source is short."""
+    while start < stop:
+        data = source.pread(min(_BUFFER_BYTES, stop - start), start)
+        if not data:
+            raise OSError(f"the file ends at {start}, {stop} were expected")
+        written = target.pwrite(data, start)
+        start += written
+
+
+# --- the moves of a broker
 
 
 def parse_future_name(name: str) -> tuple[str, int] | None:
@@ -40,8 +275,8 @@ def parse_future_name(name: str) -> tuple[str, int] | None:
     return parse_directory_name(name.removesuffix(FUTURE_SUFFIX).rpartition(".")[0])
 
 
-class Home(Protocol):
-    """The LogManager, as far as moves need it."""
+class LogOwner(Protocol):
+    """What moves use of the LogManager."""
 
     log_dirs: list[str]
     offline: dict[str, str]
@@ -68,9 +303,9 @@ class Home(Protocol):
 
 
 class LogMoves:
-    """See the module. All calls on the loop's thread."""
+    """The moves that run, by partition. All calls on the loop's thread."""
 
-    def __init__(self, manager: Home, disk: Disk, runtime: Runtime) -> None:
+    def __init__(self, manager: LogOwner, disk: Disk, runtime: Runtime) -> None:
         self._manager = manager
         self._disk = disk
         self._runtime = runtime
@@ -116,8 +351,6 @@ class LogMoves:
         self._start(log, target_dir)
 
     def _start(self, log: Log, target_dir: str) -> None:
-        from barnabas.storage.manager.log_move import LogMove  # late: few brokers ever move a log
-
         move = LogMove(
             self._disk,
             self._runtime,

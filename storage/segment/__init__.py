@@ -1,1 +1,1 @@
-"""One segment: its records, indexes and snapshots, in Kafka's formats."""
+"""One segment of a log: records, indexes, transaction markers, in Kafka's formats. Imports disk."""

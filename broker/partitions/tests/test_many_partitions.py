@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState
 from barnabas.controller.operations.configs import ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
-from barnabas.runtime.work_queue import WorkQueue
+from barnabas.runtime.slices import WorkQueue
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -188,7 +189,7 @@ def test_a_change_of_one_partition_looks_at_no_other(bench: Bench) -> None:
 
 def test_a_piece_of_work_that_fails_stops_no_other() -> None:
     runtime = TickingRuntime()
-    queue = WorkQueue(runtime)
+    queue = WorkQueue(runtime, logging.getLogger("barnabas.partitions"))
     log: list[str] = []
 
     def piece(name: str, steps: int) -> Iterator[None]:
