@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier, CarrierStats
-    from barnabas.nats.cluster.turns import Turn
-    from barnabas.nats.core.binding import CoreBinding
-    from barnabas.nats.core.gaps import GapLog
+    from barnabas.nats.ingress.barrier import BindingChange
+    from barnabas.nats.ingress.core_binding import CoreBinding
+    from barnabas.nats.ingress.gap_tracker import GapLog
     from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger("barnabas.nats")
@@ -54,11 +54,11 @@ class BoundTopic:
     def all(self) -> list[Carrier]:
         return [*self.carriers, self.core] if self.core is not None else self.carriers
 
-    def change(self, binding: Binding, partition_count: int, turn: Turn | None) -> None:
+    def change(self, binding: Binding, partition_count: int, change: BindingChange | None) -> None:
         """What goes on as it is goes on; what can't stops, to be made anew."""
         before, count = self.binding, self.partition_count
         self.binding, self.partition_count = binding, partition_count
-        if self.core is None or binding.paused or not self.core.rebind(binding, partition_count, turn):
+        if self.core is None or binding.paused or not self.core.rebind(binding, partition_count, change):
             self.stop("the binding is paused" if binding.paused else "the binding was changed")
         elif count != partition_count or not _publish_alike(before, binding):
             for carrier in self.carriers:

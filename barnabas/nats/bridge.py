@@ -17,17 +17,17 @@ from barnabas.nats.bound_topic import BoundTopic
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.carriers import make_carriers, make_core
 from barnabas.nats.cluster.positions import Positions
-from barnabas.nats.cluster.roles import roles_of
-from barnabas.nats.cluster.turns import turn_of
 from barnabas.nats.configs import PREFIX
 from barnabas.nats.connections import NatsConnections
-from barnabas.nats.core.gaps import GapLog
+from barnabas.nats.ingress.barrier import change_of
+from barnabas.nats.ingress.gap_tracker import GapLog
+from barnabas.nats.ingress.roles import roles_of
+from barnabas.nats.ingress.template_ingest import TemplateIngest
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
 from barnabas.nats.overview import overview, refused_overview
 from barnabas.nats.registry import BindingsService, describe
 from barnabas.nats.size_limits import log_size_warnings, size_warning_of
 from barnabas.nats.stored_bindings import StoredBindings
-from barnabas.nats.templates.ingest import TemplateIngest
 
 if TYPE_CHECKING:
     from barnabas.broker.metrics.families import Family
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage, TopicChanges, TopicImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.connection_settings import ConnectionSettings
-    from barnabas.nats.core.attendance import Attendance
+    from barnabas.nats.ingress.gap_checkpoint import GapCheckpoint
     from barnabas.nats.overview import Overview
     from barnabas.runtime.interface import Timer
 
@@ -45,7 +45,7 @@ log = logging.getLogger("barnabas.nats")
 SETTLES_WITHIN_S: Final = (
     2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
 )
-ATTENDANCE_EVERY_S: Final = 1.0
+CHECKPOINT_EVERY_S: Final = 1.0
 LEAVE_S: Final = 5.0
 
 
@@ -53,7 +53,7 @@ class NatsBridge:
     """`start` when the partitions have been opened, `stop` before they are closed. All calls on the loop's thread."""
 
     def __init__(
-        self, services: Services, settings: Mapping[str, ConnectionSettings], attendance: Attendance
+        self, services: Services, settings: Mapping[str, ConnectionSettings], gap_checkpoint: GapCheckpoint
     ) -> None:
         """`settings` by the name of the connection; "" is that of nats.servers."""
         self._services = services
@@ -62,36 +62,36 @@ class NatsBridge:
         self.topics: dict[str, BoundTopic] = {}
         self._stored = StoredBindings()
         self._is_stopped = False
-        self._attendance = attendance
+        self._gap_checkpoint = gap_checkpoint
         self._timer: Timer | None = None
 
     def start(self) -> None:
         """Blocking."""
         controller = self._services.controller
         names = _configured(controller.image)
-        attended = self._attendance.load()
+        received = self._gap_checkpoint.load()
         for name in names:
             bound = self._bind(name)
             if bound is not None:
                 bound.missed = "the broker was restarted"
-                known_ms = attended.until_ms.get(bound.topic_id, 0)
+                known_ms = received.until_ms.get(bound.topic_id, 0)
                 bound.gaps.until_ms = known_ms
-                bound.since_ms = known_ms if attended.is_believed else 0
+                bound.since_ms = known_ms if received.is_valid else 0
         for connection in self.connections.names():
             self._answer_on(connection)
         self._refresh(names)
         controller.add_listener(self._metadata_changed)
-        self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
+        self._timer = self._services.runtime.call_later(CHECKPOINT_EVERY_S, self._note_gap_checkpoint)
 
     def stop(self) -> None:
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
-        attended = self._attended()
+        received = self._received_until()
         for name in sorted(self.topics):
             self.topics[name].gaps.leave()
             self._end(name, "the broker stops")
-        self._attendance.close(attended)
+        self._gap_checkpoint.close(received)
         self._positions.close()
         self.connections.stop()
 
@@ -130,9 +130,9 @@ class NatsBridge:
     def when_settled(self, callback: Callable[[], object]) -> None:
         """Call back when the servers know what is subscribed to, as of the changes so far; soon in any case."""
         planned = [
-            bound.core.turns
+            bound.core.change_barrier
             for bound in self.topics.values()
-            if bound.core is not None and bound.core.turns.are_planned
+            if bound.core is not None and bound.core.change_barrier.are_planned
         ]
         if planned:  # one after the other; they are soon done
             planned[0].when_done(lambda: self.when_settled(callback))
@@ -199,7 +199,7 @@ class NatsBridge:
         if topic is None or binding is None:
             return None
         stats = CarrierStats()
-        gaps = GapLog(name, stats, self._services.runtime.time_ms, self._attendance_known)
+        gaps = GapLog(name, stats, self._services.runtime.time_ms, self._gap_checkpoint_known)
         bound = self.topics[name] = BoundTopic(topic.topic_id, binding, gaps, stats)
         return bound
 
@@ -210,11 +210,11 @@ class NatsBridge:
         if bound.waits_to_rest(binding, roles.leading, self._services.runtime, again):
             return
         partition_count = len(topic.partitions)
-        turn, is_newcomer = None, False
+        change, is_newcomer = None, False
         if bound.binding != binding or bound.partition_count != partition_count:
-            turn = turn_of(self._services, topic, binding)
+            change = change_of(self._services, topic, binding)
             is_newcomer = bound.core is None and 0 <= bound.partition_count != partition_count
-            bound.change(binding, partition_count, turn)
+            bound.change(binding, partition_count, change)
         leading = bound.leading = roles.leading
         if binding.paused and leading and bound.missed and bound.gaps.until_ms:
             bound.gaps.begin(bound.gaps.until_ms, "the binding is paused")
@@ -230,7 +230,7 @@ class NatsBridge:
                     *roles,
                     missed=bound.missed,
                     since_ms=bound.since_ms,
-                    turn=turn if is_newcomer else None,
+                    change=change if is_newcomer else None,
                 )
             bound.missed, bound.since_ms = "", 0
         if not leading:
@@ -319,19 +319,19 @@ class NatsBridge:
 
     # -- since when
 
-    def _attended(self) -> dict[bytes, int]:
+    def _received_until(self) -> dict[bytes, int]:
         return {bound.topic_id: bound.gaps.until_ms for bound in self.topics.values() if bound.gaps.until_ms}
 
-    def _attendance_known(self) -> None:
+    def _gap_checkpoint_known(self) -> None:
         """A binding that is new may not wait for the next second: what is not written down when the broker dies is not
         known after it."""
         if not self._is_stopped:
-            self._attendance.note(self._attended())
+            self._gap_checkpoint.note(self._received_until())
 
-    def _note_attendance(self) -> None:
+    def _note_gap_checkpoint(self) -> None:
         log_size_warnings(self.topics, self.connections)
-        self._attendance.note(self._attended())
-        self._timer = self._services.runtime.call_later(ATTENDANCE_EVERY_S, self._note_attendance)
+        self._gap_checkpoint.note(self._received_until())
+        self._timer = self._services.runtime.call_later(CHECKPOINT_EVERY_S, self._note_gap_checkpoint)
 
 
 def _configured(image: MetadataImage) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 from barnabas.nats.binding.binding import CORE, JETSTREAM, KV
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.errors import NatsError
-from barnabas.nats.core.binding import CoreBinding
+from barnabas.nats.ingress.core_binding import CoreBinding
 from barnabas.nats.jetstream.binding import make_stream_consumer
 from barnabas.nats.kv.bucket import bucket_key, stream_of, subject_prefix, value_of
 from barnabas.nats.kv.made_anew import bury_old_keys
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from barnabas.nats.carrier import Carrier
     from barnabas.nats.cluster.positions import Positions
     from barnabas.nats.connections import NatsConnections
-    from barnabas.nats.core.gaps import GapLog
+    from barnabas.nats.ingress.gap_tracker import GapLog
     from barnabas.nats.jetstream.api import JetStreamApi
     from barnabas.nats.jetstream.origin import Stream
     from barnabas.runtime.interface import Runtime

@@ -17,7 +17,7 @@ from barnabas.nats.client.heartbeat import Heartbeat
 if TYPE_CHECKING:
     from barnabas.nats.client.connection_settings import ConnectionSettings
     from barnabas.nats.client.errors import Cause, NatsError
-    from barnabas.nats.client.server_info import ServerInfo
+    from barnabas.nats.client.protocol import ServerInfo
     from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
-    from barnabas.nats.ingest.budget import Budget
+    from barnabas.nats.ingress.backpressure import Budget
 
 log = logging.getLogger("barnabas.nats")
 

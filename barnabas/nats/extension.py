@@ -68,10 +68,10 @@ class NatsExtension:
             return None
         from barnabas.nats.bridge import NatsBridge
         from barnabas.nats.connection_configs import nats_connections
-        from barnabas.nats.core.attendance import FILE_NAME, Attendance
+        from barnabas.nats.ingress.gap_checkpoint import FILE_NAME, GapCheckpoint
 
-        attendance = Attendance(host.disk, f"{host.directory}/{FILE_NAME}", services.runtime)
-        bridge = NatsBridge(services, nats_connections(given), attendance)
+        gap_checkpoint = GapCheckpoint(host.disk, f"{host.directory}/{FILE_NAME}", services.runtime)
+        bridge = NatsBridge(services, nats_connections(given), gap_checkpoint)
         bridge.start()
         return bridge
 

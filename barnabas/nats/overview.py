@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.core.binding import CoreBinding
+from barnabas.nats.ingress.core_binding import CoreBinding
 from barnabas.nats.reverse.carrier import ReverseBinding
 
 if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier
-    from barnabas.nats.ingest.acks import AckStats
+    from barnabas.nats.ingress.acks import AckStats
 
 PUBLISH: Final = "publish"  # the mode that a topic's way out is shown with
 PAUSED: Final = "paused"

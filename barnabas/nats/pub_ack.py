@@ -28,7 +28,7 @@ from typing import Final
 
 import msgspec
 
-from barnabas.nats.client.requests import NO_RESPONDERS
+from barnabas.nats.client.subscriptions import NO_RESPONDERS
 from barnabas.wire.errors import ErrorCode
 
 # The acknowledgement that a message asks for.

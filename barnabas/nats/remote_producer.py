@@ -4,7 +4,7 @@ A broker that takes messages for partitions of the whole topic (the member of a 
 the source of a dead letter) appends to its own partitions and sends the others' batches to their leaders. `send` does one
 request. `produce` keeps the batches of a partition in order: one is in flight at a time, and when it fails the batches
 that wait behind it fail with it, so the caller starts again from there. Without a producer id a batch whose answer was
-lost may have been appended: at least once. Queue groups add one (ingest/queue_group.py).
+lost may have been appended: at least once. Queue groups add one (ingress/queue_group.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Successors that have only just come: brokers that were not in sync before, and those that have joined the ISR a moment ago.
 And leaders whose own connection breaks.
 
-A follower is let in when it has everything that the leader has (barnabas/nats/core/standbys.py), and takes over when it has
-more than the leader (core/refill.py), so nothing is missing and nothing is there twice. Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
+A follower is let in when it has everything that the leader has (barnabas/nats/ingress/standby.py), and takes over when it has
+more than the leader (ingress/gap_tracker.py), so nothing is missing and nothing is there twice. Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
-from barnabas.nats.core.standbys import Standbys
-from barnabas.nats.ingest.ingest import Ingest
+from barnabas.nats.ingress.ingest import Ingest
+from barnabas.nats.ingress.standby import StandbyReports
 from compat_tests.simulation.bound_topics import BoundTopicSimulation
 from compat_tests.simulation.history import Violation
 
@@ -56,7 +56,7 @@ def test_nothing_is_missing_outside_of_gaps_and_nothing_is_there_twice() -> None
 
 def test_followers_that_join_too_early_and_say_nothing_of_it_are_found() -> None:
     with (
-        mock.patch.object(Standbys, "may_take_over", return_value=True),
+        mock.patch.object(StandbyReports, "may_take_over", return_value=True),
         mock.patch.object(Ingest, "_note_lapses"),
     ):
         assert any(fails(seed) for seed in (8, 9, 11, *range(20)))

@@ -1,17 +1,19 @@
 """A client of a NATS system: one connection at a time, made again whenever it ends, with the subscriptions kept.
 
-Nothing here raises because a server is down: `publish` says NotConnected, callbacks get errors, and the listeners are
-told why a connection ended (client/errors.py) and that the next one is there. What was published in between by others is lost,
-as in core NATS; whoever needs to know when that was writes down the two calls.
+Nothing here raises because a server is down: `publish` raises NotConnected, callbacks get errors, and listeners are called
+with the cause when a connection ends (client/errors.py) and when the next one is there. Messages that others published
+in between are lost, as in core NATS; ingress/gap_tracker.py records when that was.
 
 Everything runs on the loop's thread. Messages go from the parser to the sinks with nothing in between; `on_read` is
-called after each piece of data that was read, so that what came together can be dealt with together.
+called after each piece of data that was read, so that messages that came together can be handled together.
 """
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from barnabas.nats.client.connection import NatsConnection
 from barnabas.nats.client.errors import (
@@ -23,26 +25,60 @@ from barnabas.nats.client.errors import (
     NotConnected,
     cause_of,
 )
-from barnabas.nats.client.greeting import connect_options, login_advice, tls_context
-from barnabas.nats.client.lines import connect_line, pub
-from barnabas.nats.client.listener import ClientListener, ClientStats
-from barnabas.nats.client.protocol import NatsParser
-from barnabas.nats.client.reconnect import FailureLog, Reconnect
-from barnabas.nats.client.requests import Message, Requests
-from barnabas.nats.client.server_info import ServerInfo
-from barnabas.nats.client.subscriptions import Subscription, Subscriptions
+from barnabas.nats.client.handshake import connect_options, login_advice, tls_context
+from barnabas.nats.client.protocol import NatsParser, ServerInfo, connect_line, pub
+from barnabas.nats.client.server_pool import FailureLog, Reconnect
+from barnabas.nats.client.subscriptions import Message, Requests, Subscription, Subscriptions
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
     from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
-    from barnabas.nats.client.protocol import Sink
+    from barnabas.nats.client.errors import Cause
+    from barnabas.nats.client.protocol import ServerInfo, Sink
     from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger("barnabas.nats")
+
+
+class ClientListener:
+    """Callbacks of a client, about its connection. All calls on the loop's thread."""
+
+    def connected(self, info: ServerInfo) -> None:
+        """The subscriptions are in force."""
+
+    def disconnected(self, cause: Cause) -> None:
+        """A connection that was there has ended."""
+
+    def unreachable(self, cause: Cause) -> None:
+        """An attempt has failed; the next one follows."""
+
+    def slow(self, paused_s: float) -> None:
+        """Nothing has been read for `paused_s` because of `pause`; the server cuts the connection after ten seconds, or
+        when 64 MiB wait."""
+
+    def refused(self, text: str) -> None:
+        """The server has refused a subscription or a message, and goes on."""
+
+    def drained(self) -> None:
+        """The output buffer was full, and is empty again."""
+
+
+class ClientStats(msgspec.Struct):
+    """Counters since the start."""
+
+    messages_in: int = 0
+    bytes_in: int = 0  # of the protocol
+    messages_out: int = 0
+    bytes_out: int = 0
+    connects: int = 0
+    reconnects: int = 0
+    sink_errors: int = 0
+
 
 __all__ = ["ClientListener", "ClientStats", "Message", "NatsClient", "Subscription"]
 
-log = logging.getLogger("barnabas.nats")
 
 SINK_ERRORS_EVERY_S: Final = 10.0  # one of them is told of
 ERROR_CHARACTERS_MAX: Final = 1000  # of what a server says

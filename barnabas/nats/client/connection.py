@@ -1,10 +1,10 @@
-"""One connection to a nats-server: its greeting, TLS, what is read and written, and whether it is alive.
+"""One connection to a nats-server: its handshake, TLS, reading, writing, and checks that it is alive.
 
-- The server speaks first, one INFO line; it is read here and not by the parser, so that nothing that somebody slips in
-  behind it, before TLS begins, is ever taken for a message.
-- CONNECT, all subscriptions and a PING leave together: when the PONG is there, the subscriptions are in force.
-- Reading goes into one large buffer, since every read has its price; after a large piece it is others' turn.
-- Anything that comes is a sign of life. After two pings without any the connection is stale; not while we do not read.
+- The server speaks first, one INFO line; it is read here and not by the parser, so bytes that somebody slips in behind it,
+  before TLS begins, are never parsed as messages.
+- CONNECT, all subscriptions and a PING are sent together: when the PONG arrives, the subscriptions are in force.
+- Reading goes into one large buffer, because every read has a price; after a large piece the loop serves others first.
+- Any bytes are a sign of life. After two pings without any the connection is stale; not while reading is paused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.nats.client.errors import (
     PROTOCOL,
@@ -25,19 +25,49 @@ from barnabas.nats.client.errors import (
     NatsSettingsError,
     NotConnected,
 )
-from barnabas.nats.client.output import Output
-from barnabas.nats.client.pausing import Pausing
-from barnabas.nats.client.protocol import LINE_BYTES_MAX
-from barnabas.nats.client.server_info import NatsProtocolError, ServerInfo, read_info
+from barnabas.nats.client.flow_control import Output, Pausing
+from barnabas.nats.client.protocol import LINE_BYTES_MAX, NatsProtocolError, ServerInfo, read_info
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable
 
     from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
-    from barnabas.nats.client.owner import ConnectionOwner
+    from barnabas.nats.client.errors import Cause
+    from barnabas.nats.client.protocol import NatsParser, ServerInfo
     from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
+
+
+class ConnectionOwner(Protocol):
+    """Callbacks of a connection. All calls on the loop's thread."""
+
+    name: str
+    parser: NatsParser
+
+    def made(self, connection: NatsConnection) -> bool:
+        """It is made; False when it is not needed any more."""
+        ...
+
+    def tls_for(self, connection: NatsConnection, info: ServerInfo | None) -> ssl.SSLContext | None:
+        """The context to go on with under TLS, after INFO or (None) before it. NatsSettingsError when that is impossible."""
+        ...
+
+    def greeting(self, connection: NatsConnection, info: ServerInfo) -> bytes:
+        """CONNECT and all SUBs. NatsSettingsError without usable credentials."""
+        ...
+
+    def ready(self, connection: NatsConnection) -> None: ...
+
+    def has_read(self, byte_count: int) -> None: ...
+
+    def drained(self) -> None: ...
+
+    def slow(self, paused_s: float) -> None: ...
+
+    def ended(self, connection: NatsConnection, cause: Cause) -> None: ...
+
 
 YIELD_BYTES: Final = 128 * 1024  # of one read; under TLS none is larger than 256 KiB
 PINGS_MAX: Final = 2  # without any sign of life

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from barnabas.nats.client.client import ClientListener
 from barnabas.nats.client.errors import SERVER_GONE, SLOW_CONSUMER, Cause
-from barnabas.nats.client.listener import ClientListener
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.client.errors import NatsError
-    from barnabas.nats.client.server_info import ServerInfo
+    from barnabas.nats.client.protocol import ServerInfo
     from barnabas.runtime.interface import Runtime, Timer
 
 EVERY_S: Final = 1.0

@@ -1,35 +1,85 @@
-"""The NATS client protocol without sockets: bytes in, events out. What a client sends stands in client/lines.py.
+"""The NATS client protocol without sockets: bytes in, events out, and the lines that a client sends.
 
-The protocol is text: a line of a verb and its arguments, and behind the lines MSG and HMSG a payload of the length that
-the line tells (docs.nats.io, "Client Protocol"; headers: ADR-4).
+The protocol is text: a line of a verb and its arguments; MSG and HMSG are followed by a payload whose length the line states.
+A connection begins with the server's INFO line, which may come again. Source: docs.nats.io, "Client Protocol"; headers: ADR-4.
 
-- Messages are what arrives, hundreds of thousands a second, so the loop in `feed` does nothing that could be done once:
-  a line that was seen before (the same subject, subscription and size) is found whole in a dictionary, with its sink and
-  its sizes. Lines with a reply subject are as good as unique and are not kept; they take the shortest way there is
-  through `_read_line`, since all that a stream delivers has one.
-- What is incomplete at the end of a piece waits in a buffer that grows as bytes arrive, and is not looked at before
+- Hundreds of thousands of messages arrive per second, so the loop in `feed` does nothing that can be done once: a line that
+  was seen before (the same subject, subscription and size) is found whole in a dictionary, with its sink and its sizes.
+  Lines with a reply subject are practically unique and are not kept; they take the shortest path through `_read_line`,
+  because all messages of a stream have one.
+- An incomplete message at the end of a piece waits in a buffer that grows as bytes arrive, and is not looked at before
   it can be complete: a large payload is copied three times, however many pieces it comes in.
-- Fields end at blanks and tabs alone. A server lets publishers write any other byte into a subject, form feeds and
+- Only blanks and tabs separate fields. A server lets publishers write any other byte into a subject, form feeds and
   carriage returns among them, which for `bytes.split` would begin a field: another subscription's number, say.
-- Every size is checked before anything waits for it. Whatever is not understood is a NatsProtocolError: the
-  connection is of no use any more, and `reset` makes the parser ready for the next one.
+- Every size is checked before anything waits for it. Invalid input raises NatsProtocolError: the connection can't be used
+  any more, and `reset` makes the parser ready for the next one.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from barnabas.nats.client.server_info import (
-    SIZE_MAX_BYTES,
-    NatsProtocolError,
-    ServerInfo,
-    read_info,
-    shown,
-)
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# A message can be larger than the server's max_payload: one that passed a server with another limit, or got headers
+# from JetStream.
+SIZE_SLACK_BYTES: Final = 1024 * 1024
+# JetStream's answers are larger than max_payload as well: a page names 100,000 subjects (kv/made_anew.py).
+API_ANSWER_BYTES: Final = 32 * 1024 * 1024
+# nats-server knows no larger max_payload than 64 MiB.
+SIZE_MAX_BYTES: Final = 64 * 1024 * 1024 + SIZE_SLACK_BYTES
+
+
+class NatsProtocolError(Exception):
+    """What came is not the NATS protocol, or larger than it may be."""
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server tells of itself in INFO, as far as it matters here."""
+
+    server_id: str = ""
+    server_name: str = ""
+    version: str = ""
+    cluster: str = ""
+    domain: str = ""
+    max_payload: int = 1024 * 1024
+    client_id: int = 0
+    client_ip: str = ""
+    headers: bool = False
+    jetstream: bool = False
+    auth_required: bool = False
+    tls_required: bool = False
+    tls_available: bool = False
+    tls_verify: bool = False
+    nonce: str = ""
+    connect_urls: tuple[str, ...] = ()
+    ldm: bool = False  # lame duck mode: the server goes away soon
+
+    @property
+    def size_max(self) -> int:
+        """Largest message to expect, headers and payload, in bytes."""
+        return min(max(self.max_payload, API_ANSWER_BYTES) + SIZE_SLACK_BYTES, SIZE_MAX_BYTES)
+
+
+def read_info(line: bytes) -> ServerInfo:
+    """The line INFO {...}, without its end. NatsProtocolError when it is none."""
+    if line[:5].upper() not in (b"INFO ", b"INFO\t"):
+        raise NatsProtocolError(f"not the NATS protocol: {shown(line)}")
+    try:
+        return msgspec.json.decode(line[5:], type=ServerInfo)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise NatsProtocolError(f"INFO that cannot be read: {error}: {shown(line)}") from error
+
+
+def shown(line: bytes) -> str:
+    """A line as a log may show it."""
+    return repr(line[:200])[1:]
+
 
 # Called with each message: subject, reply and header block (b"" when there is none; else the block whole, from
 # b"NATS/1.0" to its empty line) and payload.
@@ -288,3 +338,41 @@ class NatsParser:
             handler.on_error(line[4:].strip().strip(b"'").decode("utf-8", "replace"))
         else:
             handler.on_info(read_info(line))
+
+
+def connect_line(options: Mapping[str, object]) -> bytes:
+    """CONNECT with these options (user, pass, verbose, ...)."""
+    return b"CONNECT %b\r\n" % msgspec.json.encode(options)
+
+
+def sub_line(subject: bytes, subscription_id: bytes, queue: bytes = b"") -> bytes:
+    """SUB; ValueError for a subject or queue group that would be several words."""
+    _check_word(subject)
+    if queue:
+        _check_word(queue)
+        return b"SUB %b %b %b\r\n" % (subject, queue, subscription_id)
+    return b"SUB %b %b\r\n" % (subject, subscription_id)
+
+
+def unsub_line(subscription_id: bytes) -> bytes:
+    """UNSUB, at once."""
+    return b"UNSUB %b\r\n" % subscription_id
+
+
+def pub(subject: bytes, payload: bytes, reply: bytes = b"", headers: bytes = b"") -> bytes:
+    """PUB, or HPUB when `headers` is a block (b"NATS/1.0\\r\\nName: value\\r\\n\\r\\n"). ValueError for a subject that is none:
+    empty or of several words, which the server would take for something else."""
+    _check_word(subject)
+    if reply:
+        _check_word(reply)
+        subject = b"%b %b" % (subject, reply)
+    if not headers:
+        return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload)
+    header_bytes = len(headers)
+    total_bytes = header_bytes + len(payload)
+    return b"HPUB %b %d %d\r\n%b%b\r\n" % (subject, header_bytes, total_bytes, headers, payload)
+
+
+def _check_word(word: bytes) -> None:
+    if word.split() != [word]:
+        raise ValueError(f"{shown(word)} is no NATS subject: it is empty or has blanks")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from barnabas.nats.client.reconnect import FailureLog
+from barnabas.nats.client.server_pool import FailureLog
 from barnabas.nats.dead_letters import StreamMessage
 from barnabas.nats.jetstream.ack_subject import Delivery, is_position
 from barnabas.nats.jetstream.api import NANOSECONDS
@@ -37,7 +37,7 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.binding.binding import Binding
-    from barnabas.nats.client.server_info import ServerInfo
+    from barnabas.nats.client.protocol import ServerInfo
     from barnabas.nats.dead_letters import DeadLetterTopic
     from barnabas.nats.remote_producer import RemoteProducer
     from barnabas.runtime.interface import Runtime, Timer

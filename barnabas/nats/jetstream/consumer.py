@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.nats.announcements import reading
 from barnabas.nats.carrier import CarrierStats
+from barnabas.nats.client.client import ClientListener
 from barnabas.nats.client.errors import NatsError, NoResponders
-from barnabas.nats.client.listener import ClientListener
 from barnabas.nats.jetstream.ack_subject import parse_ack_subject
 from barnabas.nats.jetstream.api import JetStreamApi, JetStreamError
 from barnabas.nats.jetstream.intake import Intake
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.client.errors import Cause
-    from barnabas.nats.client.server_info import ServerInfo
+    from barnabas.nats.client.protocol import ServerInfo
     from barnabas.nats.dead_letters import DeadLetterTopic
     from barnabas.nats.jetstream.ack_subject import Delivery
     from barnabas.nats.jetstream.api import StreamInfo

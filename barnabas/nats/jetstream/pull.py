@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.client.headers import MalformedHeaders, find_header, read_status
-from barnabas.nats.client.reconnect import FailureLog
+from barnabas.nats.client.server_pool import FailureLog
 from barnabas.nats.jetstream.ack_subject import numbers_start, parse_ack_subject
 from barnabas.nats.jetstream.api import NANOSECONDS, NextRequest, encode_next
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.client.errors import NatsError
-    from barnabas.nats.client.requests import Message
+    from barnabas.nats.client.subscriptions import Message
     from barnabas.nats.reverse.outgoing import Answer, Outcome
     from barnabas.wire.record_batch import Record
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from barnabas.nats.ingest.dedup import MESSAGE_ID, kept_id
+from barnabas.nats.ingress.dedup import MESSAGE_ID, kept_id
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader, iterate_records
 

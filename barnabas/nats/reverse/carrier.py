@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient, Subscription
     from barnabas.nats.client.errors import Cause
-    from barnabas.nats.client.server_info import ServerInfo
+    from barnabas.nats.client.protocol import ServerInfo
     from barnabas.nats.reverse.outgoing import Outgoing
     from barnabas.runtime.interface import Timer
 

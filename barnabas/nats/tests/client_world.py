@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 from barnabas.nats.client.client import ClientListener, NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
 from barnabas.nats.client.errors import Cause
-from barnabas.nats.client.protocol import Sink
-from barnabas.nats.client.server_info import ServerInfo
+from barnabas.nats.client.protocol import ServerInfo, Sink
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from barnabas.nats import bridge as bridge_module
 from barnabas.nats.bridge import NatsBridge
 from barnabas.nats.carriers import make_core
 from barnabas.nats.client.errors import Cause
-from barnabas.nats.core.attendance import Attendance
-from barnabas.nats.core.overflow import OTHERS_WAIT_S
+from barnabas.nats.ingress.backpressure import OTHERS_WAIT_S
+from barnabas.nats.ingress.gap_checkpoint import GapCheckpoint
 from barnabas.nats.tests.client_world import settings
 from barnabas.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 
@@ -32,7 +32,7 @@ def test_a_binding_that_fails_is_a_matter_of_its_own(
     bridge = NatsBridge(
         replica.node.services,
         {"": settings("nats://nobody:4222")},
-        Attendance(replica.disk, "/data/attendance", replica.runtime),
+        GapCheckpoint(replica.disk, "/data/attendance", replica.runtime),
     )
     bridge.start()
 
@@ -72,7 +72,7 @@ def test_stored_configs_without_effect_are_told_of_and_bind_all_the_same(
     bridge = NatsBridge(
         replica.node.services,
         {"": settings("nats://nobody:4222")},
-        Attendance(replica.disk, "/data/attendance", replica.runtime),
+        GapCheckpoint(replica.disk, "/data/attendance", replica.runtime),
     )
     replicas.commit(bound("t"), bound("t", "nats.publish.jetstream", "true"))
     replicas.run()
@@ -90,15 +90,15 @@ def test_stored_configs_without_effect_are_told_of_and_bind_all_the_same(
     bridge.stop()
 
 
-@pytest.mark.parametrize("is_aside", [True, False])
-def test_a_member_that_leaves_does_not_come_back(is_aside: bool) -> None:
+@pytest.mark.parametrize("is_unsubscribed", [True, False])
+def test_a_member_that_leaves_does_not_come_back(is_unsubscribed: bool) -> None:
     """Though its log takes messages again while it leaves, its connection ends, and its configs change."""
     replicas = Replicas(ids=(1,))
     replica = replicas[1]
     bridge = NatsBridge(
         replica.node.services,
         {"": settings("nats://nobody:4222")},
-        Attendance(replica.disk, "/data/attendance", replica.runtime),
+        GapCheckpoint(replica.disk, "/data/attendance", replica.runtime),
     )
     replicas.commit(bound("t"), bound("t", "nats.queue.group", "g"))
     replicas.run()
@@ -109,7 +109,7 @@ def test_a_member_that_leaves_does_not_come_back(is_aside: bool) -> None:
     core._intake.closers.append(lambda: None)  # another topic is on the connection
     core._full(True)
     assert b"SUB a.> g " in core._intake.client._subscriptions.lines()
-    if is_aside:
+    if is_unsubscribed:
         replicas.run(OTHERS_WAIT_S + 1)
         assert core.state.startswith("waiting")
     core.leave_group(lambda: left.append(True))

@@ -18,7 +18,7 @@ from barnabas.nats.dead_letters import (
     record_of_message,
     record_of_tail,
 )
-from barnabas.nats.ingest.budget import Budget
+from barnabas.nats.ingress.backpressure import Budget
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import compile_key
 from barnabas.nats.records.partitioners import compile_partitioner

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from barnabas.nats.client.connection_settings import Secret, parse_server
 from barnabas.nats.client.errors import AUTHORIZATION, SETTINGS, Cause, NatsSettingsError, cause_of
-from barnabas.nats.client.greeting import login_advice
-from barnabas.nats.client.nkeys import decode_seed, public_key
+from barnabas.nats.client.handshake import decode_seed, login_advice, public_key
 from barnabas.nats.tests.client_world import ClientWorld, flushed, into, outcome, settings, until
 from barnabas.nats.tests.nats_identities import Operator, public, seed, user_seed
 

@@ -11,15 +11,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from barnabas.nats.client.lines import connect_line, pub, sub_line, unsub_line
 from barnabas.nats.client.protocol import (
     CONTROL_LINES_MAX,
     KNOWN_LINES_MAX,
     LINE_BYTES_MAX,
     NOT_REMEMBERED,
     NatsParser,
+    NatsProtocolError,
+    ServerInfo,
+    connect_line,
+    pub,
+    read_info,
+    sub_line,
+    unsub_line,
 )
-from barnabas.nats.client.server_info import NatsProtocolError, ServerInfo, read_info
 
 Event: TypeAlias = tuple[Any, ...]
 SIZE_MAX = 5000

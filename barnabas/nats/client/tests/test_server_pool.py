@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ServerAddress, parse_server
 from barnabas.nats.client.errors import NOT_REACHED, STALE
-from barnabas.nats.client.reconnect import LOGGED_MAX, FailureLog
-from barnabas.nats.client.server_pool import BACKOFF_MAX_S, FIRST_BACKOFF_S, ServerPool
+from barnabas.nats.client.server_pool import (
+    BACKOFF_MAX_S,
+    FIRST_BACKOFF_S,
+    LOGGED_MAX,
+    FailureLog,
+    ServerPool,
+)
 from barnabas.nats.tests.client_world import Events, into, settings
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.broker.cluster.tests.test_controller_tls import FILES, assert_rules
 from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
-from barnabas.nats.client.greeting import tls_context
+from barnabas.nats.client.handshake import tls_context
 
 
 @pytest.mark.parametrize("ca_file", ["", str(FILES / "ca.pem")], ids=["the system's authorities", "a file"])

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from barnabas.nats.client.errors import NotConnected
-from barnabas.nats.cluster.turns import EARLY_S, LATEST_S, SENT_AFTER_S, Turn, Turns
+from barnabas.nats.ingress.barrier import EARLY_S, LATEST_S, SENT_AFTER_S, BindingChange, ChangeBarrier
 from compat_tests.virtual.runtime import VirtualRuntime
 
 BROKERS = 3
@@ -60,8 +60,8 @@ class Broker:
         self.owner: Callable[[int], int] = lambda message: message % BROKERS
         self.taken: list[int] = []
         self.client = Client(server)
-        self.turns = Turns(runtime, cast("Any", self.client), "t", "cluster")
-        self.turns.start()
+        self.change_barrier = ChangeBarrier(runtime, cast("Any", self.client), "t", "cluster")
+        self.change_barrier.start()
         self._waiting = server.waiting[number]
 
     def read(self, count: int) -> None:
@@ -76,7 +76,7 @@ class Broker:
         def take_up() -> None:
             self.owner = lambda message: (message * 7 + version * (message // 3)) % BROKERS
 
-        self.turns.plan(Turn(str(version), self.number == 0), take_up)
+        self.change_barrier.plan(BindingChange(str(version), self.number == 0), take_up)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -88,7 +88,7 @@ def test_each_message_is_taken_once(seed: int) -> None:
     to_hear = [(version, broker) for version in range(1, 4) for broker in brokers]
     ahead = random_.random() * 0.15  # how long one hears of a change after another
     next_s = 0.0
-    while to_hear or any(broker.turns.are_planned for broker in brokers):
+    while to_hear or any(broker.change_barrier.are_planned for broker in brokers):
         for _ in range(random_.randrange(4)):
             server.publish("m", b"%d" % message)
             message += 1
@@ -114,11 +114,11 @@ def test_a_mark_before_the_news_and_news_without_a_mark() -> None:
     early.read(1)
     early.hear(5)
     assert early.owner is not first
-    assert not early.turns.are_planned
+    assert not early.change_barrier.are_planned
     done: list[float] = []
     before = late.owner
     late.hear(5)
-    late.turns.when_done(lambda: done.append(runtime.monotonic()))
+    late.change_barrier.when_done(lambda: done.append(runtime.monotonic()))
     start_s = runtime.monotonic()
     runtime.advance(LATEST_S - 0.01)
     assert (late.owner is before, done) == (True, [])
@@ -144,7 +144,7 @@ def test_without_a_connection_nothing_is_waited_for() -> None:
     broker.client.is_connected = False
     broker.hear(2)
     assert broker.owner is not before
-    assert not broker.turns.are_planned
+    assert not broker.change_barrier.are_planned
 
 
 def test_what_is_planned_ends_with_its_binding() -> None:
@@ -152,8 +152,8 @@ def test_what_is_planned_ends_with_its_binding() -> None:
     broker = Broker(0, runtime, server)
     before, done = broker.owner, []
     broker.hear(1)
-    broker.turns.when_done(lambda: done.append(True))
-    broker.turns.stop()
+    broker.change_barrier.when_done(lambda: done.append(True))
+    broker.change_barrier.stop()
     runtime.advance(LATEST_S + 1)
     assert broker.owner is before
     assert done == [True]

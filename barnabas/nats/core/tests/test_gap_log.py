@@ -6,21 +6,22 @@ import errno
 import logging
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.nats.carrier import CarrierStats
+from barnabas.nats.client.client import ClientListener
 from barnabas.nats.client.errors import AUTHORIZATION, SERVER_GONE, SLOW_CONSUMER, Cause, NotConnected
 from barnabas.nats.client.heartbeat import EVERY_S, EXPLAINS_WITHIN_S, STANDSTILL_S, Heartbeat
-from barnabas.nats.client.listener import ClientListener
-from barnabas.nats.client.server_info import ServerInfo
-from barnabas.nats.core import attendance as attendance_module
-from barnabas.nats.core.attendance import Attendance, Attended
-from barnabas.nats.core.gaps import CAUSE_CHARACTERS_MAX, GapLog, shown_time
-from barnabas.nats.core.presence import Presence
+from barnabas.nats.client.protocol import ServerInfo
+from barnabas.nats.ingress import gap_checkpoint as gap_checkpoint_module
+from barnabas.nats.ingress.gap_checkpoint import GapCheckpoint, ReceivedUntil
+from barnabas.nats.ingress.gap_tracker import CAUSE_CHARACTERS_MAX, GapLog, GapTracker, shown_time
 from barnabas.nats.tests.client_world import ClientWorld, into, until
+from barnabas.nats.tests.ingests import no_backfill
 from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -202,30 +203,32 @@ def test_a_process_that_stood_still_was_slow() -> None:
 def test_an_absence_has_all_its_causes_each_kind_once() -> None:
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
-    intake = SimpleNamespace(heartbeat=heartbeat, client=client)
+    intake: Any = SimpleNamespace(heartbeat=heartbeat, client=client)
     stats = CarrierStats()
     gaps = GapLog("t", stats, runtime.time_ms, lambda: None)
-    presence = Presence(runtime, intake, "t", gaps, lambda: True, lambda: True)  # type: ignore[arg-type]
-    presence.start(())
+    gap_tracker = GapTracker(
+        runtime, intake, "t", gaps, no_backfill(runtime, gaps), lambda: True, lambda: True
+    )
+    gap_tracker.start(())
     heartbeat.connected(ServerInfo())
-    presence.listens()
+    gap_tracker.listens()
     heard_ms = heartbeat.until_ms
     runtime.advance(EVERY_S / 2)
-    presence.disconnected(Cause(SERVER_GONE, "closed"))
+    gap_tracker.disconnected(Cause(SERVER_GONE, "closed"))
     for detail in ("no connection", "nothing for 5 s"):
-        presence.unreachable(Cause(SERVER_GONE, detail))
-        presence.unreachable(Cause(AUTHORIZATION, "look at nats.user"))
-    assert presence.connected()
-    presence.listens()
+        gap_tracker.unreachable(Cause(SERVER_GONE, detail))
+        gap_tracker.unreachable(Cause(AUTHORIZATION, "look at nats.user"))
+    assert gap_tracker.connected()
+    gap_tracker.listens()
     assert gaps.open is None
     (gap,) = stats.gaps
     assert (gap.begin_ms, gap.cause) == (
         heard_ms,
         "server gone: closed; then authorization: look at nats.user",
     )
-    presence.unreachable(Cause(AUTHORIZATION))
+    gap_tracker.unreachable(Cause(AUTHORIZATION))
     assert gaps.open is None
-    presence.stop()
+    gap_tracker.stop()
     heartbeat.stop()
 
 
@@ -233,32 +236,34 @@ def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
     """A broker that ends loses it: its gap begins with what was in the log."""
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
-    intake = SimpleNamespace(heartbeat=heartbeat, client=client)
+    intake: Any = SimpleNamespace(heartbeat=heartbeat, client=client)
     stats = CarrierStats()
     gaps = GapLog("t", stats, runtime.time_ms, lambda: None)
     is_whole = True
-    presence = Presence(runtime, intake, "t", gaps, lambda: True, lambda: is_whole)  # type: ignore[arg-type]
-    presence.start(())
+    gap_tracker = GapTracker(
+        runtime, intake, "t", gaps, no_backfill(runtime, gaps), lambda: True, lambda: is_whole
+    )
+    gap_tracker.start(())
     heartbeat.connected(ServerInfo())
-    presence.listens()
+    gap_tracker.listens()
     in_log_ms = gaps.until_ms
     assert in_log_ms
     is_whole = False
     runtime.advance(10)
-    presence.disconnected(Cause(SERVER_GONE, "closed"))
+    gap_tracker.disconnected(Cause(SERVER_GONE, "closed"))
     runtime.advance(1)
-    presence.connected()
-    presence.listens()
+    gap_tracker.connected()
+    gap_tracker.listens()
     assert stats.gaps[-1].end_ms == runtime.time_ms()
     assert gaps.until_ms == in_log_ms
     heartbeat.until_ms = runtime.time_ms()  # all has been heard, and still waits
-    presence.ends("the binding is paused")  # which drops what waits
+    gap_tracker.ends("the binding is paused")  # which drops what waits
     assert gaps.open is not None
     assert gaps.open.begin_ms == in_log_ms
     is_whole = True
-    presence.listens()
+    gap_tracker.listens()
     assert gaps.until_ms == runtime.time_ms()
-    presence.stop()
+    gap_tracker.stop()
     heartbeat.stop()
 
 
@@ -306,8 +311,8 @@ class World:
         self.disk, self.runtime = MemoryDisk(), VirtualRuntime()
         self.disk.make_directory("/d")
 
-    def attendance(self) -> Attendance:
-        return Attendance(self.disk, "/d/attendance", self.runtime)
+    def gap_checkpoint(self) -> GapCheckpoint:
+        return GapCheckpoint(self.disk, "/d/attendance", self.runtime)
 
 
 TOPICS = {b"\1" * 16: 1_700_000_000_000, b"\2" * 16: 5}
@@ -316,36 +321,38 @@ TOPICS = {b"\1" * 16: 1_700_000_000_000, b"\2" * 16: 5}
 @pytest.fixture
 def a_boot(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def set_boot(boot: str) -> None:
-        monkeypatch.setattr(attendance_module, "_boot_id", lambda: boot)
+        monkeypatch.setattr(gap_checkpoint_module, "_boot_id", lambda: boot)
 
     set_boot("first")
     return set_boot
 
 
-def test_attendance_survives_the_process(a_boot: Callable[[str], None]) -> None:
+def test_the_file_survives_the_process(a_boot: Callable[[str], None]) -> None:
     world = World()
-    assert world.attendance().load() == Attended({}, False)
-    attendance = world.attendance()
-    attendance.note(TOPICS)
+    assert world.gap_checkpoint().load() == ReceivedUntil({}, False)
+    gap_checkpoint = world.gap_checkpoint()
+    gap_checkpoint.note(TOPICS)
     world.runtime.run_until_idle()
-    assert world.attendance().load() == Attended(TOPICS, True)
+    assert world.gap_checkpoint().load() == ReceivedUntil(TOPICS, True)
     a_boot("second")  # the machine has failed
-    assert world.attendance().load() == Attended(TOPICS, False)
+    assert world.gap_checkpoint().load() == ReceivedUntil(TOPICS, False)
     a_boot("")
-    assert world.attendance().load() == Attended(TOPICS, False)
-    attendance.close({b"\3" * 16: 7})
-    assert world.attendance().load() == Attended({b"\3" * 16: 7}, True)  # stopped, before it went off
+    assert world.gap_checkpoint().load() == ReceivedUntil(TOPICS, False)
+    gap_checkpoint.close({b"\3" * 16: 7})
+    assert world.gap_checkpoint().load() == ReceivedUntil(
+        {b"\3" * 16: 7}, True
+    )  # stopped, before it went off
 
 
 def test_nothing_is_written_when_nothing_is_new() -> None:
     world = World()
-    attendance = world.attendance()
-    attendance.close({})
+    gap_checkpoint = world.gap_checkpoint()
+    gap_checkpoint.close({})
     assert not world.disk.exists("/d/attendance")
-    attendance.note(TOPICS)
+    gap_checkpoint.note(TOPICS)
     world.runtime.run_until_idle()
     world.disk.remove("/d/attendance")
-    attendance.note(dict(TOPICS))
+    gap_checkpoint.note(dict(TOPICS))
     world.runtime.run_until_idle()
     assert not world.disk.exists("/d/attendance")
 
@@ -354,27 +361,27 @@ def test_nothing_is_written_when_nothing_is_new() -> None:
 def test_a_damaged_file_is_none(content: bytes) -> None:
     world = World()
     world.disk.write_file("/d/attendance", content)
-    assert world.attendance().load() == Attended({}, False)
+    assert world.gap_checkpoint().load() == ReceivedUntil({}, False)
 
 
 def test_a_file_that_is_cut_off_is_none(a_boot: Callable[[str], None]) -> None:
     world = World()
-    world.attendance().close(TOPICS)
+    world.gap_checkpoint().close(TOPICS)
     whole = world.disk.read_file("/d/attendance")
     for size in range(len(whole)):
         world.disk.write_file("/d/attendance", whole[:size])
-        assert world.attendance().load() == Attended({}, False)
+        assert world.gap_checkpoint().load() == ReceivedUntil({}, False)
 
 
 def test_a_disk_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
-    attendance = world.attendance()
+    gap_checkpoint = world.gap_checkpoint()
     world.disk.fault = lambda operation, _path: errno.ENOSPC if operation == "write" else None
     for number in range(50):
-        attendance.note({b"\1" * 16: number})
+        gap_checkpoint.note({b"\1" * 16: number})
         world.runtime.advance(1)
     assert len(caplog.messages) == 1
     world.disk.fault = None
-    attendance.note(TOPICS)
+    gap_checkpoint.note(TOPICS)
     world.runtime.run_until_idle()
-    assert world.attendance().load().until_ms == TOPICS
+    assert world.gap_checkpoint().load().until_ms == TOPICS

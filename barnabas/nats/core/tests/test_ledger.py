@@ -1,11 +1,11 @@
-"""The ledger against two plain lists."""
+"""The matcher against two plain lists."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.nats.core.ledger import COMPACT_FROM, Ledger
+from barnabas.nats.ingress.tail_matcher import COMPACT_FROM, TailMatcher
 
 TAILS = st.sampled_from([b"a", b"b", b"c", b"dd"])
 STEPS = st.lists(st.tuples(st.sampled_from(["received", "stored", "cut", "expire"]), TAILS))
@@ -38,42 +38,42 @@ class Model:
 
 @given(STEPS)
 def test_as_the_model(steps: list[tuple[str, bytes]]) -> None:
-    ledger: Ledger[int] = Ledger()
+    matcher: TailMatcher[int] = TailMatcher()
     model = Model()
     for now, (what, tail) in enumerate(steps):
         model.step(what, tail, now)
         if what == "expire":
-            ledger.expire(now - 5)
+            matcher.expire(now - 5)
         elif what == "stored":
-            ledger.stored(tail, now)
+            matcher.stored(tail, now)
         elif what == "cut":
-            ledger.cut(tail, now, now)
+            matcher.cut(tail, now, now)
         else:
-            ledger.received(tail, now, now)
-        assert len(ledger.pending) == len(model.pending)
-        assert len(ledger.ahead) == len(model.ahead)
-        assert ledger.pending.size == sum(len(tail) for _, tail, _ in model.pending)
-    assert ledger.pending.drain() == [(tail, extra) for _, tail, extra in model.pending]
-    assert ledger.pending.drain() == []
+            matcher.received(tail, now, now)
+        assert len(matcher.pending) == len(model.pending)
+        assert len(matcher.ahead) == len(model.ahead)
+        assert matcher.pending.size == sum(len(tail) for _, tail, _ in model.pending)
+    assert matcher.pending.drain() == [(tail, extra) for _, tail, extra in model.pending]
+    assert matcher.pending.drain() == []
 
 
 def test_one_that_is_never_stored_keeps_nothing_else() -> None:
-    ledger: Ledger[None] = Ledger()
-    ledger.received(b"never", 0, None)
+    matcher: TailMatcher[None] = TailMatcher()
+    matcher.received(b"never", 0, None)
     for number in range(5 * COMPACT_FROM):
-        ledger.received(b"%d" % number, 0, None)
-        ledger.stored(b"%d" % number, 0)
-        assert len(ledger.pending._entries) <= COMPACT_FROM + 3
-    assert ledger.pending.drain() == [(b"never", None)]
+        matcher.received(b"%d" % number, 0, None)
+        matcher.stored(b"%d" % number, 0)
+        assert len(matcher.pending._entries) <= COMPACT_FROM + 3
+    assert matcher.pending.drain() == [(b"never", None)]
 
 
 def test_one_that_began_later_is_corrected_in_what_the_other_knows_better() -> None:
-    first: Ledger[str] = Ledger()
-    second: Ledger[str] = Ledger()
+    first: TailMatcher[str] = TailMatcher()
+    second: TailMatcher[str] = TailMatcher()
     first.received(b"refused", 1, "")
     first.received(b"before the mark", 9, "asked")
-    for ledger in (first, second):
-        ledger.received(b"both", 10, "")
+    for matcher in (first, second):
+        matcher.received(b"both", 10, "")
     second.received(b"in the log", 10, "")
     second.stored(b"received", 10)
     first.stored(b"to come", 10)

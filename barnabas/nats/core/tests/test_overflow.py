@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from barnabas.nats.core.overflow import OTHERS_WAIT_S, SLOW_FOR_S, Overflow
+from barnabas.nats.ingress.backpressure import OTHERS_WAIT_S, SLOW_FOR_S, Backpressure
 from compat_tests.virtual.runtime import VirtualRuntime
 
 
@@ -27,7 +27,7 @@ class Bench:
         self.runtime = VirtualRuntime()
         self.connection = Connection()
         self.told: list[str] = []
-        self.overflow = Overflow(
+        self.overflow = Backpressure(
             self.runtime,
             cast("Any", self.connection),
             lambda: self.told.append("aside"),
@@ -81,12 +81,12 @@ def test_whose_log_is_slow_does_not_stop_the_others_again_and_again() -> None:
         bench.pass_time(1)
         bench.overflow.changed(True)
         bench.pass_time(0.01)
-        assert bench.overflow.is_aside
+        assert bench.overflow.is_unsubscribed
     bench.overflow.changed(False)
     bench.pass_time(SLOW_FOR_S)
     bench.overflow.changed(True)
     bench.pass_time(0.9 * OTHERS_WAIT_S)
-    assert not bench.overflow.is_aside
+    assert not bench.overflow.is_unsubscribed
 
 
 def test_who_has_stopped_does_not_come_back() -> None:

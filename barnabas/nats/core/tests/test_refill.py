@@ -9,12 +9,10 @@ import msgspec
 import pytest
 
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.core.alignment import Ends, Mark
-from barnabas.nats.core.gaps import GapLog
-from barnabas.nats.core.refill import WAIT_S, Refill
-from barnabas.nats.core.shadow import DEAF_S, Lapse
-from barnabas.nats.core.standbys import Standby
 from barnabas.nats.core.tests.test_standbys import Joining, joining
+from barnabas.nats.ingress.barrier import Ends, Mark
+from barnabas.nats.ingress.gap_tracker import WAIT_S, Backfill, GapLog
+from barnabas.nats.ingress.standby import SILENT_S, Lapse, StandbyReport
 from compat_tests.virtual.runtime import VirtualRuntime
 
 __all__ = ["joining"]  # a fixture
@@ -27,11 +25,11 @@ class Leader:
         self.runtime = VirtualRuntime()
         self.stats = CarrierStats()
         self.gaps = GapLog("t", self.stats, self.runtime.time_ms, lambda: None)
-        self.refill = Refill(self.runtime, self.gaps)
         self.held: list[list[int]] = []
+        self.backfill = Backfill(
+            self.runtime, self.gaps, lambda partitions: self.held.append(list(partitions)), self._end
+        )
         self.let_go = 0
-        self.refill.on_wait = lambda partitions: self.held.append(list(partitions))
-        self.refill.on_end = self._end
         self.led: Any = {index: SimpleNamespace(isr=list(range(3 - index))) for index in range(3)}
 
     def _end(self, _is_noted: bool) -> None:
@@ -39,13 +37,13 @@ class Leader:
 
     def leave(self, *partitions: int) -> None:
         led = {index: self.led[index] for index in partitions}
-        self.refill.begin(self.runtime.time_ms(), "server gone", led)
+        self.backfill.begin(self.runtime.time_ms(), "server gone", led)
         self.runtime.advance(1)
 
     def return_(self) -> int:
-        self.refill.wait()
+        self.backfill.wait()
         self.gaps.end()
-        return self.refill.number_for(0)
+        return self.backfill.number_for(0)
 
     @property
     def told(self) -> list[int]:
@@ -63,21 +61,21 @@ def test_a_gap_that_others_fill_is_none(leader: Leader) -> None:
     number = leader.return_()
     assert leader.held == [[0, 1]]
     assert not leader.told
-    leader.refill.led([1])
+    leader.backfill.led([1])
     assert leader.gaps.open is not None
-    leader.refill.whole(number + 1, [1])
-    leader.refill.whole(number, [1])
+    leader.backfill.whole(number + 1, [1])
+    leader.backfill.whole(number, [1])
     assert leader.gaps.open is None
     assert not leader.stats.gaps
     assert leader.let_go == 1
-    assert leader.refill.number_for(0) == 0
+    assert leader.backfill.number_for(0) == 0
     leader.runtime.advance(2 * WAIT_S)
     assert not leader.stats.gaps
 
 
 def test_a_gap_that_others_take_over_before_it_ends_is_none(leader: Leader) -> None:
     leader.leave(0)
-    leader.refill.led([])
+    leader.backfill.led([])
     assert not leader.stats.gaps
     assert leader.return_() == 0
     assert not leader.held
@@ -86,7 +84,7 @@ def test_a_gap_that_others_take_over_before_it_ends_is_none(leader: Leader) -> N
 def test_a_gap_that_nobody_fills_is_told_of_later_with_its_times(leader: Leader) -> None:
     leader.leave(0, 2)
     leader.return_()
-    leader.refill.led([2])
+    leader.backfill.led([2])
     leader.runtime.advance(WAIT_S + 1)
     assert leader.told == [1000]
     assert leader.let_go == 1
@@ -95,11 +93,11 @@ def test_a_gap_that_nobody_fills_is_told_of_later_with_its_times(leader: Leader)
 def test_followers_that_were_absent_too_are_not_waited_for(leader: Leader) -> None:
     leader.leave(0)
     number = leader.return_()
-    leader.refill.absent(number, 1, [0])
-    leader.refill.absent(number, 1, [0])
-    leader.refill.absent(number, 7, [0, 1])
+    leader.backfill.absent(number, 1, [0])
+    leader.backfill.absent(number, 1, [0])
+    leader.backfill.absent(number, 7, [0, 1])
     assert not leader.told, "that one is none of them"
-    leader.refill.absent(number, 2, [0])
+    leader.backfill.absent(number, 2, [0])
     assert leader.told == [1000]
     assert leader.let_go == 1
 
@@ -113,9 +111,9 @@ def test_where_there_is_no_follower_nothing_waits(leader: Leader) -> None:
 
 def test_a_gap_for_another_reason_as_well_stays(leader: Leader) -> None:
     leader.leave(0)
-    leader.refill.spoil()
+    leader.backfill.spoil()
     leader.gaps.begin(0, "the binding is paused")
-    leader.refill.led([])
+    leader.backfill.led([])
     leader.return_()
     assert len(leader.told) == 1
 
@@ -125,7 +123,7 @@ def test_one_that_goes_away_again_while_others_are_asked_has_one_gap(leader: Lea
     leader.return_()
     leader.leave(0)
     leader.return_()
-    leader.refill.led([])
+    leader.backfill.led([])
     assert not leader.stats.gaps
     assert leader.let_go == 2
 
@@ -138,7 +136,7 @@ def test_what_another_broker_fills_in_is_lacking_here_until_it_is_replicated(joi
     joining.ingest.listens(2000)
     joining.ingest.serve({}, {0: joining.partition})
     joining.ingest.let_go(is_noted=True)
-    assert joining.shadow.lapse == Lapse(1000, 2000, "server gone")
+    assert joining.standby.lapse == Lapse(1000, 2000, "server gone")
     joining.lapses.clear()
     joining.lead()
     assert joining.lapses == [(joining.partition, Lapse(1000, 2000, "server gone"))]
@@ -150,10 +148,10 @@ def test_what_a_leader_lacks_is_over_once_it_is_noted(joining: Joining) -> None:
     joining.ingest.hold([0])
     joining.ingest.listens(2000)
     joining.ingest.let_go(is_noted=False)
-    assert joining.shadow.lapse is not None, "it goes away again: still the same gap"
+    assert joining.standby.lapse is not None, "it goes away again: still the same gap"
     joining.ingest.hold([0])
     joining.ingest.let_go(is_noted=True)
-    assert joining.shadow.lapse is None
+    assert joining.standby.lapse is None
 
 
 # -- a follower
@@ -172,12 +170,12 @@ def in_sync(joining: Joining) -> None:
 def answer(joining: Joining, absence: int) -> None:
     partition = joining.partition
     ends = Ends(1, {0: (partition.leader_epoch, partition.log.log_end_offset, absence)})
-    joining.alignment._answer_came(b"", b"", b"", msgspec.json.encode(ends))
+    joining.standby_barrier._answer_came(msgspec.json.encode(ends))
 
 
 def told(joining: Joining) -> list[tuple[list[int], int]]:
     found = [
-        msgspec.json.decode(payload, type=Standby)
+        msgspec.json.decode(payload, type=StandbyReport)
         for subject, payload in joining.sent
         if "standby" in subject
     ]
@@ -217,9 +215,9 @@ def test_a_leader_that_answers_no_marks_is_replaced(joining: Joining) -> None:
     in_sync(joining)
     joining.receive(1)
     joining.replicas.run(3.5)
-    marks = [payload for subject, payload in joining.sent if subject.endswith(".mark")]
-    joining.shadow.mark_received(msgspec.json.decode(marks[-1], type=Mark).number)
-    joining.replicas.run(DEAF_S - 0.2)
+    marks = [payload for subject, payload in joining.sent if subject.endswith("mark")]
+    joining.standby.mark_received(msgspec.json.decode(marks[-1], type=Mark).number)
+    joining.replicas.run(SILENT_S - 0.2)
     assert not joining.asked
     joining.replicas.run(0.5)
     assert joining.asked == [joining.partition]
@@ -231,6 +229,6 @@ def test_a_call_is_answered_with_a_mark_at_once(joining: Joining) -> None:
     in_sync(joining)
     joining.replicas.run(0.5)
     joining.sent.clear()
-    joining.alignment._call_came(b"", b"", b"", b"")
+    joining.standby_barrier._call_came(b"")
     joining.replicas.run(0.15)
-    assert [subject for subject, _ in joining.sent if subject.endswith(".mark")]
+    assert [subject for subject, _ in joining.sent if subject.endswith("mark")]

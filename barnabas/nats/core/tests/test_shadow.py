@@ -10,8 +10,8 @@ import pytest
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.client.client import NatsClient
-from barnabas.nats.core.alignment import SENDER_BYTES, Alignment, Mark
-from barnabas.nats.core.shadow import KEPT_S, Shadow
+from barnabas.nats.ingress.barrier import SENDER_BYTES, Mark, StandbyBarrier
+from barnabas.nats.ingress.standby import KEPT_S, Standby
 from barnabas.nats.records.tails import read_tails
 from barnabas.nats.tests.client_world import settings
 from barnabas.nats.tests.ingests import make_ingest
@@ -35,13 +35,15 @@ class Follower:
         self.take = self.ingest.encoder().take
         self.ingest.serve({}, {0: replica.partition})
         proposals = replica.node.services.partitions.proposals
-        self.alignment = Alignment(self.runtime, self.client, self.ingest, CLUSTER, proposals, lambda: True)
-        self.alignment.start()
+        self.standby_barrier = StandbyBarrier(
+            self.runtime, self.client, self.ingest, CLUSTER, proposals, lambda: True
+        )
+        self.standby_barrier.start()
         self.number = 0
 
     @property
-    def shadow(self) -> Shadow:
-        return self.ingest.shadows[0]
+    def standby(self) -> Standby:
+        return self.ingest.standbys[0]
 
     def replicate(self, count: int, value: bytes = b"x") -> None:
         """The leader appends so many messages."""
@@ -63,28 +65,28 @@ def test_who_has_no_connection_keeps_what_is_young(follower: Follower) -> None:
     for _ in range(60):
         follower.replicate(20)
     assert follower.replicas.alive[2].log.log_end_offset == 1200
-    assert 0 < len(follower.shadow.ledger.ahead) <= 20 * (KEPT_S + 2) / 0.5
+    assert 0 < len(follower.standby.matcher.ahead) <= 20 * (KEPT_S + 2) / 0.5
 
 
 def test_a_mark_that_nobody_answers_is_given_up(follower: Follower) -> None:
-    follower.shadow.mark_sent(1)
-    follower.shadow.mark_received(1)
+    follower.standby.mark_sent(1)
+    follower.standby.mark_received(1)
     for _ in range(int(2 * KEPT_S)):
         follower.replicate(1)
         follower.take(b"a.%d" % follower.number, b"", b"", b"x")
     follower.replicas.run(KEPT_S)
-    assert follower.shadow._beginning is None
-    assert not follower.shadow.ledger.pending
+    assert follower.standby._resync is None
+    assert not follower.standby.matcher.pending
 
 
 def test_a_mark_that_is_answered_late_takes_no_more_than_the_budget() -> None:
     follower = Follower(buffer_bytes=10_000)
     begun_s = follower.runtime.monotonic()
-    follower.shadow.mark_sent(1)
+    follower.standby.mark_sent(1)
     for _ in range(4):
         follower.replicate(1, bytes(4000))
     follower.replicas.run(1.5)
-    assert follower.shadow._beginning is None
+    assert follower.standby._resync is None
     assert follower.runtime.monotonic() - begun_s < KEPT_S
 
 
@@ -99,7 +101,9 @@ def test_who_follows_nothing_is_seldom_looked_at(follower: Follower, monkeypatch
         return call_later(delay_s, callback)
 
     monkeypatch.setattr(
-        follower.alignment, "_look_later", lambda after_s: counted(after_s, follower.alignment._look)
+        follower.standby_barrier,
+        "_look_later",
+        lambda after_s: counted(after_s, follower.standby_barrier._look),
     )
     follower.replicas.run(10)
     assert 9 <= len(looks) <= 11
@@ -114,11 +118,11 @@ def test_a_failure_here_does_not_stop_replication(
     def fails(*_arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("barnabas.nats.core.shadow.read_tails", fails)
+    monkeypatch.setattr("barnabas.nats.ingress.standby.read_tails", fails)
     for _ in range(3):
         follower.replicate(2)
     assert follower.replicas.alive[2].log.log_end_offset == 6
-    follower.shadow.cutting(follower.replicas.alive[2].log, 0)
+    follower.standby.cutting(follower.replicas.alive[2].log, 0)
     assert len([each for each in caplog.records if each.exc_info]) == 1
 
 
@@ -126,13 +130,13 @@ def test_what_is_cut_off_counts_as_received_as_far_as_there_is_room() -> None:
     follower = Follower(buffer_bytes=3 << 20)
     for _ in range(6):
         follower.replicate(1, bytes(900_000))
-    shadow, log = follower.shadow, follower.replicas.alive[2].log
-    shadow.ledger.ahead.clear()
-    shadow.cutting(log, 1)
-    assert len(shadow.ledger.pending) == 3
-    shadow.ledger.pending.clear()
-    shadow.cutting(log, 5)
-    assert len(shadow.ledger.pending) == 1
+    standby, log = follower.standby, follower.replicas.alive[2].log
+    standby.matcher.ahead.clear()
+    standby.cutting(log, 1)
+    assert len(standby.matcher.pending) == 3
+    standby.matcher.pending.clear()
+    standby.cutting(log, 5)
+    assert len(standby.matcher.pending) == 1
 
 
 def test_what_clients_write_is_looked_into_within_bounds(
@@ -145,7 +149,7 @@ def test_what_clients_write_is_looked_into_within_bounds(
         sizes.append(len(batch))
         return read_tails(batch, bytes_max)
 
-    monkeypatch.setattr("barnabas.nats.core.shadow.read_tails", noted)
+    monkeypatch.setattr("barnabas.nats.ingress.standby.read_tails", noted)
     leader, log = follower.replicas.alive[1].partition, follower.replicas.alive[2].log
     tiny = build_batch([Record(number, 0, None, None) for number in range(200_000)], codec=Codec.ZSTD)
     bomb = build_batch([Record(0, 0, None, bytes(8 << 20))], codec=Codec.ZSTD)
@@ -154,7 +158,7 @@ def test_what_clients_write_is_looked_into_within_bounds(
         leader.append(batch)
     follower.replicate(2)
     assert log.log_end_offset == 200_004
-    assert len(follower.shadow.ledger.ahead) == 2
+    assert len(follower.standby.matcher.ahead) == 2
     assert len(tiny) not in sizes
 
 
@@ -164,8 +168,8 @@ def test_of_large_records_fewer_are_remembered(size: int, expected: int) -> None
     for _ in range(30):
         follower.replicate(100, bytes(size))
     partition = follower.replicas.alive[2].partition
-    shadow = Shadow(partition, follower.runtime.monotonic(), 0, 1 << 20)
-    assert len(shadow.ledger.ahead) == expected
+    standby = Standby(partition, follower.runtime.monotonic(), 0, 1 << 20)
+    assert len(standby.matcher.ahead) == expected
 
 
 @pytest.mark.parametrize(
@@ -186,9 +190,9 @@ def test_a_mark_that_is_none_is_not_answered(follower: Follower, payload: bytes)
     leader = follower.replicas.alive[1].partition
     follower.ingest.serve({0: leader})
     follower.ingest.close()
-    follower.ingest._entrances.by_index.clear()
-    follower.alignment._mark_came(b"", b"", b"", payload)
-    follower.alignment._answer_came(b"", b"", b"", payload)
+    follower.ingest._admissions.by_index.clear()
+    follower.standby_barrier._mark_came(payload)
+    follower.standby_barrier._answer_came(payload)
     assert not sent
-    follower.alignment._mark_came(b"", b"", b"", msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES), 1)))
+    follower.standby_barrier._mark_came(msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES), 1)))
     assert len(sent) == 1

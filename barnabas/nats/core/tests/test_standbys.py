@@ -11,11 +11,19 @@ import pytest
 from barnabas.broker.partitions.partition import Partition
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import NatsClient
-from barnabas.nats.core.gaps import GapLog
-from barnabas.nats.core.presence import Presence
-from barnabas.nats.core.shadow import ASK_SOON_S, KEPT_S, MARKS, Lapse
-from barnabas.nats.core.standbys import VALID_S, WAIT_S, Standby, Standbys
 from barnabas.nats.core.tests.test_shadow import Follower
+from barnabas.nats.ingress.gap_tracker import GapLog, GapTracker
+from barnabas.nats.ingress.standby import (
+    ASK_SOON_S,
+    KEPT_S,
+    MARKS,
+    VALID_S,
+    WAIT_S,
+    Lapse,
+    StandbyReport,
+    StandbyReports,
+)
+from barnabas.nats.tests.ingests import no_backfill
 from compat_tests.virtual.runtime import VirtualRuntime
 
 EPOCH = 7
@@ -30,34 +38,34 @@ def runtime() -> VirtualRuntime:
 
 
 def test_a_follower_waits_until_it_has_said_that_it_could_lead(runtime: VirtualRuntime) -> None:
-    standbys = Standbys(runtime, "t")
-    assert not standbys.may_take_over(0, 2, EPOCH)
-    standbys.told(Standby(2, EPOCH, [0]), 0)
-    assert not standbys.may_take_over(1, 2, EPOCH)
-    assert not standbys.may_take_over(0, 3, EPOCH)
-    assert standbys.may_take_over(0, 2, EPOCH)
-    assert not standbys.may_take_over(0, 2, EPOCH), "it has left since, and has to say so again"
+    reports = StandbyReports(runtime, "t")
+    assert not reports.may_take_over(0, 2, EPOCH)
+    reports.told(StandbyReport(2, EPOCH, [0]), 0)
+    assert not reports.may_take_over(1, 2, EPOCH)
+    assert not reports.may_take_over(0, 3, EPOCH)
+    assert reports.may_take_over(0, 2, EPOCH)
+    assert not reports.may_take_over(0, 2, EPOCH), "it has left since, and has to say so again"
 
 
 def test_what_it_said_before_it_was_started_anew_does_not_count(runtime: VirtualRuntime) -> None:
-    standbys = Standbys(runtime, "t")
-    standbys.told(Standby(2, EPOCH, [0]), 0)
-    assert not standbys.may_take_over(0, 2, EPOCH + 1)
-    standbys.told(Standby(2, EPOCH + 1, [0]), 0)
+    reports = StandbyReports(runtime, "t")
+    reports.told(StandbyReport(2, EPOCH, [0]), 0)
+    assert not reports.may_take_over(0, 2, EPOCH + 1)
+    reports.told(StandbyReport(2, EPOCH + 1, [0]), 0)
     runtime.advance(VALID_S + 1)
-    assert not standbys.may_take_over(0, 2, EPOCH + 1), "it has said nothing for a while"
+    assert not reports.may_take_over(0, 2, EPOCH + 1), "it has said nothing for a while"
 
 
 def test_one_that_can_not_say_so_waits_for_a_bounded_time(
     runtime: VirtualRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    standbys = Standbys(runtime, "t")
-    assert not standbys.may_take_over(0, 2, EPOCH)
+    reports = StandbyReports(runtime, "t")
+    assert not reports.may_take_over(0, 2, EPOCH)
     runtime.advance(WAIT_S - 0.1)
-    assert not standbys.may_take_over(0, 2, EPOCH)
-    assert not standbys.may_take_over(0, 2, EPOCH + 1), "another run waits anew"
+    assert not reports.may_take_over(0, 2, EPOCH)
+    assert not reports.may_take_over(0, 2, EPOCH + 1), "another run waits anew"
     runtime.advance(WAIT_S + 0.1)
-    assert standbys.may_take_over(0, 2, EPOCH + 1)
+    assert reports.may_take_over(0, 2, EPOCH + 1)
     assert "broker 2 joins the ISR, and may have missed messages" in caplog.text
 
 
@@ -71,9 +79,10 @@ class Joining(Follower):
         super().__init__()
         self.asked: list[Partition] = []  # to lead
         self.sent: list[tuple[str, bytes]] = []
-        self.alignment._publish = lambda subject, payload: self.sent.append((subject, payload))  # type: ignore[method-assign]
+        subjects: Any = self.standby_barrier._subjects
+        subjects.publish = lambda name, payload: self.sent.append((name, payload))
         self.lapses: list[tuple[Partition, Lapse]] = []
-        self.ingest.on_lapses = self.lapses.extend
+        self.ingest._on_lapses = self.lapses.extend
         self.ingest.serve({}, {})
         self.partition = self.replicas.alive[2].partition
         self.replicas.elect(1, [1])
@@ -86,14 +95,14 @@ class Joining(Follower):
 
     def answer(self) -> bool:
         """Its mark comes by, and the leader answers it. Whether there is one."""
-        marks = [payload for subject, payload in self.sent if subject.endswith(".mark")]
-        self.sent = [each for each in self.sent if not each[0].endswith(".mark")]
+        marks = [payload for subject, payload in self.sent if subject.endswith("mark")]
+        self.sent = [each for each in self.sent if not each[0].endswith("mark")]
         if not marks:
             return False
         number = msgspec.json.decode(marks[-1])["number"]
         leader = self.replicas.alive[1].partition
-        self.shadow.mark_received(number)
-        self.shadow.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
+        self.standby.mark_received(number)
+        self.standby.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
         return True
 
     def align(self) -> None:
@@ -109,11 +118,11 @@ class Joining(Follower):
         self.ingest.close()
 
     @property
-    def told(self) -> list[Standby]:
+    def told(self) -> list[StandbyReport]:
         return [
-            msgspec.json.decode(payload, type=Standby)
+            msgspec.json.decode(payload, type=StandbyReport)
             for subject, payload in self.sent
-            if subject.endswith(".standby")
+            if subject.endswith("standby")
         ]
 
 
@@ -126,10 +135,10 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> Joining:
 def test_a_follower_says_that_it_could_lead_once_it_has_counted(joining: Joining) -> None:
     joining.ingest.serve({}, {}, joining={0: joining.partition})
     joining.replicas.run(0.5)
-    assert joining.shadow.lapse is not None
+    assert joining.standby.lapse is not None
     assert not joining.told
     joining.align()
-    assert joining.shadow.lapse is None
+    assert joining.standby.lapse is None
     joining.replicas.run(0.3)
     assert [(each.broker, each.partitions) for each in joining.told] == [(2, [0])]
     joining.replicas.elect(1, [1, 2])
@@ -143,23 +152,23 @@ def test_a_follower_says_that_it_could_lead_once_it_has_counted(joining: Joining
 def test_only_replicas_may_say_that_they_could_lead(joining: Joining) -> None:
     joining.lead()
     told: list[int] = []
-    standbys: Any = joining.alignment.standbys
-    standbys.told = lambda standby, _partition: told.append(standby.broker)
+    reports: Any = joining.standby_barrier.reports
+    reports.told = lambda standby, _partition: told.append(standby.broker)
     for broker in (1, 9):
-        payload = msgspec.json.encode(Standby(broker, 100 + broker, [0, 5]))
-        joining.alignment._standby_came(b"", b"", b"", payload)
-    joining.alignment._standby_came(b"", b"", b"", b"{")
+        payload = msgspec.json.encode(StandbyReport(broker, 100 + broker, [0, 5]))
+        joining.standby_barrier._report_came(payload)
+    joining.standby_barrier._report_came(b"{")
     assert told == [1]
 
 
-def test_there_is_no_shadow_of_a_log_that_is_far_behind(joining: Joining) -> None:
+def test_there_is_no_standby_of_a_log_that_is_far_behind(joining: Joining) -> None:
     joining.partition.leader_high_watermark = 1000
     joining.ingest.serve({}, {}, joining={0: joining.partition})
-    joining.alignment._look()
-    assert 0 not in joining.ingest.shadows
+    joining.standby_barrier._look()
+    assert 0 not in joining.ingest.standbys
     joining.partition.leader_high_watermark = joining.partition.log.log_end_offset
-    joining.alignment._look()
-    assert 0 in joining.ingest.shadows
+    joining.standby_barrier._look()
+    assert 0 in joining.ingest.standbys
 
 
 def test_who_leads_before_it_has_counted_notes_since_when(joining: Joining) -> None:
@@ -178,12 +187,12 @@ def test_an_interruption_is_a_lapse_until_it_has_counted_anew(joining: Joining) 
     joining.ingest.serve({}, {}, joining={0: joining.partition})
     joining.align()
     joining.ingest.lapses(5000, "server gone")
-    assert joining.shadow.lapse == Lapse(5000, 0, "server gone")
+    assert joining.standby.lapse == Lapse(5000, 0, "server gone")
     joining.ingest.subscribed_anew()
     joining.ingest.listens(6000)
-    assert joining.shadow.lapse == Lapse(5000, 6000, "server gone")
+    assert joining.standby.lapse == Lapse(5000, 6000, "server gone")
     joining.align()
-    assert joining.shadow.lapse is None
+    assert joining.standby.lapse is None
     joining.ingest.lapses(7000, "server gone")
     joining.ingest.subscribed_anew()
     joining.ingest.listens(8000)
@@ -192,7 +201,7 @@ def test_an_interruption_is_a_lapse_until_it_has_counted_anew(joining: Joining) 
 
 
 def test_the_last_replica_takes_what_it_was_to_keep(joining: Joining) -> None:
-    """A reassignment from one broker to another: there is one replica afterwards, and no shadow any more."""
+    """A reassignment from one broker to another: there is one replica afterwards, and no standby any more."""
     joining.ingest.serve({}, {}, joining={0: joining.partition})
     joining.align()
     joining.receive(1)
@@ -203,7 +212,7 @@ def test_the_last_replica_takes_what_it_was_to_keep(joining: Joining) -> None:
     joining.ingest.serve({0: joining.partition})
     joining.ingest.close()
     assert joining.partition.log.log_end_offset == 1
-    assert not joining.ingest.shadows
+    assert not joining.ingest.standbys
     assert not joining.lapses
 
 
@@ -219,11 +228,11 @@ def test_what_a_leader_that_stands_still_has_not_taken_is_kept(joining: Joining)
 
 def test_what_is_forgotten_is_a_lapse() -> None:
     follower = Follower(buffer_bytes=10_000)
-    follower.shadow.lapse = None
+    follower.standby.lapse = None
     for number in range(20):
         follower.take(b"a.%d" % number, b"", b"", bytes(1000))
     follower.replicas.run(2)
-    lapse = follower.shadow.lapse
+    lapse = follower.standby.lapse
     assert lapse is not None
     assert lapse.is_older
     assert "nats.buffer.bytes" in lapse.cause
@@ -236,21 +245,21 @@ def test_a_message_of_the_moment_of_the_mark_counts_once(joining: Joining, is_be
     joining.replicas.run(ASK_SOON_S + 0.2)
     joining.answer()
     joining.replicas.run(ASK_SOON_S + 0.2)
-    shadow, leader = joining.shadow, joining.replicas.alive[1].partition
+    standby, leader = joining.standby, joining.replicas.alive[1].partition
     number = msgspec.json.decode(joining.sent[-1][1])["number"]
     if is_before:
         joining.receive(1)
-        shadow.mark_received(number)
-        shadow.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
-        assert len(shadow.ledger.pending) == 1, "if the leader fails now, nobody has it but this broker"
+        standby.mark_received(number)
+        standby.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
+        assert len(standby.matcher.pending) == 1, "if the leader fails now, nobody has it but this broker"
         joining.replicate(1)
     else:
         joining.replicate(1)
-        shadow.mark_received(number)
+        standby.mark_received(number)
         joining.receive(1)
-        shadow.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
-    assert not shadow.ledger.pending
-    assert not shadow.ledger.ahead
+        standby.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
+    assert not standby.matcher.pending
+    assert not standby.matcher.ahead
     joining.lead()
     assert joining.partition.log.log_end_offset == 1
 
@@ -260,11 +269,11 @@ def test_an_answer_of_another_leader_epoch_begins_nothing(joining: Joining) -> N
     joining.replicas.run(0.5)
     leader = joining.replicas.alive[1].partition
     number = msgspec.json.decode(joining.sent[-1][1])["number"]
-    joining.shadow.mark_received(number)
-    joining.shadow.mark_found(number, leader.leader_epoch, 1)  # its log ends there, this one does not yet
+    joining.standby.mark_received(number)
+    joining.standby.mark_found(number, leader.leader_epoch, 1)  # its log ends there, this one does not yet
     joining.replicas.elect(1, [1])
     joining.replicate(1)
-    assert joining.shadow._marks == 0
+    assert joining.standby._marks == 0
 
 
 # -- as a gap
@@ -273,9 +282,11 @@ def test_an_answer_of_another_leader_epoch_begins_nothing(joining: Joining) -> N
 def test_lapses_are_one_gap_with_their_times(joining: Joining) -> None:
     stats = CarrierStats()
     gaps = GapLog("t", stats, joining.runtime.time_ms, lambda: None)
-    intake = SimpleNamespace(heartbeat=SimpleNamespace(until_ms=0, on_beat=[]))
-    presence = Presence(joining.runtime, intake, "t", gaps, lambda: True, lambda: True)  # type: ignore[arg-type]
-    presence.is_listening = True
+    intake: Any = SimpleNamespace(heartbeat=SimpleNamespace(until_ms=0, on_beat=[]))
+    gap_tracker = GapTracker(
+        joining.runtime, intake, "t", gaps, no_backfill(joining.runtime, gaps), lambda: True, lambda: True
+    )
+    gap_tracker.is_listening = True
     partition = joining.partition
-    presence.lapses([(partition, Lapse(5000, 6000, "one")), (partition, Lapse(5500, 6500, "other"))])
+    gap_tracker.lapses([(partition, Lapse(5000, 6000, "one")), (partition, Lapse(5500, 6500, "other"))])
     assert [(gap.begin_ms, gap.end_ms, gap.cause) for gap in stats.gaps] == [(5000, 6500, "one; then other")]

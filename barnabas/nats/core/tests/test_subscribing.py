@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.nats.binding.subjects import Filter, matches
-from barnabas.nats.core.subscribing import changed_subscriptions
+from barnabas.nats.ingress.subscriptions import changed_subscriptions
 
 _TOKENS = st.sampled_from(["a", "b", "*"])
 _PATTERNS = st.lists(

@@ -15,8 +15,8 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.coordinator_world import World, batch
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.client.errors import NotConnected
-from barnabas.nats.ingest.acks import AckStats, PendingAcks
-from barnabas.nats.ingest.expectations import TTL_DISABLED
+from barnabas.nats.ingress.acks import AckStats, PendingAcks
+from barnabas.nats.ingress.expectations import TTL_DISABLED
 from barnabas.nats.pub_ack import ACK_ALL, ACK_LEADER, NO_ACK, PubAckBytes, ack_level
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, build_batch
@@ -263,7 +263,7 @@ def test_many_are_sent_together() -> None:
 
 
 def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("barnabas.nats.ingest.acks.WAITING_MAX", 2)
+    monkeypatch.setattr("barnabas.nats.ingress.acks.WAITING_MAX", 2)
     replicas, publisher = Replicas(leader=1), Publisher()
     replicas.run(1)
     acks = publisher.acks(replicas[1].partition)

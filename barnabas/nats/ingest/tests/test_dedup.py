@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.nats.ingest.dedup import DedupWindow, kept_id, message_id
+from barnabas.nats.ingress.dedup import DedupWindow, kept_id, message_id
 
 WINDOW_MS = 50
 

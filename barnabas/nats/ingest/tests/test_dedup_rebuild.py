@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.coordinator_world import Ticking, World
 from barnabas.broker.tests.replicas import Replicas
-from barnabas.nats.ingest.dedup import DedupWindow, kept_id
-from barnabas.nats.ingest.dedup_rebuild import DedupRebuild, RebuildQueue
+from barnabas.nats.ingress.dedup import DedupWindow, kept_id
+from barnabas.nats.ingress.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime

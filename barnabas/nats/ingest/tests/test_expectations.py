@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.nats.ingest.dedup import DedupWindow, message_id
-from barnabas.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
+from barnabas.nats.ingress.dedup import DedupWindow, message_id
+from barnabas.nats.ingress.expectations import concern_topic, expects, refusal, refusal_now
 from barnabas.nats.pub_ack import ACK_ALL, NO_ACK, PubAckBytes
 from compat_tests.harness.nats_server import NatsServer, default_executable
 
@@ -138,7 +138,7 @@ SINCE = {
         (b"Nats-Incr", b"Nats-Batch-Id", b"Nats-Schedule", b"Nats-Scheduler", b"Nats-Schedule-Next"), (2, 12)
     ),
 }
-# Which of two refusals is told first; and what we do otherwise on purpose (see ingest/expectations.py).
+# Which of two refusals is told first; and what we do otherwise on purpose (see ingress/expectations.py).
 APART = [
     {b"Nats-Msg-Id", b"Nats-Expected-Last-Sequence"},
     *(

@@ -14,8 +14,8 @@ from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
 from barnabas.broker.tests.replicas import TOPIC_ID, Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.ingest.lane import OnRefused
-from barnabas.nats.ingest.queue_group import GroupLanes
+from barnabas.nats.ingress.lane import OnRefused
+from barnabas.nats.ingress.queue_group import GroupLanes
 from barnabas.nats.remote_producer import NO_OFFSET, Produced
 from barnabas.nats.tests.ingests import make_ingest
 from barnabas.wire.errors import ErrorCode

@@ -11,7 +11,7 @@ import pytest
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
-from barnabas.nats.ingest.lane import RETRY_MAX_S
+from barnabas.nats.ingress.lane import RETRY_MAX_S
 from barnabas.nats.tests.ingests import make_ingest
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode

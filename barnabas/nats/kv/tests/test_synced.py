@@ -19,8 +19,8 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.errors import NatsError, NotConnected
 from barnabas.nats.client.headers import find_header
-from barnabas.nats.client.requests import Message
-from barnabas.nats.client.server_info import ServerInfo
+from barnabas.nats.client.protocol import ServerInfo
+from barnabas.nats.client.subscriptions import Message
 from barnabas.nats.cluster.positions import Position
 from barnabas.nats.kv.bucket import value_of
 from barnabas.nats.kv.synced import SyncedOutgoing
@@ -287,7 +287,7 @@ def test_what_is_newer_in_the_bucket_stays() -> None:
 
 
 def test_what_was_published_before_a_start_and_is_newer_stays() -> None:
-    """The first record was superseded, the second one was not: after a start it is not the first one's turn."""
+    """The first record was superseded, the second one was not: after a start it is not the first one's change."""
     bench = Bench()
     bench.put(b"a", b"nats")
     bench.write(b"a", b"1")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.nats.ingest.dedup import kept_id
+from barnabas.nats.ingress.dedup import kept_id
 from barnabas.nats.records.ids import ids_of
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, RecordBatchError, build_batch, iterate_records, read_header

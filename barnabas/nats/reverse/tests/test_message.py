@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from barnabas.nats.binding.subjects import is_valid_subject
 from barnabas.nats.binding.templates import is_internal_subject, parse_publish_template
 from barnabas.nats.client.headers import parse_headers
-from barnabas.nats.client.lines import pub
-from barnabas.nats.client.protocol import NatsParser
+from barnabas.nats.client.protocol import NatsParser, pub
 from barnabas.nats.reverse.message import MessageHeaders, unescape_header
 from barnabas.nats.reverse.subject import (
     Unpublishable,

@@ -18,7 +18,7 @@ from barnabas.nats.binding.templates import parse_publish_template
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.errors import NatsError, NotConnected
 from barnabas.nats.client.headers import find_header
-from barnabas.nats.client.server_info import ServerInfo
+from barnabas.nats.client.protocol import ServerInfo
 from barnabas.nats.cluster.positions import Position
 from barnabas.nats.reverse.outgoing import SubjectOutgoing
 from barnabas.nats.reverse.partition import PartitionPublisher

@@ -8,10 +8,9 @@ from typing import Any, cast
 
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.nats.binding.reader import TEMPLATE_OF, read_binding
-from barnabas.nats.ingest.budget import Budget
-from barnabas.nats.records.routes import SUBJECT_BYTES_KEPT_MAX
-from barnabas.nats.templates.routes import Router
-from barnabas.nats.templates.topics import (
+from barnabas.nats.ingress.backpressure import Budget
+from barnabas.nats.ingress.template_routes import Router
+from barnabas.nats.ingress.template_topics import (
     REFUSED_S,
     RETRIED_S,
     RETRY_S,
@@ -19,6 +18,7 @@ from barnabas.nats.templates.topics import (
     Message,
     TopicMaker,
 )
+from barnabas.nats.records.routes import SUBJECT_BYTES_KEPT_MAX
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopicResult,
@@ -117,9 +117,9 @@ def test_a_topic_is_asked_for_once_and_its_messages_keep_their_order() -> None:
     assert configs == {"retention.ms": "5", TEMPLATE_OF: BOUND}
     assert world.resolved == ["x", "y"]
     assert world.maker.refusal("x", 2) is None
-    coming = world.maker.take("x")
-    assert coming is not None
-    assert [int(payload) for *_, payload in coming.waiting] == [1, 3, 5, 7, 9]
+    pending = world.maker.take("x")
+    assert pending is not None
+    assert [int(payload) for *_, payload in pending.waiting] == [1, 3, 5, 7, 9]
     assert world.maker.take("x") is None
 
 
@@ -186,15 +186,15 @@ def test_topics_of_others_and_topics_beyond_the_limit() -> None:
 
 def test_what_waits_is_bounded() -> None:
     world = World()
-    coming = world.maker.want("x")
+    pending = world.maker.want("x")
     number = 0
     while not world.full:
-        coming.take(*message(number))
+        pending.take(*message(number))
         number += 1
     assert 10 < number < 60
     assert world.full == [True]
     world.maker.take("x")
-    assert coming.emptied() == number
+    assert pending.emptied() == number
     assert world.full == [True, False]
     world.maker.want("y").take(*message(1))
     assert world.maker.close() == 1

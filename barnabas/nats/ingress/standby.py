@@ -1,12 +1,35 @@
-"""What a broker keeps of a bound partition that has several replicas, so that a change of its leader loses nothing.
+"""Which followers of a core binding could lead its partitions without a message missing.
+
+A follower has to have every message that the leader has: in its own copy of the log, or received and waiting in its
+standby (ingress/standby.py). It has them all once three things have happened in this order:
+
+1. The server has the follower's subscriptions: what is published from then on comes to it.
+2. A mark that the follower has published behind them has come to the leader, which has appended all that it received
+   before the mark and tells where its log ends then; and the mark has come to the follower itself.
+3. The follower's log has reached that end.
+
+What is published in the very moment of the mark may be behind it at the leader and before it at the follower, so there is a
+second mark half a second later.
+
+From then on nothing can be missing there, whoever leads, for as long as its subscriptions are not interrupted. It tells
+the leader so, and the leader lets it into the ISR (IsrRules.may_take_over): so a clean election finds such a replica,
+and a reassignment completes when the new replica is one.
+
+A follower that gets no further (its account may not publish marks, it finds no server) is let in after WAIT_S all the same,
+because the topic's Kafka clients need its copy. So is one that comes while the leader has no connection itself. Whether
+messages are missing does not rest on the leader's word but on what the follower knows of itself: one that becomes the
+leader without the three, or after an interruption, notes a gap (Lapse).
+
+
+What a broker keeps of a bound partition that has several replicas, so that a change of its leader loses nothing.
 
 A follower in sync receives the messages as the leader does, and holds them against the records that replication brings
-(core/ledger.py). When it becomes the leader it appends those that are not there: what the old leader had not yet appended, or
+(ingress/tail_matcher.py). When it becomes the leader it appends those that are not there: what the old leader had not yet appended, or
 had appended where nobody else has it. Records that are there already and whose messages come late are passed over.
-The old leader keeps its ledger, too: what its log is cut back by, it has received and does not have any more.
+The old leader keeps its matcher, too: what its log is cut back by, it has received and does not have any more.
 
-So moved and crashed leaders are one case, and no broker has to tell another anything at that moment. A shadow without a
-`lapse` has every message, here or in its copy of the log (core/standbys.py says how that comes to be); with one it may lack
+So moved and crashed leaders are one case, and no broker has to tell another anything at that moment. A standby without a
+`lapse` has every message, here or in its copy of the log (ingress/standby.py says how that comes to be); with one it may lack
 those of that time, and whoever leads with it notes a gap.
 """
 
@@ -16,8 +39,10 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import msgspec
+
 from barnabas.nats.client.headers import Pairs
-from barnabas.nats.core.ledger import Ledger
+from barnabas.nats.ingress.tail_matcher import TailMatcher
 from barnabas.nats.records.parts import SUBJECT_HEADER
 from barnabas.nats.records.tails import read_tails
 from barnabas.storage.errors import StorageError
@@ -27,9 +52,65 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from barnabas.broker.partitions.partition import Partition
+    from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.log import Log
 
 log = logging.getLogger("barnabas.nats")
+
+WAIT_S: Final = 10.0
+TOLD_EVERY_S: Final = 0.5  # by a follower that is not in the ISR yet
+VALID_S: Final = 3.0  # what it has told
+
+
+class StandbyReport(msgspec.Struct):
+    """What a follower tells its leaders: it could lead these partitions. With the number of an absence (ingress/gap_tracker.py): nothing
+    of that is missing in them; with a negative one: it was absent itself."""
+
+    broker: int
+    broker_epoch: int
+    partitions: list[int]
+    absence: int = 0
+
+
+class StandbyReports:
+    """Those of one binding, at the leader. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, topic: str) -> None:
+        self._runtime = runtime
+        self._topic = topic
+        self._ready: dict[tuple[int, int], tuple[int, float]] = {}  # (partition, broker): broker epoch, when
+        self._waiting: dict[tuple[int, int], tuple[int | None, float]] = {}  # likewise, since when
+
+    def told(self, standby: StandbyReport, partition: int) -> None:
+        """A follower could lead the partition."""
+        self._ready[partition, standby.broker] = standby.broker_epoch, self._runtime.monotonic()
+
+    def may_take_over(self, partition: int, broker: int, broker_epoch: int | None) -> bool:
+        """Whether a follower that is level with the leader's log is to be waited for no longer."""
+        key = partition, broker
+        now_s = self._runtime.monotonic()
+        told = self._ready.get(key)
+        is_ready = told is not None and broker_epoch in (-1, told[0]) and now_s - told[1] <= VALID_S
+        if not is_ready:
+            waiting_epoch, since_s = self._waiting.get(key, (None, now_s))
+            if (
+                waiting_epoch != broker_epoch or now_s - since_s > 2 * WAIT_S
+            ):  # another run of it, or another time
+                since_s = now_s
+            self._waiting[key] = broker_epoch, since_s
+            if now_s - since_s < WAIT_S:
+                return False
+            log.warning(
+                "%s-%d: broker %d joins the ISR, and may have missed messages from NATS that came to this broker alone; "
+                "if it leads before it has caught up with them, that is a gap",
+                self._topic,
+                partition,
+                broker,
+            )
+        self._ready.pop(key, None)
+        self._waiting.pop(key, None)
+        return True
+
 
 LATEST_MS: Final = 5_000
 LATEST_RECORDS: Final = (20_000, 2_000, 200)  # the most that are not larger together than
@@ -39,7 +120,7 @@ ASK_SOON_S: Final = 0.5  # as long as it does not count; more than RACE_S
 MARKS: Final = 2  # until it counts
 UNEVEN_S: Final = 1.0  # nothing is under way for so long, or much is all the time
 RACE_S: Final = 0.3  # by less the moments differ in which what is published at once comes to two brokers
-DEAF_S: Final = 3.0  # a leader that answers no mark for so long receives none
+SILENT_S: Final = 3.0  # a leader that answers no mark for so long receives none
 KEPT_S: Final = 10.0  # deliveries and replication differ by less, or one of them has failed
 READ_BYTES: Final = 1 << 20
 LOG_AGAIN_S: Final = 60.0
@@ -49,7 +130,7 @@ Asked: TypeAlias = tuple[bytes, bytes, Pairs]
 
 
 class Lapse(NamedTuple):
-    """A time whose messages a shadow may lack. `until_ms` is 0 while it lasts; with `is_older` it may have begun before
+    """A time whose messages a standby may lack. `until_ms` is 0 while it lasts; with `is_older` it may have begun before
     `since_ms`, with the last message in the log."""
 
     since_ms: int
@@ -58,17 +139,24 @@ class Lapse(NamedTuple):
     is_older: bool = False
 
 
-class Beginning:
-    """A ledger that begins where a mark stood among the messages, and in the leader's log."""
+class Resync:
+    """A matcher that begins where a mark stood among the messages, and in the leader's log."""
 
     __slots__ = (
-        "_records_size", "has_mark", "leader_epoch", "ledger", "marked_at_s", "number", "records", "start_offset",
+        "_records_size",
+        "has_mark",
+        "leader_epoch",
+        "marked_at_s",
+        "matcher",
+        "number",
+        "records",
+        "start_offset",
     )  # fmt: skip
 
     def __init__(self, number: int, leader_epoch: int) -> None:
         self.number = number
         self.leader_epoch = leader_epoch
-        self.ledger: Ledger[Asked | None] = Ledger()
+        self.matcher: TailMatcher[Asked | None] = TailMatcher()
         self.has_mark = False  # it has come by among the messages
         self.marked_at_s = 0.0  # and when
         self.start_offset = -1  # where it was in the leader's log, once that has told
@@ -78,14 +166,14 @@ class Beginning:
     @property
     def size(self) -> int:
         """Bytes that it keeps."""
-        return self._records_size + self.ledger.pending.size + self.ledger.ahead.size
+        return self._records_size + self.matcher.pending.size + self.matcher.ahead.size
 
     def stored(self, offset: int, tail: bytes, now_s: float) -> None:
         if self.start_offset < 0:
             self.records.append((offset, tail))
             self._records_size += len(tail)
         elif offset >= self.start_offset:
-            self.ledger.stored(tail, now_s)
+            self.matcher.stored(tail, now_s)
 
     def begins_at(self, offset: int, now_s: float) -> None:
         self.start_offset = offset
@@ -95,23 +183,23 @@ class Beginning:
             self.stored(at, tail, now_s)
 
 
-class Shadow:
+class Standby:
     """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
 
     __slots__ = (
         "_absence",
         "_asked_at_s",
-        "_beginning",
         "_bytes_max",
         "_even_at_s",
         "_expires_at_s",
         "_has_had_marks",
         "_log_again_s",
         "_marks",
+        "_resync",
         "_silence",
         "is_called",
         "lapse",
-        "ledger",
+        "matcher",
         "now_s",
         "partition",
         "told_at_s",
@@ -128,11 +216,11 @@ class Shadow:
             None  # in which leader epoch marks are not answered, and since when
         )
         self.told_at_s = 0.0  # when the leader was last told that there is no lapse
-        self.ledger: Ledger[Asked | None] = Ledger()
+        self.matcher: TailMatcher[Asked | None] = TailMatcher()
         self.now_s = now_s
         self._bytes_max = bytes_max
-        self._beginning: Beginning | None = None
-        # That have begun a ledger. One that is as old as the binding is as good as one that a mark has begun.
+        self._resync: Resync | None = None
+        # That have begun a matcher. One that is as old as the binding is as good as one that a mark has begun.
         self._marks = 1 if lapse is not None and not lapse.is_older else 0
         self._has_had_marks = False
         self._even_at_s = now_s
@@ -148,55 +236,53 @@ class Shadow:
 
     def receive(self, tail: bytes) -> None:
         """A message of which nothing is asked."""
-        self.ledger.received(tail, self.now_s, None)
-        beginning = self._beginning
-        if beginning is not None and beginning.has_mark:
-            beginning.ledger.received(tail, self.now_s, None)
+        self.matcher.received(tail, self.now_s, None)
+        resync = self._resync
+        if resync is not None and resync.has_mark:
+            resync.matcher.received(tail, self.now_s, None)
 
     def receive_asking(self, tail: bytes, asked: Asked) -> None:
-        self.ledger.received(tail, self.now_s, asked)
-        beginning = self._beginning
-        if beginning is not None and beginning.has_mark:
-            beginning.ledger.received(tail, self.now_s, asked)
+        self.matcher.received(tail, self.now_s, asked)
+        resync = self._resync
+        if resync is not None and resync.has_mark:
+            resync.matcher.received(tail, self.now_s, asked)
 
     def tick(self, now_s: float) -> None:
         """Time goes on."""
         self.now_s = now_s
         if now_s >= self._expires_at_s:
             self._expires_at_s = now_s + 1
-            self.ledger.ahead.expire(now_s - KEPT_S)
+            self.matcher.ahead.expire(now_s - KEPT_S)
             if (
                 not self._has_had_marks
             ):  # else the leader tells what it has dealt with, and one that stands still does not
-                self.ledger.pending.expire(now_s - KEPT_S)
-            beginning = self._beginning
-            if beginning is not None and (
-                now_s - self._asked_at_s > KEPT_S or beginning.size > self._bytes_max
-            ):
-                self._beginning = None  # nobody answers; the next mark may be
-            if self.ledger.ahead.size > self._bytes_max:
-                self.ledger.ahead.clear()
+                self.matcher.pending.expire(now_s - KEPT_S)
+            resync = self._resync
+            if resync is not None and (now_s - self._asked_at_s > KEPT_S or resync.size > self._bytes_max):
+                self._resync = None  # nobody answers; the next mark may be
+            if self.matcher.ahead.size > self._bytes_max:
+                self.matcher.ahead.clear()
                 log.warning(
                     "%s: more records have not been received than nats.buffer.bytes holds; if the leader fails now, some may "
                     "be there twice",
                     self.partition.log.name,
                 )
-            if self.ledger.pending.size > self._bytes_max:
-                self.ledger.pending.clear()
+            if self.matcher.pending.size > self._bytes_max:
+                self.matcher.pending.clear()
                 self._overflows("more messages waited for the leader's log than nats.buffer.bytes holds")
 
     def begin_anew(self) -> None:
         """The subscription is a new one, or this broker was the leader until now: what is in the log and was not
         received never will be."""
-        self.ledger.ahead.clear()
-        self._beginning = None
+        self.matcher.ahead.clear()
+        self._resync = None
         self._marks = 0
 
     # -- what it lacks
 
     def lapses(self, since_ms: int, cause: str) -> None:
         """Messages may not be received from then on."""
-        self._beginning = None
+        self._resync = None
         self._marks = 0
         self._silence = None
         before = self.lapse
@@ -228,15 +314,15 @@ class Shadow:
             self._absence = this
         return self._absence != this
 
-    def leader_is_deaf(self) -> bool:
+    def leader_is_silent(self) -> bool:
         """Whether messages wait here for a leader that has not answered marks for a while."""
         silence = self._silence
         return (
             silence is not None
             and silence[0] == self.partition.leader_epoch
-            and self.now_s - silence[1] >= DEAF_S
+            and self.now_s - silence[1] >= SILENT_S
             and self.lapse is None
-            and bool(self.ledger.pending)
+            and bool(self.matcher.pending)
         )
 
     def asks_to_lead(self) -> None:
@@ -248,12 +334,12 @@ class Shadow:
     def wants_mark(self) -> bool:
         """Whether it is not known from where on to count, or something has been left over: the mark was not quite right
         then, or the leader has refused a message."""
-        if not self.ledger.pending and not self.ledger.ahead:
+        if not self.matcher.pending and not self.matcher.ahead:
             self._even_at_s = self.now_s
-        beginning = self._beginning
-        if beginning is not None and beginning.leader_epoch != self.partition.leader_epoch:
-            self._beginning = None  # the position of the mark is unknown
-        elif beginning is not None and beginning.start_offset >= 0:
+        resync = self._resync
+        if resync is not None and resync.leader_epoch != self.partition.leader_epoch:
+            self._resync = None  # the position of the mark is unknown
+        elif resync is not None and resync.start_offset >= 0:
             return False  # the log has to come so far
         if self.is_called:
             return True
@@ -264,53 +350,53 @@ class Shadow:
     def mark_sent(self, number: int) -> None:
         self._asked_at_s = self.now_s
         self.is_called = False
-        self._beginning = Beginning(number, self.partition.leader_epoch)
+        self._resync = Resync(number, self.partition.leader_epoch)
 
     def mark_received(self, number: int) -> None:
         """It has come by among the messages."""
         self._has_had_marks = True
         if self._silence is None or self._silence[0] != self.partition.leader_epoch:
             self._silence = self.partition.leader_epoch, self.now_s
-        if self._beginning is not None and self._beginning.number == number:
-            self._beginning.has_mark = True
-            self._beginning.marked_at_s = self.now_s
+        if self._resync is not None and self._resync.number == number:
+            self._resync.has_mark = True
+            self._resync.marked_at_s = self.now_s
             self._begin()
 
     def mark_found(self, number: int, leader_epoch: int, offset: int) -> None:
         """The leader of that epoch has received it with its log ending at `offset`."""
-        beginning = self._beginning
+        resync = self._resync
         if (
-            beginning is not None
-            and beginning.number == number
-            and beginning.leader_epoch == leader_epoch == self.partition.leader_epoch
+            resync is not None
+            and resync.number == number
+            and resync.leader_epoch == leader_epoch == self.partition.leader_epoch
         ):
-            beginning.begins_at(offset, self.now_s)
+            resync.begins_at(offset, self.now_s)
             self._begin()
 
     def _begin(self) -> None:
-        beginning = self._beginning
-        if beginning is None or not beginning.has_mark or beginning.start_offset < 0:
+        resync = self._resync
+        if resync is None or not resync.has_mark or resync.start_offset < 0:
             return
-        # What the leader had appended before the mark must be here: until then it is the old ledger that knows of it.
+        # What the leader had appended before the mark must be here: until then it is the old matcher that knows of it.
         partition = self.partition
         if (
-            partition.log.log_end_offset >= beginning.start_offset
-            and partition.leader_epoch == beginning.leader_epoch
+            partition.log.log_end_offset >= resync.start_offset
+            and partition.leader_epoch == resync.leader_epoch
         ):
             if self._marks:
-                self._correct(beginning)
-            self.ledger = beginning.ledger
-            self._beginning = None
+                self._correct(resync)
+            self.matcher = resync.matcher
+            self._resync = None
             self._marks = min(self._marks + 1, MARKS)
             if self._marks == MARKS:
                 self.lapse = None
 
-    def _correct(self, beginning: Beginning) -> None:
+    def _correct(self, resync: Resync) -> None:
         """What is published in the very moment of the mark may come before it here and behind it to the leader, or the other
-        way round. Of a message that occurs once the ledger before knows better; only those that are all alike need the mark.
+        way round. Of a message that occurs once the matcher before knows better; only those that are all alike need the mark.
         It does not know of its own mark's moment, which is over by now."""
-        before, begun = self.ledger, beginning.ledger
-        since_s = beginning.marked_at_s - RACE_S
+        before, begun = self.matcher, resync.matcher
+        since_s = resync.marked_at_s - RACE_S
         differing = before.differing(begun, since_s)
         if any(before.pending.count(tail) <= begun.pending.count(tail) for tail in differing):
             counts = self._counts_of_latest(0)
@@ -338,24 +424,24 @@ class Shadow:
             log.exception("%s: what it holds can't be compared with what came from NATS", name)
 
     def _note_replicated(self, batches: bytes) -> None:
-        ledger, now_s, beginning = self.ledger, self.now_s, self._beginning
+        matcher, now_s, resync = self.matcher, self.now_s, self._resync
         for offset, tail in self._tails(batches)[0]:
-            ledger.stored(tail, now_s)
-            if beginning is not None:
-                beginning.stored(offset, tail, now_s)
-        if beginning is not None:
+            matcher.stored(tail, now_s)
+            if resync is not None:
+                resync.stored(offset, tail, now_s)
+        if resync is not None:
             self._begin()
 
     def _note_cut(self, log: Log, offset: int) -> None:
         """What is taken out of the log at `offset` and behind, as far as there is room for it."""
-        ledger, now_s = self.ledger, self.now_s
-        self._beginning = None
+        matcher, now_s = self.matcher, self.now_s
+        self._resync = None
         for tails in self._read(log, max(offset, log.log_start_offset), self._bytes_max):
             if tails is None:
                 self._overflows("the log was cut back by more than nats.buffer.bytes holds")
                 break
             for tail in tails:
-                ledger.cut(tail, now_s, None)
+                matcher.cut(tail, now_s, None)
 
     def _remember_latest(self, from_ms: int) -> None:
         """What has just come into the log may be received yet, where the subscription was there before: this broker may
@@ -363,7 +449,7 @@ class Shadow:
         knows. Of large ones fewer are looked at: others wait for this."""
         for tail, count in self._counts_of_latest(from_ms).items():
             if count == 1:
-                self.ledger.stored(tail, self.now_s)
+                self.matcher.stored(tail, self.now_s)
 
     def _counts_of_latest(self, from_ms: int) -> Counter[bytes]:
         """How often each of the latest messages is in the log, of batches that are not older than that."""

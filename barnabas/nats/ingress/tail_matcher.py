@@ -6,7 +6,7 @@ new leader has to append, and which records it has not received yet: those it mu
 come. Equal tails are as good as each other, so only their numbers count.
 
 Either side forgets what has waited for too long: a message that the leader did not take, or records from before this
-broker listened. Where counting begins is agreed upon (core/alignment.py).
+broker listened. Where counting begins is agreed upon (ingress/barrier.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Extra = TypeVar("Extra")
 COMPACT_FROM: Final = 1000
 
 
-class Side(Generic[Extra]):
+class TailMultiset(Generic[Extra]):
     """A multiset of tails in the order in which they came, each with its time and something more."""
 
     __slots__ = ("_count", "_entries", "_matched", "_unmatched", "size")
@@ -126,14 +126,14 @@ class Side(Generic[Extra]):
         return rest
 
 
-class Ledger(Generic[Extra]):
+class TailMatcher(Generic[Extra]):
     """Of one partition. Times in seconds."""
 
     __slots__ = ("ahead", "pending")
 
     def __init__(self) -> None:
-        self.pending: Side[Extra] = Side()  # received, and not in the log
-        self.ahead: Side[None] = Side()  # in the log, and not received
+        self.pending: TailMultiset[Extra] = TailMultiset()  # received, and not in the log
+        self.ahead: TailMultiset[None] = TailMultiset()  # in the log, and not received
 
     def received(self, tail: bytes, now_s: float, extra: Extra) -> None:
         if not self.ahead.match(tail):
@@ -149,13 +149,13 @@ class Ledger(Generic[Extra]):
         if not self.ahead.match(tail):
             self.pending.add(tail, now_s, extra)
 
-    def differing(self, other: Ledger[Extra], since_s: float) -> set[bytes]:
+    def differing(self, other: TailMatcher[Extra], since_s: float) -> set[bytes]:
         """What the two do not agree about, but for what is older and in this one alone."""
         tails = {tail for side in (other.pending, other.ahead) for _, tail, _ in side.since(0)}
         tails.update(tail for side in (self.pending, self.ahead) for _, tail, _ in side.since(since_s))
         return {tail for tail in tails if self._balance(tail) != other._balance(tail)}
 
-    def correct(self, tails: set[bytes], by: Ledger[Extra], since_s: float) -> None:
+    def correct(self, tails: set[bytes], by: TailMatcher[Extra], since_s: float) -> None:
         """Of these the other one, which began earlier, is right."""
         for tail in tails:
             for mine, right in ((self.pending, by.pending), (self.ahead, by.ahead)):

@@ -29,14 +29,14 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BYTES_MAX: Final = 16 << 20
 
 
-class Attended(NamedTuple):
+class ReceivedUntil(NamedTuple):
     """What was written down: milliseconds since the epoch by topic id, and whether the logs still have it all."""
 
     until_ms: Mapping[bytes, int]
-    is_believed: bool
+    is_valid: bool
 
 
-class Attendance:
+class GapCheckpoint:
     """The file at `path`. All calls on the loop's thread."""
 
     def __init__(self, disk: Disk, path: str, runtime: Runtime) -> None:
@@ -48,19 +48,19 @@ class Attendance:
         self._is_writing = False
         self._log_again_s = 0.0
 
-    def load(self) -> Attended:
+    def load(self) -> ReceivedUntil:
         """What the last run of this broker has left; blocking. A file that can't be read counts as none."""
         try:
             if not self._disk.exists(self._path) or self._disk.size(self._path) > _BYTES_MAX:
-                return Attended({}, False)
+                return ReceivedUntil({}, False)
             (kind, boot, state), *entries = parse_checkpoint(self._disk.read_file(self._path))
             if kind != "boot":
                 raise CheckpointError("it does not begin with the boot")
             until_ms = {bytes.fromhex(topic_id): int(time_ms) for topic_id, time_ms in entries}
         except (OSError, ValueError) as error:
             log.warning("%s is of no use: %s", self._path, error)
-            return Attended({}, False)
-        return Attended(until_ms, state == "stopped" or (bool(self._boot) and boot == self._boot))
+            return ReceivedUntil({}, False)
+        return ReceivedUntil(until_ms, state == "stopped" or (bool(self._boot) and boot == self._boot))
 
     def note(self, until_ms: Mapping[bytes, int]) -> None:
         """Write it down soon, if it is new."""

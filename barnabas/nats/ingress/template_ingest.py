@@ -3,7 +3,7 @@
 Every broker of the cluster listens, whichever partitions it has, because any of them may come to lead one of a topic
 that does not exist yet. A topic of the template is one that says so: its config nats.template.of names the bound topic.
 For each there is an ingest, as if it were bound itself: the leaders of its partitions append, followers in sync keep
-ledgers, and others drop what comes.
+matchers, and others drop what comes.
 
 A subject whose topic is not there yet has it created; its messages wait in their order, at every broker, until this
 broker knows the topic and what it is to it. Which topics there may be, the controller alone decides (at most
@@ -14,7 +14,7 @@ the bound topic's partition that the subject's hash gives.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -24,17 +24,16 @@ from barnabas.controller.metadata.image import TOPIC_RESOURCE
 from barnabas.nats.binding.reader import TEMPLATE_OF
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.client.headers import find_header
-from barnabas.nats.client.lines import pub
-from barnabas.nats.cluster.roles import roles_of
-from barnabas.nats.cluster.turns import Turns, turn_of
-from barnabas.nats.core.alignment import Alignment
-from barnabas.nats.ingest.acks import AckStats
-from barnabas.nats.ingest.ingest import Ingest
+from barnabas.nats.client.protocol import pub
+from barnabas.nats.ingress.acks import AckStats
+from barnabas.nats.ingress.barrier import ChangeBarrier, StandbyBarrier, change_of
+from barnabas.nats.ingress.ingest import Ingest, OnLapses
+from barnabas.nats.ingress.roles import roles_of
+from barnabas.nats.ingress.template_routes import Derived, Router, Sink
+from barnabas.nats.ingress.template_topics import PendingTopic, TopicMaker, is_of_template
 from barnabas.nats.pub_ack import KAFKA_ACK, NO_ACK, PubAckBytes, ack_level
 from barnabas.nats.records.partitioners import positive_murmur2
 from barnabas.nats.records.routes import Wanted
-from barnabas.nats.templates.routes import Derived, Router, Sink
-from barnabas.nats.templates.topics import Coming, TopicMaker, is_of_template
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -44,10 +43,10 @@ if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.client import NatsClient
-    from barnabas.nats.core.shadow import Lapse, Shadow
     from barnabas.nats.dead_letters import DeadLetters
-    from barnabas.nats.ingest.budget import Budget
-    from barnabas.nats.ingest.lane import Lane
+    from barnabas.nats.ingress.backpressure import Budget
+    from barnabas.nats.ingress.lane import Lane
+    from barnabas.nats.ingress.standby import Standby
 
 log = logging.getLogger("barnabas.nats")
 
@@ -68,6 +67,7 @@ class TemplateIngest:
         stats: CarrierStats,
         budget: Budget,
         dead_letters: DeadLetters,
+        on_lapses: OnLapses,
     ) -> None:
         self.binding = binding
         self.partition_count = partition_count
@@ -75,9 +75,9 @@ class TemplateIngest:
         self.ack_stats = AckStats()
         self.touched: dict[Ingest, None] = {}  # since `close`
         self.is_new_binding = False
-        self.shadows: Mapping[int, Shadow] = {}  # its topics have them
+        self.standbys: Mapping[int, Standby] = {}  # its topics have them
         self.joining: Mapping[int, Partition] = _NOTHING
-        self.on_lapses: Callable[[list[tuple[Partition, Lapse]]], object] = lambda _: None
+        self._on_lapses = on_lapses
         self._listens_since_ms = 0
         self._services = services
         self._client = client
@@ -132,7 +132,7 @@ class TemplateIngest:
         self,
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition] = _NOTHING,  # noqa: ARG002
-        coming: frozenset[int] = _NONE,  # noqa: ARG002
+        opening: frozenset[int] = _NONE,  # noqa: ARG002
         joining: Mapping[int, Partition] = _NOTHING,  # noqa: ARG002
     ) -> None:
         """These partitions of the bound topic are led here: for messages that can't be stored."""
@@ -177,9 +177,9 @@ class TemplateIngest:
             derived.ingest.listens(now_ms)
 
     def may_take_over(self, topic: str, index: int, broker: int, broker_epoch: int | None) -> bool:
-        """As Alignment.may_take_over, of one of the topics."""
+        """As StandbyBarrier.may_take_over, of one of the topics."""
         derived = self._topics.get(topic)
-        return derived is None or derived.alignment.may_take_over(index, broker, broker_epoch)
+        return derived is None or derived.standby_barrier.may_take_over(index, broker, broker_epoch)
 
     # -- topics
 
@@ -223,12 +223,12 @@ class TemplateIngest:
             self._client.publish_encoded,
             self._budget,
             self._dead_letters,
+            self._on_lapses,
+            ack_stats=self.ack_stats,
         )
-        ingest.ack_stats = self.ack_stats
-        ingest.on_lapses = lambda found: self.on_lapses(found)
         if self._listens_since_ms:
             ingest.listens(self._listens_since_ms)
-        alignment = Alignment(
+        standby_barrier = StandbyBarrier(
             services.runtime,
             self._client,
             ingest,
@@ -236,8 +236,8 @@ class TemplateIngest:
             services.partitions.proposals,
             lambda: self._listens_since_ms > 0,
         )
-        turns = Turns(services.runtime, self._client, name, services.cluster_id)
-        return Derived(topic, ingest, alignment, turns)
+        change_barrier = ChangeBarrier(services.runtime, self._client, name, services.cluster_id)
+        return Derived(topic, ingest, standby_barrier, change_barrier)
 
     def _serve(self, derived: Derived, topic: TopicImage, is_settled: bool) -> None:
         count = len(topic.partitions)
@@ -248,11 +248,11 @@ class TemplateIngest:
                 derived.rebind(derived.ingest.binding, count)
                 self._forget()
 
-            turn = turn_of(self._services, topic, derived.ingest.binding)
-            if turn is None:
+            change = change_of(self._services, topic, derived.ingest.binding)
+            if change is None:
                 grow()
             else:
-                derived.plan(turn, grow)
+                derived.plan(change, grow)
         derived.serve(roles_of(self._services, topic, is_settled=is_settled))
 
     def _binding_of(self, name: str) -> Binding:
@@ -284,23 +284,23 @@ class TemplateIngest:
         """If it is clear now what becomes of the messages that wait for this topic, let it."""
         derived = self._topics.get(name)
         if derived is not None:
-            coming = self._maker.take(name)
-            if coming is not None:
-                self._let_go(coming, derived.take)
+            pending = self._maker.take(name)
+            if pending is not None:
+                self._let_go(pending, derived.take)
                 derived.ingest.close()
             return
         if not self._maker.is_wanted(name):
             return
         refused = self._maker.refusal(name, len(self._topics))
         if refused is not None:
-            coming = self._maker.take(name)
-            assert coming is not None
-            self._let_go(coming, partial(self._reject, *refused))
+            pending = self._maker.take(name)
+            assert pending is not None
+            self._let_go(pending, partial(self._reject, *refused))
 
-    def _let_go(self, coming: Coming, sink: Sink) -> None:
-        for message in coming.waiting:
+    def _let_go(self, pending: PendingTopic, sink: Sink) -> None:
+        for message in pending.waiting:
             sink(*message)
-        coming.emptied()
+        pending.emptied()
 
     def _reject(
         self,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.nats.ingest.acks import AckSender, AckStats
-from barnabas.nats.ingest.expectations import Refusal, concern_topic, expects, expects_of_log, refusal
+from barnabas.nats.ingress.acks import AckSender, AckStats
+from barnabas.nats.ingress.expectations import Refusal, concern_topic, expects, expects_of_log, refusal
 from barnabas.nats.pub_ack import ACK_ALL, KAFKA_ACK, NO_ACK
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
 from barnabas.nats.remote_producer import NO_LEADER, RemoteProducer
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
-    from barnabas.nats.core.shadow import Asked
-    from barnabas.nats.ingest.acks import Owed, Send
-    from barnabas.nats.ingest.lane import OnRefused
+    from barnabas.nats.ingress.acks import Owed, Send
+    from barnabas.nats.ingress.lane import OnRefused
+    from barnabas.nats.ingress.standby import Asked
     from barnabas.nats.pub_ack import AckLevel
     from barnabas.nats.remote_producer import Produced
     from barnabas.runtime.interface import Runtime, Timer

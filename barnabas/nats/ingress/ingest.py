@@ -2,7 +2,7 @@
 
 Subscriptions hand each message to an encoder (records/encoder.py); `close` appends what was gathered, one batch a partition,
 after each piece of data that was read. A message that asks for something, by a reply subject or a header, takes the way
-through `_special`; whether it is stored and who is told is decided in ingest/asking.py.
+through `_special`; whether it is stored and who is told is decided in ingress/asking.py.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.headers import find_header
-from barnabas.nats.core.shadow import Lapse, Shadow
-from barnabas.nats.ingest.acks import AckStats, PendingAcks, Send
-from barnabas.nats.ingest.asking import Asking, is_special
-from barnabas.nats.ingest.coming import Coming
-from barnabas.nats.ingest.dedup import DedupWindow
-from barnabas.nats.ingest.entrances import Entrances
-from barnabas.nats.ingest.lane import Lane
+from barnabas.nats.ingress.acks import AckStats, PendingAcks, Send
+from barnabas.nats.ingress.admission import Admissions, OpeningPartition
+from barnabas.nats.ingress.asking import Asking, is_special
+from barnabas.nats.ingress.dedup import DedupWindow
+from barnabas.nats.ingress.lane import Lane
+from barnabas.nats.ingress.standby import Lapse, Standby
 from barnabas.nats.pub_ack import KAFKA_ACK, NO_ACK
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import compile_key
@@ -31,12 +30,12 @@ if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.headers import Pairs
-    from barnabas.nats.core.shadow import Asked
     from barnabas.nats.dead_letters import Answer, DeadLetters
-    from barnabas.nats.ingest.acks import AckSender
-    from barnabas.nats.ingest.budget import Budget
-    from barnabas.nats.ingest.lane import OnRefused
-    from barnabas.nats.ingest.queue_group import GroupLanes
+    from barnabas.nats.ingress.acks import AckSender
+    from barnabas.nats.ingress.backpressure import Budget
+    from barnabas.nats.ingress.lane import OnRefused
+    from barnabas.nats.ingress.queue_group import GroupLanes
+    from barnabas.nats.ingress.standby import Asked
     from barnabas.nats.records.routes import Take, Wanted
     from barnabas.runtime.interface import Runtime
 
@@ -49,12 +48,14 @@ _TOO_EARLY: Final = (
 )
 
 
+OnLapses = Callable[[list[tuple["Partition", Lapse]]], object]
 MakeGroup = Callable[["OnRefused", Callable[[], object]], "GroupLanes"]
 
 
 class Ingest:
     """Of one binding. `send_acks(data, count)` sends messages that are encoded already. With `make_group`, messages for partitions
-    that have replicas elsewhere go to those lanes."""
+    that have replicas elsewhere go to those lanes. `on_lapses` is called with partitions that are led here from now on
+    and whose standbys lack messages."""
 
     def __init__(
         self,
@@ -66,17 +67,18 @@ class Ingest:
         send_acks: Send,
         budget: Budget,
         dead_letters: DeadLetters,
+        on_lapses: OnLapses,
         make_group: MakeGroup | None = None,
+        ack_stats: AckStats | None = None,
     ) -> None:
         self.binding = binding
         self.stats = stats
         self.lanes: dict[int, Lane] = {}
-        self.shadows: dict[int, Shadow] = {}
+        self.standbys: dict[int, Standby] = {}
         self.joining: dict[
             int, Partition
-        ] = {}  # followers that are on their way into the ISR, without a shadow so far
-        # Partitions are led here from now on whose shadows lack messages.
-        self.on_lapses: Callable[[list[tuple[Partition, Lapse]]], object] = lambda _: None
+        ] = {}  # followers that are on their way into the ISR, without a standby so far
+        self._on_lapses = on_lapses
         self.is_new_binding = False  # until partitions are served for the first time
         self._begun_ms = runtime.time_ms()
         self._listens_since_ms = 0  # 0: messages do not come
@@ -85,14 +87,14 @@ class Ingest:
         self._send_acks = send_acks
         self._dead_letters = dead_letters
         self._group = make_group(self._put_dead_letter, self._held) if make_group is not None else None
-        self.ack_stats = AckStats() if self._group is None else self._group.ack_stats
+        self.ack_stats = ack_stats or (AckStats() if self._group is None else self._group.ack_stats)
         self._budget = budget
         self._hop = hop_of(cluster_id, binding.topic)
         self._compile(partition_count)
         self._encoders: list[Encoder] = []
         self._takes: dict[int, Take] = {}
-        self._entrances = Entrances(runtime, self._store_asking, self._rebuilt)
-        self._coming: dict[int, Coming] = {}  # of those that are about to be opened
+        self._admissions = Admissions(runtime, self._store_asking, self._rebuilt)
+        self._opening: dict[int, OpeningPartition] = {}  # of those that are about to be opened
 
     def _compile(self, partition_count: int) -> None:
         binding = self.binding
@@ -111,7 +113,7 @@ class Ingest:
         self._encoders.clear()
         if binding.dedup_window_ms != window_ms:
             for index in sorted(self.lanes):
-                self._entrances.learn_ids_anew(index, self.lanes[index], binding.dedup_window_ms)
+                self._admissions.learn_ids_anew(index, self.lanes[index], binding.dedup_window_ms)
             self._serve_encoders()
         if self._group is not None:
             self._serve_group(self._group, self.lanes)
@@ -137,15 +139,15 @@ class Ingest:
         self,
         leading: Mapping[int, Partition],
         following: Mapping[int, Partition] = _NOTHING,
-        coming: frozenset[int] = _NONE,
+        opening: frozenset[int] = _NONE,
         joining: Mapping[int, Partition] = _NOTHING,
     ) -> None:
         """These partitions are led here from now on, and no others; of those in `following` this broker is a replica
-        in sync; what is for those in `coming` waits until they are one or the other. Those in `joining` are followed, and
+        in sync; what is for those in `opening` waits until they are one or the other. Those in `joining` are followed, and
         not in sync yet."""
         if self._group is not None:
             leading = {index: each for index, each in leading.items() if len(each.state.replicas) == 1}
-            following, coming, joining = _NOTHING, _NONE, _NOTHING
+            following, opening, joining = _NOTHING, _NONE, _NOTHING
             self._serve_group(self._group, leading)
         for index in [
             index
@@ -153,17 +155,17 @@ class Ingest:
             if leading.get(index) is not lane.partition or lane.was_perhaps_led_elsewhere()
         ]:
             self._close_lane(index)
-        joined = {index: each for index, each in joining.items() if index in self.shadows}
+        joined = {index: each for index, each in joining.items() if index in self.standbys}
         self.joining = {index: each for index, each in joining.items() if index not in joined}
         begun = [index for index in sorted(leading) if index not in self.lanes]
-        # One that is the only replica from now on has no shadow any more, and begins with what it was to keep all the same.
-        before = {index: self.shadows[index] for index in begun if index in self.shadows}
-        self._keep_shadows({**leading, **following, **joined}, leading)
+        # One that is the only replica from now on has no standby any more, and begins with what it was to keep all the same.
+        before = {index: self.standbys[index] for index in begun if index in self.standbys}
+        self._keep_standbys({**leading, **following, **joined}, leading)
         for index in begun:
             self.lanes[index] = self._open_lane(leading[index])
-        come = {index: self._coming.pop(index) for index in sorted(self._coming) if index not in coming}
-        for index in sorted(coming - self._coming.keys()):
-            self._coming[index] = Coming()
+        come = {index: self._opening.pop(index) for index in sorted(self._opening) if index not in opening}
+        for index in sorted(opening - self._opening.keys()):
+            self._opening[index] = OpeningPartition()
         self._serve_encoders()
         for index in begun:
             self._take_over(index, before.get(index))
@@ -179,8 +181,8 @@ class Ingest:
         if self._group is not None:
             self._group.send()
         gathered = [lane for lane in self.lanes.values() if lane.builder.tails]
-        entrances = self._entrances
-        if not (gathered or self.shadows or entrances.by_index or self._coming):
+        admissions = self._admissions
+        if not (gathered or self.standbys or admissions.by_index or self._opening):
             return  # as mostly when there are many bindings
         now_ms = self._runtime.time_ms()
         now_s = self._runtime.monotonic()
@@ -189,12 +191,12 @@ class Ingest:
                 lane.count_held()
             else:
                 lane.append(now_ms, now_s)
-        if self.shadows:
-            for shadow in self.shadows.values():
-                shadow.tick(now_s)
-        if entrances.by_index and entrances.take_away():
+        if self.standbys:
+            for standby in self.standbys.values():
+                standby.tick(now_s)
+        if admissions.by_index and admissions.take_away():
             self._serve_encoders()
-        if self._coming:
+        if self._opening:
             self._held()
 
     def end(self) -> None:
@@ -204,9 +206,9 @@ class Ingest:
             self._group.close()
         for index in sorted(self.lanes):
             self._close_lane(index)
-        self._keep_shadows({}, _NOTHING)
-        self.stats.lost_estimate += sum(len(each.waiting) for each in self._coming.values())
-        self._coming.clear()
+        self._keep_standbys({}, _NOTHING)
+        self.stats.lost_estimate += sum(len(each.waiting) for each in self._opening.values())
+        self._opening.clear()
         self._budget.note(self, 0)
 
     @property
@@ -217,31 +219,31 @@ class Ingest:
             bool(self.lanes or (group is not None and group.served))
             and not (group is not None and group.waiting)
             and not any(lane.is_holding or lane.builder.tails for lane in self.lanes.values())
-            and not self._entrances.size
-            and not any(coming.size for coming in self._coming.values())
+            and not self._admissions.size
+            and not any(opening.size for opening in self._opening.values())
         )
 
     def subscribed_anew(self) -> None:
         """What was published before is not delivered any more."""
-        for shadow in self.shadows.values():
-            shadow.begin_anew()
+        for standby in self.standbys.values():
+            standby.begin_anew()
 
     def lapses(self, since_ms: int, cause: str) -> None:
         """Messages may not come here from then on, till `listens`."""
         self._listens_since_ms = 0
         self._lapsed = since_ms, cause
-        for shadow in self.shadows.values():
-            shadow.lapses(since_ms, cause)
+        for standby in self.standbys.values():
+            standby.lapses(since_ms, cause)
 
     def listens(self, now_ms: int) -> None:
         """All that is published from now on comes here. What the partitions led here lack is noted as a gap, but where
         another broker may fill that gap: if it does, this one lacks those messages until it has replicated them."""
         self._listens_since_ms = self._listens_since_ms or now_ms
         self._lapsed = None
-        for index, shadow in self.shadows.items():
-            shadow.listens(now_ms)
+        for index, standby in self.standbys.items():
+            standby.listens(now_ms)
             if index in self.lanes and not self.lanes[index].is_held:
-                shadow.lapse = None
+                standby.lapse = None
 
     def hold(self, partitions: Iterable[int]) -> None:
         """What comes for these waits from now on: a follower may have what belongs before it."""
@@ -254,14 +256,14 @@ class Ingest:
         for index, lane in self.lanes.items():
             if lane.is_held:
                 lane.let_go()
-                if is_noted and index in self.shadows:
-                    self.shadows[index].lapse = None
+                if is_noted and index in self.standbys:
+                    self.standbys[index].lapse = None
 
-    def begin_shadows(self) -> None:
+    def begin_standbys(self) -> None:
         """Of followers on their way into the ISR that have what is committed: sooner they would keep a lot for nothing."""
         begun = [index for index, partition in self.joining.items() if partition.is_caught_up]
         for index in begun:
-            self.shadows[index] = self._new_shadow(self.joining.pop(index), self._first_lapse(index))
+            self.standbys[index] = self._new_standby(self.joining.pop(index), self._first_lapse(index))
         if begun:
             self._serve_encoders()
 
@@ -269,8 +271,8 @@ class Ingest:
         """The end of a partition that is led here, all that was received appended; -1 when something waits, or is in the
         log and still to be received."""
         lane = self.lanes[index]
-        entrance = self._entrances.by_index.get(index)
-        if lane.builder.tails or (entrance is not None and not entrance.is_through):
+        admission = self._admissions.by_index.get(index)
+        if lane.builder.tails or (admission is not None and not admission.is_through):
             return -1
         return lane.partition.log.log_end_offset
 
@@ -279,76 +281,76 @@ class Ingest:
     def _serve_group(self, group: GroupLanes, alone: Mapping[int, object]) -> None:
         group.serve(index for index in range(self.partition_count) if index not in alone)
 
-    def _keep_shadows(self, hosted: Mapping[int, Partition], leading: Mapping[int, Partition]) -> None:
+    def _keep_standbys(self, hosted: Mapping[int, Partition], leading: Mapping[int, Partition]) -> None:
         wanted = {
             index: partition
             for index, partition in hosted.items()
             if len(partition.state.replicas) > 1 and not self.binding.queue_group
         }
         for index in [
-            index for index, each in self.shadows.items() if wanted.get(index) is not each.partition
+            index for index, each in self.standbys.items() if wanted.get(index) is not each.partition
         ]:
-            self.shadows.pop(index).close()
+            self.standbys.pop(index).close()
         for index in sorted(wanted):
-            if index not in self.shadows:
+            if index not in self.standbys:
                 lapse = None if index in leading else self._first_lapse(index)
-                self.shadows[index] = self._new_shadow(wanted[index], lapse)
+                self.standbys[index] = self._new_standby(wanted[index], lapse)
         self.is_new_binding = False
 
-    def _new_shadow(self, partition: Partition, lapse: Lapse | None) -> Shadow:
+    def _new_standby(self, partition: Partition, lapse: Lapse | None) -> Standby:
         runtime = self._runtime
-        return Shadow(partition, runtime.monotonic(), runtime.time_ms(), self.binding.buffer_bytes, lapse)
+        return Standby(partition, runtime.monotonic(), runtime.time_ms(), self.binding.buffer_bytes, lapse)
 
     def _first_lapse(self, index: int) -> Lapse:
         """Till it is known that nothing is lacking."""
-        if self.is_new_binding or index in self._coming:
+        if self.is_new_binding or index in self._opening:
             return Lapse(self._begun_ms, self._listens_since_ms, _TOO_EARLY)
         now_ms = self._runtime.time_ms()
         return Lapse(now_ms, now_ms if self._listens_since_ms else 0, _TOO_EARLY, is_older=True)
 
-    def _note_lapses(self, begun: Mapping[int, Shadow]) -> None:
+    def _note_lapses(self, begun: Mapping[int, Standby]) -> None:
         """Of partitions that are led here from now on."""
         found: list[tuple[Partition, Lapse]] = []
-        for shadow in begun.values():
-            if shadow.lapse is not None:
-                found.append((shadow.partition, shadow.lapse))
-                shadow.lapse = None
+        for standby in begun.values():
+            if standby.lapse is not None:
+                found.append((standby.partition, standby.lapse))
+                standby.lapse = None
         if found:
-            self.on_lapses(found)
+            self._on_lapses(found)
 
     def _open_lane(self, partition: Partition) -> Lane:
         acks = PendingAcks(partition, self._send_acks, self.ack_stats, self._runtime.monotonic)
         dedup = DedupWindow(self.binding.dedup_window_ms, f"{partition.topic}-{partition.partition}")
         return Lane(partition, self._runtime, self.stats, acks, dedup, self._put_dead_letter, self._held)
 
-    def _take_over(self, index: int, shadow: Shadow | None) -> None:
+    def _take_over(self, index: int, standby: Standby | None) -> None:
         """What was received while another broker led, and is not in the log, comes first."""
         lane = self.lanes[index]
-        entrance = self._entrances.open(index, lane, shadow.ledger.ahead if shadow is not None else None)
+        admission = self._admissions.open(index, lane, standby.matcher.ahead if standby is not None else None)
         self._serve_encoders()
-        if shadow is not None:
-            missing = shadow.ledger.pending.drain()
+        if standby is not None:
+            missing = standby.matcher.pending.drain()
             for tail, asked in missing:
                 if asked is None:
-                    entrance.pass_on(tail)
+                    admission.pass_on(tail)
                 else:
-                    entrance.pass_on_asking(tail, asked)
+                    admission.pass_on_asking(tail, asked)
             if missing:
                 log.info(
                     "%s: %d messages were not in the log of its leader before",
                     lane.partition.log.name,
                     len(missing),
                 )
-        self._entrances.learn_ids(index, lane)
+        self._admissions.learn_ids(index, lane)
         lane.append(self._runtime.time_ms(), self._runtime.monotonic())
 
-    def _let_in(self, come: Mapping[int, Coming]) -> None:
+    def _let_in(self, come: Mapping[int, OpeningPartition]) -> None:
         """What has waited for these partitions goes its way, as if it were received now."""
-        for index, coming in come.items():
+        for index, opening in come.items():
             take = self._takes.get(index)
             if take is None:
                 continue  # they are another broker's
-            for tail, asked in coming.waiting:
+            for tail, asked in opening.waiting:
                 if asked is None:
                     take(tail)
                 else:
@@ -361,16 +363,16 @@ class Ingest:
 
     def _close_lane(self, index: int) -> None:
         lane = self.lanes.pop(index)
-        shadow = self.shadows.get(index)
+        standby = self.standbys.get(index)
         waiting: list[tuple[bytes, Asked | None]] = [(tail, None) for tail in lane.builder.tails]
-        waiting += self._entrances.close(index)
-        if shadow is not None and shadow.partition is lane.partition:
+        waiting += self._admissions.close(index)
+        if standby is not None and standby.partition is lane.partition:
             now_s = self._runtime.monotonic()
             for tail, asked in waiting:  # received, and in no log yet, unless others have led meanwhile
-                shadow.ledger.received(tail, now_s, asked)
-            shadow.begin_anew()
+                standby.matcher.received(tail, now_s, asked)
+            standby.begin_anew()
             if self._lapsed is not None:
-                shadow.lapses(*self._lapsed)
+                standby.lapses(*self._lapsed)
         elif self._group is not None and index in self._group.served:
             self._group.lanes[index].take_over(lane.builder.tails, lane.owed)
             lane.owed = []
@@ -381,23 +383,23 @@ class Ingest:
         lane.close()
 
     def _serve_encoders(self) -> None:
-        takes: dict[int, Take] = {index: shadow.receive for index, shadow in self.shadows.items()}
+        takes: dict[int, Take] = {index: standby.receive for index, standby in self.standbys.items()}
         if self._group is not None:
             for index in self._group.served:
                 takes[index] = self._group.lanes[index].builder.tails.append
         for index, lane in self.lanes.items():
-            entrance = self._entrances.by_index.get(index)
-            takes[index] = lane.builder.tails.append if entrance is None else entrance.take
-        for index, coming in self._coming.items():
-            takes[index] = coming.take
+            admission = self._admissions.by_index.get(index)
+            takes[index] = lane.builder.tails.append if admission is None else admission.take
+        for index, opening in self._opening.items():
+            takes[index] = opening.take
         self._takes = takes
         for encoder in self._encoders:
             encoder.serve(takes)
 
     def _held(self) -> None:
         held = sum(lane.held_bytes for lane in self.lanes.values())
-        held += self._entrances.size
-        held += sum(coming.size for coming in self._coming.values())
+        held += self._admissions.size
+        held += sum(opening.size for opening in self._opening.values())
         if self._group is not None:
             held += self._group.held_bytes
         self._budget.note(self, held)
@@ -411,17 +413,17 @@ class Ingest:
         self._take_asking(index, tail, (reply, header_block, found))
 
     def _take_asking(self, index: int, tail: bytes, asked: Asked) -> None:
-        entrance = self._entrances.by_index.get(index)
-        if entrance is not None:
-            entrance.take_asking(tail, asked)
+        admission = self._admissions.by_index.get(index)
+        if admission is not None:
+            admission.take_asking(tail, asked)
         elif index in self.lanes:
             self._store_asking(index, tail, asked)
-        elif index in self._coming:
-            self._coming[index].take_asking(tail, asked)
+        elif index in self._opening:
+            self._opening[index].take_asking(tail, asked)
         elif self._group is not None:
             self._take_in_group(self._group, index, tail, asked)
         else:
-            self.shadows[index].receive_asking(tail, asked)
+            self.standbys[index].receive_asking(tail, asked)
 
     def _take_in_group(self, group: GroupLanes, index: int, tail: bytes, asked: Asked | None) -> None:
         lane = group.lanes[index]

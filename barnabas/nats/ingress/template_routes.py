@@ -11,10 +11,9 @@ from barnabas.nats.records.routes import SUBJECT_BYTES_KEPT_MAX, SUBJECTS_KEPT_M
 if TYPE_CHECKING:
     from barnabas.controller.metadata.image import TopicImage
     from barnabas.nats.binding.binding import Binding
-    from barnabas.nats.cluster.roles import Roles
-    from barnabas.nats.cluster.turns import Turn, Turns
-    from barnabas.nats.core.alignment import Alignment
-    from barnabas.nats.ingest.ingest import Ingest
+    from barnabas.nats.ingress.barrier import BindingChange, ChangeBarrier, StandbyBarrier
+    from barnabas.nats.ingress.ingest import Ingest
+    from barnabas.nats.ingress.roles import Roles
 
 Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
 # Who takes the messages of a subject, and the ingest that this touches; without one it may be another one next time.
@@ -24,29 +23,35 @@ Route: TypeAlias = Callable[[bytes], "tuple[Sink, Ingest | None]"]
 class Derived:
     """A topic of the template."""
 
-    def __init__(self, topic: TopicImage, ingest: Ingest, alignment: Alignment, turns: Turns) -> None:
+    def __init__(
+        self,
+        topic: TopicImage,
+        ingest: Ingest,
+        standby_barrier: StandbyBarrier,
+        change_barrier: ChangeBarrier,
+    ) -> None:
         self.topic_id = topic.topic_id
         self.partition_count = ingest.partition_count  # the last that was heard of
         self.ingest = ingest
-        self.turns = turns
+        self.change_barrier = change_barrier
         self.take: Sink = ingest.encoder().take
-        self.alignment = alignment
+        self.standby_barrier = standby_barrier
         self._is_aligned = False
-        self._has_turns = False
+        self._has_change_barrier = False
 
     def serve(self, roles: Roles) -> None:
         self.ingest.serve(*roles)
-        if (self.ingest.shadows or self.ingest.joining) and not self._is_aligned:
+        if (self.ingest.standbys or self.ingest.joining) and not self._is_aligned:
             self._is_aligned = True
-            self.alignment.start()
+            self.standby_barrier.start()
         elif self.ingest.joining:
-            self.alignment.roles_changed()
+            self.standby_barrier.roles_changed()
 
-    def plan(self, turn: Turn, take_up: Callable[[], object]) -> None:
-        if not self._has_turns:
-            self._has_turns = True
-            self.turns.start()
-        self.turns.plan(turn, take_up)
+    def plan(self, change: BindingChange, take_up: Callable[[], object]) -> None:
+        if not self._has_change_barrier:
+            self._has_change_barrier = True
+            self.change_barrier.start()
+        self.change_barrier.plan(change, take_up)
 
     def rebind(self, binding: Binding, partition_count: int) -> None:
         self.ingest.rebind(binding, partition_count)
@@ -54,8 +59,8 @@ class Derived:
 
     def stop(self) -> None:
         if self._is_aligned:
-            self.alignment.stop()
-        self.turns.stop()
+            self.standby_barrier.stop()
+        self.change_barrier.stop()
         self.ingest.end()
 
 

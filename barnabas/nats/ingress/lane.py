@@ -20,8 +20,8 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.carrier import CarrierStats
-    from barnabas.nats.ingest.acks import Owed, PendingAcks
-    from barnabas.nats.ingest.dedup import DedupWindow
+    from barnabas.nats.ingress.acks import Owed, PendingAcks
+    from barnabas.nats.ingress.dedup import DedupWindow
     from barnabas.runtime.interface import Runtime, Timer
     from barnabas.storage.log.log import AppendResult
 
@@ -90,7 +90,7 @@ class Lane:
     def append(self, now_ms: int, now_s: float) -> None:
         """Append what `builder` has gathered, received just now."""
         if self.is_holding:
-            return  # in its turn, when the log takes something again
+            return  # in its change, when the log takes something again
         tails = self.builder.tails.copy()
         timestamps = self.builder.timestamps.copy()
         owed, self.owed = self.owed, []

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.binding.keys import SUBJECT_KEY
-from barnabas.nats.ingest.dedup import MESSAGE_ID, kept_id
-from barnabas.nats.ingest.expectations import concern_topic, expects, refusal, refusal_now
+from barnabas.nats.ingress.dedup import MESSAGE_ID, kept_id
+from barnabas.nats.ingress.expectations import concern_topic, expects, refusal, refusal_now
 from barnabas.nats.pub_ack import ACK_ALL, KAFKA_ACK, NO_ACK, ack_level
 from barnabas.nats.records.loops import HOPS_HEADER
 from barnabas.wire.errors import ErrorCode
@@ -18,8 +18,8 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
-    from barnabas.nats.core.shadow import Asked
-    from barnabas.nats.ingest.lane import Lane
+    from barnabas.nats.ingress.lane import Lane
+    from barnabas.nats.ingress.standby import Asked
     from barnabas.runtime.interface import Runtime
 
 _SPECIAL: Final = frozenset({MESSAGE_ID, KAFKA_ACK, b"Nats-TTL", b"Nats-Rollup", b"Nats-Incr", HOPS_HEADER})

@@ -10,7 +10,7 @@ Each is honoured or refused, as JetStream would with such a stream; none is igno
 - Refused, because a topic has none of it: sequences by subject, a time to live of a single message, counters, atomic
   batches, schedules.
 
-A message that comes again (ingest/dedup.py) is answered as a duplicate before it is asked what it expects of the last sequence:
+A message that comes again (ingress/dedup.py) is answered as a duplicate before it is asked what it expects of the last sequence:
 who has lost the answer and tries again, with the same headers, is told that it worked. nats-server had it so up to 2.11;
 later ones look at the sequence first and refuse what they have stored.
 
@@ -28,7 +28,7 @@ import re
 from typing import Final, NamedTuple
 
 from barnabas.nats.client.headers import find_header
-from barnabas.nats.ingest.dedup import ID_BYTES_MAX, kept_id
+from barnabas.nats.ingress.dedup import ID_BYTES_MAX, kept_id
 from barnabas.nats.pub_ack import NO_ACK
 
 

@@ -1,5 +1,10 @@
-"""What a connection writes: collected until the turn of the loop ends, up to a size, and bounded together with what the
-socket has not taken yet."""
+"""Flow control of a NATS connection in both directions.
+
+`Output` collects what the connection writes until the turn of the loop ends, up to a size, and bounds it together with what
+the socket has not taken yet. `Pausing` measures for how long the connection has not been read from: a server cuts a reader
+off after 10 s without progress, or when 64 MiB wait, mostly without an error message, so an end of the connection soon after
+much pausing counts as that.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.nats.client.errors import OutputFull
 
 if TYPE_CHECKING:
-    from barnabas.runtime.interface import Runtime
+    from collections.abc import Callable
+
+    from barnabas.runtime.interface import Runtime, Timer
 
 WRITE_AT_ONCE_BYTES: Final = 256 * 1024  # so much does not wait for the end of the turn
 
@@ -75,3 +82,50 @@ class Output:
     def _measure(self) -> None:
         waiting = 0 if self._transport is None else int(self._transport.get_write_buffer_size())
         self._room = self._bytes_max - waiting
+
+
+SLOW_AFTER_S: Final = 2.0  # of a pause so long is told, and again each time
+HALVES_S: Final = 5.0
+
+
+class Pausing:
+    """Of one connection. `slow(seconds)` is called while a pause lasts."""
+
+    def __init__(self, runtime: Runtime, slow: Callable[[float], object]) -> None:
+        self._runtime = runtime
+        self._slow = slow
+        self._began_at: float | None = None
+        self._ended_at = 0.0
+        self._before_s = 0.0  # of late, as of then
+        self._timer: Timer | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return self._began_at is not None
+
+    def begin(self) -> None:
+        self._began_at = self._runtime.monotonic()
+        self._timer = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
+
+    def end(self) -> None:
+        self._before_s = self.of_late_s()
+        self._ended_at = self._runtime.monotonic()
+        self._began_at = None
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Nothing is told any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def of_late_s(self) -> float:
+        """For how long there were pauses; what is longer ago counts less and less."""
+        now = self._runtime.monotonic()
+        since_s = now - self._began_at if self._began_at is not None else 0.0
+        return float(self._before_s * 0.5 ** ((now - self._ended_at) / HALVES_S)) + since_s
+
+    def _is_slow(self) -> None:
+        if self._began_at is not None:
+            self._timer = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
+            self._slow(self._runtime.monotonic() - self._began_at)

@@ -1,4 +1,6 @@
-"""What a binding does when more waits for its logs than nats.buffer.bytes.
+"""How many bytes may wait in memory before no more is read: nats.buffer.bytes, over all that share it.
+
+What a binding does when more waits for its logs than nats.buffer.bytes.
 
 First it reads nothing more. That costs nothing as long as it is over before the server cuts the connection as too slow a
 reader's; but nobody else on that connection reads meanwhile. So where it shares the connection with other bindings and
@@ -8,6 +10,7 @@ go on. It comes back when its logs have taken what waited.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -16,26 +19,54 @@ if TYPE_CHECKING:
     from barnabas.nats.connections import Intake
     from barnabas.runtime.interface import Runtime, Timer
 
+RESUME_SHARE: Final = 0.5  # of the budget: below it reading goes on
+
+
+class Budget:
+    """`on_full(bool)` is told when more than `bytes_max` wait, and when it has become much less."""
+
+    __slots__ = ("_is_full", "_on_full", "_sizes", "_total", "bytes_max")
+
+    def __init__(self, bytes_max: int, on_full: Callable[[bool], object]) -> None:
+        self.bytes_max = bytes_max
+        self._on_full = on_full
+        self._sizes: dict[object, int] = {}
+        self._total = 0
+        self._is_full = False
+
+    def note(self, who: object, size: int) -> None:
+        """So many bytes wait at `who` now."""
+        self._total += size - self._sizes.pop(who, 0)
+        if size:
+            self._sizes[who] = size
+        if not self._is_full and self._total > self.bytes_max:
+            self._is_full = True
+            self._on_full(True)
+        elif self._is_full and self._total <= self.bytes_max * RESUME_SHARE:
+            self._is_full = False
+            self._on_full(False)
+
+
 OTHERS_WAIT_S: Final = 5.0  # half of what servers wait for a reader
 SLOW_FOR_S: Final = 60.0  # so long after it has come back the others are not made to wait again
 
 
-class Overflow:
-    """Of one binding. `step_aside()`: nothing is to come here until `come_back()`."""
+class Backpressure:
+    """Of one binding. `unsubscribe()`: nothing is to come here until `resubscribe()`."""
 
     def __init__(
         self,
         runtime: Runtime,
         intake: Intake,
-        step_aside: Callable[[], object],
-        come_back: Callable[[], object],
+        unsubscribe: Callable[[], object],
+        resubscribe: Callable[[], object],
     ) -> None:
         self.is_full = False
-        self.is_aside = False
+        self.is_unsubscribed = False
         self._runtime = runtime
         self._intake = intake
-        self._step_aside = step_aside
-        self._come_back = come_back
+        self._unsubscribe = unsubscribe
+        self._resubscribe = resubscribe
         self._timer: Timer | None = None
         self._came_back_s = runtime.monotonic() - SLOW_FOR_S
         self._is_stopped = False
@@ -45,7 +76,7 @@ class Overflow:
         self.is_full = is_full
         if self._is_stopped:
             return
-        if is_full and not self.is_aside:
+        if is_full and not self.is_unsubscribed:
             self._intake.hold(self)
             is_slow = self._runtime.monotonic() - self._came_back_s < SLOW_FOR_S
             self._timer = self._runtime.call_later(0 if is_slow else OTHERS_WAIT_S, self._others_waited)
@@ -61,17 +92,17 @@ class Overflow:
     def _others_waited(self) -> None:
         self._timer = None
         if self._intake.is_shared:
-            self.is_aside = True
-            self._step_aside()
+            self.is_unsubscribed = True
+            self._unsubscribe()
             self._let_go()
         else:
             self._timer = self._runtime.call_later(OTHERS_WAIT_S, self._others_waited)
 
     def _return(self) -> None:
-        if self.is_aside and not self.is_full and not self._is_stopped:
-            self.is_aside = False
+        if self.is_unsubscribed and not self.is_full and not self._is_stopped:
+            self.is_unsubscribed = False
             self._came_back_s = self._runtime.monotonic()
-            self._come_back()
+            self._resubscribe()
 
     def _let_go(self) -> None:
         if self._timer is not None:

@@ -19,12 +19,12 @@ class Roles(NamedTuple):
 
     leading: Mapping[int, Partition]
     following: Mapping[int, Partition]  # in sync: it may have to lead them at any time
-    coming: frozenset[int] = frozenset()  # this broker is a replica, and their logs are about to be opened
+    opening: frozenset[int] = frozenset()  # this broker is a replica, and their logs are about to be opened
     joining: Mapping[int, Partition] = _NOTHING  # followed, and not in sync yet
 
     @property
     def are_none(self) -> bool:
-        return not (self.leading or self.following or self.coming or self.joining)
+        return not (self.leading or self.following or self.opening or self.joining)
 
 
 NO_ROLES: Final = Roles({}, {})
@@ -50,9 +50,9 @@ def roles_of(services: Services, topic: TopicImage, *, is_settled: bool) -> Role
     }
     if is_settled or len(partitions) == len(topic.partitions):
         return Roles(leading, following, joining=joining)
-    coming = frozenset(
+    opening = frozenset(
         index
         for index, state in topic.partitions.items()
         if index not in partitions and node_id in state.replicas
     )
-    return Roles(leading, following, coming, joining)
+    return Roles(leading, following, opening, joining)

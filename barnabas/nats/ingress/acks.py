@@ -35,7 +35,7 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.nats.ingest.expectations import Refusal
+    from barnabas.nats.ingress.expectations import Refusal
     from barnabas.storage.log.log import AppendResult
 
 log = logging.getLogger("barnabas.nats")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.nats.binding.binding import Binding
-    from barnabas.nats.ingest.budget import Budget
+    from barnabas.nats.ingress.backpressure import Budget
 
 log = logging.getLogger("barnabas.nats")
 
@@ -52,7 +52,7 @@ def is_of_template(image: MetadataImage, topic: str, bound: str) -> bool:
     return configs.get(TEMPLATE_OF) == bound and topic != bound and not takes_its_own
 
 
-class Coming:
+class PendingTopic:
     """A topic that is waited for, and what has come for it."""
 
     def __init__(self, budget: Budget, until_s: float) -> None:
@@ -85,7 +85,7 @@ class TopicMaker:
         self._services = services
         self._budget = budget
         self._resolve = resolve
-        self._coming: dict[str, Coming] = {}
+        self._pending: dict[str, PendingTopic] = {}
         self._to_ask: list[str] = []
         self._is_asking = False
         self._refused: dict[str, tuple[float, Refusal]] = {}  # until when
@@ -94,26 +94,26 @@ class TopicMaker:
 
     @property
     def is_idle(self) -> bool:
-        return not self._coming
+        return not self._pending
 
     def is_wanted(self, name: str) -> bool:
-        return name in self._coming
+        return name in self._pending
 
-    def want(self, name: str) -> Coming:
+    def want(self, name: str) -> PendingTopic:
         """Have the topic created; its messages wait here."""
-        coming = self._coming.get(name)
-        if coming is None:
+        pending = self._pending.get(name)
+        if pending is None:
             until_s = self._services.runtime.monotonic() + RETRIED_S
-            coming = self._coming[name] = Coming(self._budget, until_s)
+            pending = self._pending[name] = PendingTopic(self._budget, until_s)
             self._to_ask.append(name)
             if not self._is_asking:
                 self._is_asking = True
                 self._services.runtime.call_soon(self._ask)  # with what else comes at the same time
-        return coming
+        return pending
 
-    def take(self, name: str) -> Coming | None:
+    def take(self, name: str) -> PendingTopic | None:
         """It is waited for no more."""
-        return self._coming.pop(name, None)
+        return self._pending.pop(name, None)
 
     def refusal(self, name: str, count: int) -> Refusal | None:
         """Why this topic, which does not take the messages now, never will, as far as is known; there are `count`."""
@@ -141,14 +141,14 @@ class TopicMaker:
     def close(self) -> int:
         """For good; how many messages waited."""
         self._is_closed = True
-        coming, self._coming = self._coming, {}
-        return sum(each.emptied() for each in coming.values())
+        pending, self._pending = self._pending, {}
+        return sum(each.emptied() for each in pending.values())
 
     # -- asking the controller
 
     def _ask(self) -> None:
         image = self._services.controller.image
-        names = [name for name in self._to_ask[:TOGETHER_MAX] if name in self._coming]
+        names = [name for name in self._to_ask[:TOGETHER_MAX] if name in self._pending]
         del self._to_ask[:TOGETHER_MAX]
         bound = image.topics.get(self.binding.topic)
         if self._is_closed or bound is None or not names:
@@ -179,15 +179,15 @@ class TopicMaker:
         now_s = runtime.monotonic()
         again: list[str] = []
         for name, (error, message) in sorted(results.items()):
-            coming = self._coming.get(name)
-            if coming is None:
+            pending = self._pending.get(name)
+            if pending is None:
                 continue
             if not error:
                 self.problem = ""
                 log.info("topic %s: created %s for its template", self.binding.topic, name)
                 if name not in self._services.controller.image.topics:
                     again.append(name)  # removed already
-            elif error in _FOR_NOW and now_s < coming.until_s:
+            elif error in _FOR_NOW and now_s < pending.until_s:
                 if not self.problem:
                     log.warning(
                         "topic %s: can't create %s yet: %s", self.binding.topic, name, message or error.name

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.loading import Loading
-from barnabas.nats.ingest.dedup import MESSAGE_ID, DedupWindow
+from barnabas.nats.ingress.dedup import MESSAGE_ID, DedupWindow
 from barnabas.nats.records.ids import ids_of
 from barnabas.runtime.slices import in_slices
 from barnabas.storage.errors import StorageError

@@ -1,1 +1,0 @@
-"""Messages on their way into the partitions led here: lanes, acknowledgements, ids seen before."""

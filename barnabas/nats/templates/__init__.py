@@ -1,1 +1,0 @@
-"""Topics that a template makes of subjects."""
