@@ -108,7 +108,7 @@ def fresh_broker(
 ) -> Iterator[BrokerFactory]:
     """`fresh_broker(settings, start=True)` makes a broker of the test's own, to restart, kill and configure."""
     if broker_kind not in ("barnabas", "apache"):
-        pytest.skip("restarts the broker or needs settings of its own; this one is run by somebody else")
+        pytest.skip("restarts the broker or needs settings of its own; this one is not ours to run")
     made: list[Broker] = []
 
     def make(settings: Mapping[str, str] | None = None, *, start: bool = True) -> Broker:
@@ -130,7 +130,7 @@ def fresh_cluster(
 ) -> Iterator[ClusterFactory]:
     """Makes a cluster, started unless told otherwise; killed in the end."""
     if broker_kind not in ("barnabas", "apache"):
-        pytest.skip("needs a cluster of its own; this broker is run by somebody else")
+        pytest.skip("needs a cluster of its own; this broker is not ours to run")
     tools = request.getfixturevalue("java_tools") if broker_kind == "apache" else None
     made: list[Cluster] = []
     measures = MEASURES_STALLS and broker_kind == "barnabas"

@@ -1,5 +1,5 @@
 """Clients that take without reading, send without finishing or simply stay: the broker's memory stays bounded,
-and everybody else is served."""
+and all others are served."""
 
 from __future__ import annotations
 

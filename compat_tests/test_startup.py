@@ -121,7 +121,7 @@ def test_log_directory_without_permission(tmp_path: Path) -> None:
     folder = tmp_path / "sealed"
     folder.mkdir()
     if os.geteuid() == 0:
-        # procfs takes no new folders from anybody
+        # procfs takes no new folders
         folder = Path("/proc/barnabas-data")
     else:
         folder.chmod(0o500)
@@ -131,7 +131,7 @@ def test_log_directory_without_permission(tmp_path: Path) -> None:
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
-    """192.0.2.0/24 is nobody's (RFC 5737); only the listener that has it is named."""
+    """192.0.2.0/24 is reserved (RFC 5737); only the listener that has it is named."""
     done = _start_expecting_failure(
         "listeners=PLAINTEXT://127.0.0.1:0,OTHER://192.0.2.1:0",
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",

@@ -31,7 +31,7 @@ def kill(cluster: Cluster, *, controller: bool, name: str) -> Measures:
 
 
 def silence(cluster: Cluster, name: str) -> Measures:
-    """SIGSTOP of a leader: nobody is told."""
+    """SIGSTOP of a leader: no connection closes."""
     return _lose(cluster, signal.SIGSTOP, controller=False, partitions=1, name=name)
 
 

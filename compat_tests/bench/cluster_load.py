@@ -43,7 +43,7 @@ def _cpu(cluster: Cluster) -> float:
 
 
 def idle(cluster: Cluster, seconds: float) -> Measures:
-    """CPU of a cluster that nobody uses, in percent of one core, by node."""
+    """CPU of an idle cluster, in percent of one core, by node."""
     before = _cpu(cluster)
     time.sleep(seconds)
     return {"idle, CPU % a node": (_cpu(cluster) - before) / seconds / len(cluster.nodes) * 100}

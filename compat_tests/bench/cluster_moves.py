@@ -1,8 +1,8 @@
 """How soon a new leader takes records: from asking for its election to the first record it acknowledges, acks=1.
 
 What is measured is more than the way from the controller's decision to the leader: the request goes to the active
-controller's node, is decided and committed by a majority, and comes to the new leader, which is asked all the time. The old
-leader lives, and nobody has to be found dead.
+controller's node, is decided and committed by a majority, and reaches the new leader, which is asked all the time. The old
+leader lives, and no failure has to be detected.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def moves(cluster: Cluster, count: int) -> Measures:
 
 
 def _prefer(controller: RawConnection, topic: str, nodes: list[int]) -> None:
-    """The same replicas in another order: nobody moves, and the first is who leads after an election."""
+    """The same replicas in another order: no replica moves, and the first leads after an election."""
     replicas = raw.varint(len(nodes) + 1) + b"".join(struct.pack(">i", node) for node in nodes)
     partitions = b"\x02" + struct.pack(">i", 0) + replicas + b"\0"
     topics = b"\x02" + raw.varint(len(topic) + 1) + topic.encode() + partitions + b"\0"
@@ -69,7 +69,7 @@ def _move(controller: RawConnection, home: RawConnection, topic: str) -> float:
     started = time.perf_counter()
     controller.send(raw.request(_ELECT_LEADERS, 1, body))
     while raw.produce(home, topic, _BATCH, acks=1)[0] != 0:
-        assert time.perf_counter() < started + _PATIENCE_S, f"nobody leads {topic}"
+        assert time.perf_counter() < started + _PATIENCE_S, f"no broker leads {topic}"
         time.sleep(_PAUSE_S)
     seconds = time.perf_counter() - started
     controller.receive()

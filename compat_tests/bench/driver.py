@@ -156,7 +156,7 @@ def produce_small(
 def feed_tail(address: str, topic: str, batch: bytes, records: int, batches: int, consumers: int) -> float:
     """Produce batches one by one to consumers whose fetches wait for them; seconds taken.
 
-    Two batches are under way: while the consumers receive one, the next comes in.
+    Two batches are in flight: while the consumers receive one, the next comes in.
     """
     producer = Connection(address)
     opened = [Connection(address) for _ in range(consumers)]

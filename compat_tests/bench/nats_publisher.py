@@ -1,10 +1,10 @@
-"""A publisher that costs little: a raw socket that sends ready-made PUB and HPUB lines, as many as it is told.
+"""A publisher that costs little: a raw socket that sends ready-made PUB and HPUB lines, as many as it is asked for.
 
 `python -m compat_tests.bench.nats_publisher HOST PORT PREFIX COUNT HEADERS ACKS` prints "ready" and then reads numbers, a
 line each: so many messages may have been sent by now. When all are sent and, with ACKS, answered, it prints how many
 answers came, and ends with its standard input. A process of its own, so that its CPU can be told from the others'.
 
-Whoever tells it the numbers keeps what is under way far below the 64 MiB at which nats-server cuts a reader off.
+Its caller keeps what is in flight far below the 64 MiB at which nats-server cuts a reader off.
 """
 
 from __future__ import annotations

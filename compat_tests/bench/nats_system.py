@@ -24,7 +24,7 @@ from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import Streams
 
-WINDOW = 50_000  # messages under way: about 20 MB, where nats-server cuts at 64 MiB
+WINDOW = 50_000  # messages in flight: about 20 MB, where nats-server cuts at 64 MiB
 _POLL_S = 0.01
 _STALLED_S = 30.0
 _numbers = itertools.count()
@@ -72,7 +72,7 @@ class System:
 
 
 def new_prefix() -> str:
-    """Subjects that nobody has used."""
+    """Subjects that were not used before."""
     return f"bench{next(_numbers)}"
 
 
@@ -98,7 +98,7 @@ class Prober:
         """Return when a message below the prefix is acknowledged."""
         deadline = time.monotonic() + _STALLED_S
         while b'"seq"' not in self.ask(prefix.encode() + b".probe", b"{}"):
-            assert time.monotonic() < deadline, "nobody acknowledges"
+            assert time.monotonic() < deadline, "no acknowledgement comes"
             time.sleep(0.01)
 
     def _receive(self) -> bytes:

@@ -3,8 +3,8 @@
 One Spark on two cores, with the whole of its JIT, writes a topic as a batch, reads it as a batch and as a stream with
 `availableNow`: 100-byte records in four partitions. Both brokers run all the time and share the machine with Spark; they
 take turns in each workload, the first one changing from round to round. Every run counts what it wrote and read. What is
-quoted is the ratio of times: Spark itself is most of them. It takes about seven minutes on two cores that nobody else
-uses, most of it in the seven rounds; each workload of each round is told on standard error.
+quoted is the ratio of times: Spark itself is most of them. It takes about seven minutes on two idle
+cores, most of it in the seven rounds; each workload of each round is logged to standard error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends a case: writes and reads at the same time, until all is answered, the broker hangs up, or it is told to stop."""
+"""Sends a case: writes and reads at the same time, until all is answered, the broker hangs up, or `stop` is called."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class System:
         return verdict
 
     def client(self, case: Case) -> HostileClient | LinkClient:
-        """Whoever sends the case, on its way."""
+        """The client that sends the case, while it does."""
         return HostileClient(self._addresses[case.port], case.pieces, case.pace)
 
     def check(self, case: Case) -> str:

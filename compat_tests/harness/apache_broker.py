@@ -68,7 +68,7 @@ class ApacheBroker(Broker):
         return settings
 
     def start(self, timeout: float = 60) -> None:
-        """Format unless the directory is somebody's already, run, wait until it answers and can create topics."""
+        """Format unless the directory is formatted already, run, wait until it answers and can create topics."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if not self._controller_port:
             self._choose_ports()

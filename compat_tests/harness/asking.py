@@ -1,4 +1,4 @@
-"""Requests of an admin in a cluster that changes just then: clients are told, and ask again.
+"""Requests of an admin in a cluster that changes just then: clients get an error, and ask again.
 
 A busy machine is enough for that: an election, or a broker that is missed for a moment and that librdkafka forgets together with
 what it has asked of it.

@@ -163,7 +163,7 @@ class Broker:
 
 
 class ExternalBroker(Broker):
-    """A broker that somebody else runs: it can be talked to, not restarted."""
+    """A broker that is not ours to run: it can be talked to, not restarted."""
 
     def __init__(self, address: str) -> None:
         super().__init__(Path("/nonexistent"))

@@ -124,7 +124,7 @@ class Cluster:
             one.tell_to_stop()
         for one in chosen:
             code = one.stop(timeout)
-            if code not in (0, 143):  # 143: a JVM that was told to end
+            if code not in (0, 143):  # 143: a JVM that got SIGTERM
                 raise BrokerFailed(
                     f"node {one.settings['node.id']} ended with {code}\n{one.log_text()[-6000:]}"
                 )

@@ -46,7 +46,7 @@ def high_watermarks(bootstrap: str, topic: str) -> dict[int, int]:
 def compare_replicas(cluster: Cluster, topic: str) -> int:
     """AssertionError unless all replicas agree below the high watermark; how many batches were compared.
 
-    Every replica has to be in sync (Cluster.wait_until_whole), and nobody may be writing.
+    Every replica has to be in sync (Cluster.wait_until_whole), and no client may be writing.
     """
     compared = 0
     states = cluster.metadata().partitions

@@ -73,7 +73,7 @@ class ApacheNode(ApacheBroker):
         return dict(self.settings)
 
     def launch(self) -> None:
-        """Format unless the directory is somebody's already, and start the process."""
+        """Format unless the directory is formatted already, and start the process."""
         self.directory.mkdir(parents=True, exist_ok=True)
         properties = self.directory / "server.properties"
         properties.write_text("".join(f"{name}={value}\n" for name, value in self.settings.items()))

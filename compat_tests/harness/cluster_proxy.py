@@ -2,7 +2,7 @@
 
 A connection's source is found by the process that holds the other end (/proc/net/tcp and /proc/PID/fd), so
 the proxies need to know nothing about the protocol. A cut direction carries no bytes, in old connections and
-new ones; nobody is told, as when a cable is pulled. Once healed, what TCP held back arrives.
+new ones; neither side gets a sign of it, as when a cable is pulled. Once healed, what TCP held back arrives.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Network:
             try:
                 onward = await asyncio.open_connection("127.0.0.1", port, limit=_PIECE)
             except OSError:
-                writer.transport.abort()  # nobody listens: the caller is told at once, as without a proxy
+                writer.transport.abort()  # nothing listens: the caller learns it at once, as without a proxy
                 return
             ways = [
                 asyncio.create_task(self._carry(source, node, reader, onward[1])),
@@ -134,7 +134,7 @@ class Network:
                 await writer.drain()
 
     def _source(self, port: int, proxy_port: int) -> int:
-        """The node whose process holds the socket between these ports; 0 for anybody else."""
+        """The node whose process holds the socket between these ports; 0 for any other."""
         inode = _inode(port, proxy_port)
         for node, pid in self._pids().items():
             if inode and _holds(pid, inode):

@@ -117,7 +117,7 @@ def metadata(address: str, timeout: float = 30) -> MetadataView:
 
 
 def quorum(address: str, timeout: float = 5) -> QuorumView | None:
-    """The metadata quorum; None while nobody leads it or the node can't tell."""
+    """The metadata quorum; None while it has no leader or the node can't tell."""
     topic = raw.varint(len("__cluster_metadata") + 1) + b"__cluster_metadata"
     body = b"\x02" + topic + b"\x02" + struct.pack(">i", 0) + b"\0\0\0"
     with RawConnection(address, timeout) as connection:

@@ -2,7 +2,7 @@
 
 `Work(cluster)` writes with several clients into topics with three replicas, commits a group's offsets one by
 one, and reads with a group of two members. `verify()` ends it and checks all that was promised: every
-acknowledged record is there, idempotent producers' records once and in order, nothing that nobody sent; the
+acknowledged record is there, idempotent producers' records once and in order, nothing that was not sent; the
 group's offsets are the acknowledged ones and its members have seen everything; all replicas hold the same bytes.
 """
 
@@ -152,12 +152,12 @@ class Work:
 
 
 def check(load: Load, partitions: list[list[int]], *, once: bool) -> None:
-    """What a topic holds, by partition, against what its writer was told."""
+    """What a topic holds, by partition, against what its writer was answered."""
     values = [value for partition in partitions for value in partition]
     lost = set(load.acknowledged) - set(values)
     assert not lost, f"{load.topic}: {len(lost)} acknowledged records lost, the first {min(lost)}"
     invented = set(values) - set(range(load.sent))
-    assert not invented, f"{load.topic}: nobody sent {sorted(invented)[:3]}"
+    assert not invented, f"{load.topic}: never sent: {sorted(invented)[:3]}"
     if not once:
         return
     for number, partition in enumerate(partitions):

@@ -50,7 +50,7 @@ def look(bootstrap: str, topics: Collection[str], groups: Collection[str]) -> Co
 
 
 def _configs(admin: AdminClient, topics: Collection[str]) -> dict[tuple[str, str], dict[str, str]]:
-    """Only what somebody has set at run time; values that a broker does not show are None."""
+    """Only what was set at run time; values that a broker does not show are None."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     resources.append(ConfigResource(ResourceType.BROKER, "1"))
     dynamic = {

@@ -116,7 +116,7 @@ class NatsServer:
             except NatsServerFailed:
                 if not is_first or "address already in use" not in self.log_text():
                     raise
-                self.port = 0  # somebody else has taken it meanwhile
+                self.port = 0  # another process has taken it meanwhile
             else:
                 return self
         raise NatsServerFailed("no port is free")

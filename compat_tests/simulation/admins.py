@@ -1,7 +1,7 @@
 """A simulated admin: it creates topics, adds partitions, moves replicas, elects leaders, deletes topics and
 records.
 
-It tries until it is told something final; where nobody can know whether a change took place, either is fine.
+It tries until an answer is final; where it can't be known whether a change took place, either is fine.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Admin:
         partition = self._client.random.randrange(topic.partitions)
         wanted = ReassignablePartition(partition, replicas)
         if self._client.random.random() < 0.1:
-            wanted.replicas = None  # take back what is under way
+            wanted.replicas = None  # cancel the reassignment
         answer = await self._ask(
             REASSIGN,
             AlterPartitionReassignmentsRequest(TIMEOUT_MS, True, [ReassignableTopic(topic.name, [wanted])]),

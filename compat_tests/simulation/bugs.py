@@ -33,7 +33,7 @@ Patch = tuple[Any, str, Any]  # (where, name, the function in its place)
 
 
 def _no_epoch_check() -> list[Patch]:
-    """Leaders answer whoever asks, in whichever epoch he lives, and followers append whatever comes."""
+    """Leaders answer requests of any leader epoch, and followers append every answer."""
     append = Log.append_as_follower
     return [
         (Partition, "check_leader_epoch", lambda _self, _epoch: ErrorCode.NONE),

@@ -165,7 +165,7 @@ def _held(node: Any, topic_id: bytes, index: int) -> Held:
 
 
 def _configs_are_as_told(simulation: Simulation, image: MetadataImage) -> None:
-    """The value that was acknowledged last, or one of which nobody knows whether and when it took place."""
+    """The value that was acknowledged last, or one of which it is unknown whether and when it took place."""
     history = simulation.history
     told: dict[tuple[str, str], set[str | None]] = {}
     for change in history.config_changes:
@@ -195,7 +195,7 @@ def _starts_are_asked_for(history: History, partition: Partition, starts: dict[i
         return
     for node_id, start in starts.items():
         if start > history.last_start(partition):
-            raise Violation(f"{name(partition)} begins at {start} on node {node_id}, which nobody asked for")
+            raise Violation(f"{name(partition)} begins at {start} on node {node_id}, which was not asked for")
     topic = history.topic(partition[0])
     if topic is not None and topic.expires and max(starts.values()) > history.asked_starts.get(partition, 0):
         history.count("partitions whose records expired")
@@ -233,7 +233,7 @@ def _compacted_is_right(history: History, partition: Partition, replicas: dict[i
                     )
                 value = bytes(record.value or b"")
                 if value not in keys:
-                    raise Violation(f"{name(partition)} has {value!r}, which nobody produced")
+                    raise Violation(f"{name(partition)} has {value!r}, which was never produced")
                 there[record.offset] = value
                 last[bytes(record.key or b"")] = record.offset
         for offset, value in wanted.items():
@@ -274,7 +274,7 @@ def _internal_is_right(partition: Partition, replicas: dict[int, Held]) -> None:
 def _replicas_are_equal(
     partition: Partition, found: PartitionState, replicas: dict[int, Held], start: int
 ) -> None:
-    """Byte-wise identical, at every offset from `start` on, which all have: nothing is under way any more, so all of
+    """Byte-wise identical, at every offset from `start` on, which all have: nothing is in flight any more, so all of
     it is committed."""
     replicas = {
         node_id: [batch for batch in held if batch[0].last_offset >= start]
@@ -304,7 +304,7 @@ def _replicas_are_equal(
 
 
 def _seen_is_there(history: History, partition: Partition, held: Held, start: int) -> None:
-    """Nobody has seen what is not there any more, but what was removed from the log's beginning."""
+    """No reader has seen records that are gone, except those removed from the log's beginning."""
     there = {header.base_offset: (header.last_offset, header.crc) for header, _ in held}
     for base_offset, (last_offset, crc, consumer, now) in history.seen.get(partition, {}).items():
         if last_offset >= start and there.get(base_offset) != (last_offset, crc):
@@ -324,7 +324,7 @@ def _produced_is_there(history: History, partition: Partition, held: Held, start
     wanted = {value for batch in mine for value in batch.values}
     for value in offsets:
         if value not in wanted:
-            raise Violation(f"{name(partition)} has {value!r}, which nobody produced")
+            raise Violation(f"{name(partition)} has {value!r}, which was never produced")
     is_safe = history.is_safe(partition)
     last: dict[str, tuple[int, int]] = {}  # producer -> (offset, number) of its last batch
     for batch in mine:

@@ -1,6 +1,6 @@
 """A simulated admin that changes the configs of topics while they are in use, one change after the other.
 
-What it has been told it remembers: the last value that was acknowledged is the value, unless a change that nobody
+It remembers the answers: the last value that was acknowledged is the value, unless a change that nobody
 knows the end of has come after it (checkers.py).
 """
 

@@ -236,7 +236,7 @@ class Consumer:
             return
         if found.offset > history.last_start(partition) and history.is_safe(partition):
             raise Violation(
-                f"{client.name}: {name(partition)} begins at {found.offset}, which nobody asked for"
+                f"{client.name}: {name(partition)} begins at {found.offset}, which was not asked for"
             )
         history.count("consumers sent to the first record")
         if found.offset > self.positions.get(partition, 0):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 COMMON = (
     "batches acked",
     "batches sent",
-    "batches under way together",
+    "batches in flight together",
     "config delete.retention.ms changed",
     "config min.insync.replicas changed",
     "controller elections",

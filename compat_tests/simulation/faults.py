@@ -1,7 +1,7 @@
 """What befalls a simulated cluster, one thing after another, chosen by the seed.
 
 The promise that is tested bounds it (invariant 1 in DESIGN.md): power fails, or a disk is lost, on one broker at a
-time, and until all that it has lost is back on it nobody else is killed, as a killed process is taken for one that has
+time, and until all that it has lost is back on it no other node is killed, as a killed process is taken for one that has
 lost something, too; unless flush.messages is 1. Processes may be killed, all at once
 too; the network may do anything. Clocks may be wrong by an hour, and that of one node by more than a year.
 """
@@ -99,7 +99,7 @@ class Faults:
     # -- what is promised
 
     def _is_sound(self) -> bool:
-        """Whether everybody has everything, so that one may lose it."""
+        """Whether all nodes have everything, so that one may lose it."""
         scene = self._scene
         disks = [node.disk for node in scene.nodes]
         return (

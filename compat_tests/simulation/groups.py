@@ -114,7 +114,7 @@ class Member:
     # -- the coordinator
 
     async def _ask(self, key: int, message: Any, *, timeout_s: float = 3.0) -> Any:
-        """An answer of whoever coordinates; Gone when it can't be had."""
+        """An answer of the coordinator; Gone when it can't be had."""
         if self._coordinator is None:
             self._coordinator = await self._find()
         return await self._client.ask(self._coordinator, key, VERSIONS[key], message, timeout_s=timeout_s)
@@ -141,7 +141,7 @@ class Member:
             await client.pause(0.1)
             if not self._goes_on():
                 break
-        raise Gone("nobody coordinates", was_sent=False)
+        raise Gone("no coordinator", was_sent=False)
 
     def _check(self, code: int, *allowed: ErrorCode) -> ErrorCode:
         error = ErrorCode(code)
@@ -247,7 +247,7 @@ class Member:
         return offset
 
     async def commit(self, partition: Partition, offset: int) -> None:
-        """Once; Gone or Refused when it did not work, or nobody knows."""
+        """Once; Gone or Refused when it did not work, or may not have."""
         client = self._client
         commit = Commit(self.group, partition, offset, client.name, client.now())
         self._history.commits.append(commit)
@@ -299,7 +299,7 @@ def check_committed(history: History, group: str, partition: Partition, offset: 
         return
     sources = [commit for commit in mine if commit.offset == offset]
     if not sources:
-        raise Violation(f"{group} has {offset} for {name(partition)}, which nobody committed")
+        raise Violation(f"{group} has {offset} for {name(partition)}, which was never committed")
     for source in sources:
         if not any(later.started_at > source.ended_at for later in acknowledged):
             return

@@ -24,7 +24,7 @@ class Batch:
     is_idempotent: bool
     started_at: float
     ended_at: float = -1.0
-    outcome: str = "open"  # open, acked, sent (acks=0), failed (nobody knows what became of it)
+    outcome: str = "open"  # open, acked, sent (acks=0), failed (its fate is unknown)
     offset: int = -1
     attempts: int = 0
     keys: list[bytes] = dataclasses.field(default_factory=list)  # of its records
@@ -32,7 +32,7 @@ class Batch:
 
 @dataclasses.dataclass(slots=True)
 class Commit:
-    """An offset that somebody wanted to have committed for a group."""
+    """An offset whose commit for a group was requested."""
 
     group: str
     partition: Partition
@@ -40,12 +40,12 @@ class Commit:
     by: str
     started_at: float
     ended_at: float = float("inf")
-    outcome: str = "open"  # open, acked, failed (nobody knows), refused
+    outcome: str = "open"  # open, acked, failed (unknown), refused
 
 
 @dataclasses.dataclass(slots=True)
 class ConfigChange:
-    """A config of a topic that an admin set. `ended_at` is infinite when nobody knows whether it took place."""
+    """A config of a topic that an admin set. `ended_at` is infinite when it is unknown whether it took place."""
 
     topic: str
     name: str
@@ -63,7 +63,7 @@ class Topic:
     topic_id: bytes = b""
     partitions: int = 0
     configs: dict[str, str] = dataclasses.field(default_factory=dict)  # that it was created with
-    is_deleted: bool = False  # somebody has asked for it, with whatever success
+    is_deleted: bool = False  # a request for it was sent, with whatever success
 
     @property
     def is_compacted(self) -> bool:
@@ -87,7 +87,7 @@ class History:
         self.config_changes: list[ConfigChange] = []
         self.topics: dict[str, Topic] = {}  # by name: a name is used once
         self.seen: dict[Partition, dict[int, tuple[int, int, str, float]]] = {}
-        self.ends: dict[Partition, dict[int, int]] = {}  # by leader epoch: the largest end that was told
+        self.ends: dict[Partition, dict[int, int]] = {}  # by leader epoch: the largest end in an answer
         self.ends_at: dict[
             Partition, list[tuple[float, int]]
         ] = {}  # when it was told: the largest end so far
@@ -157,7 +157,7 @@ class History:
         return told[index - 1][1] if index else -1
 
     def saw_end(self, partition: Partition, epoch: int, end: int, now: float) -> None:
-        """Somebody was told so by the leader of that epoch."""
+        """The leader of that epoch has answered so."""
         ends = self.ends.setdefault(partition, {})
         ends[epoch] = max(end, ends.get(epoch, -1))
         told = self.ends_at.setdefault(partition, [])

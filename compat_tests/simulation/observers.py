@@ -1,5 +1,5 @@
 """A simulated client that trusts no metadata: it asks one broker again and again where partitions end and what groups have
-committed, whoever leads them.
+committed, by any leader.
 
 A broker that answers says what was true not longer than `History.stale_s` before it was asked.
 """
@@ -85,7 +85,7 @@ class Observer:
                 if found.offset < before and not topic.is_deleted:
                     raise Violation(
                         f"{client.name}: {name(partition)} ends at {found.offset} as {self._address[0]} says, leader in "
-                        f"epoch {found.leader_epoch}; {before} was told {history.stale_s:.1f} s before"
+                        f"epoch {found.leader_epoch}; {before} was the answer {history.stale_s:.1f} s before"
                     )
                 history.count("ends told to observers")
                 history.saw_end(partition, found.leader_epoch, found.offset, client.now())

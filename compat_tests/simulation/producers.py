@@ -1,6 +1,6 @@
 """A simulated producer, as real ones behave: what is not acknowledged is tried again, in its order.
 
-An idempotent one has up to five batches under way, as many as a broker remembers; the others have one. An idempotent one sends a batch again under its sequence number for ever; what comes of it when a try before had
+An idempotent one has up to five batches in flight, as many as a broker remembers; the others have one. An idempotent one sends a batch again under its sequence number for ever; what comes of it when a try before had
 been appended is the broker's to see. The others give up after `DELIVERY_S`, and may leave a batch twice.
 """
 
@@ -118,13 +118,13 @@ class Producer:
         return batch
 
     async def produce_some(self, partition: Partition, count: int) -> list[Batch]:
-        """So many batches to the end, all of them under way at once."""
+        """So many batches, all of them in flight at once."""
         client, history = self._client, self._history
         pending = [self._build(partition) for _ in range(count)]
         batches = [batch for batch, _ in pending]
         history.batches += batches
         if count > 1:
-            history.count("batches under way together", count)
+            history.count("batches in flight together", count)
         give_up_at = client.now() + DELIVERY_S
         while pending:
             is_late = client.now() > give_up_at and not self._is_idempotent

@@ -41,7 +41,7 @@ from compat_tests.virtual.world import Process, VirtualWorld
 TURN_S = 0.1  # of processor time: DESIGN.md's bound, which is reported
 MARK_S = 0.01
 TURN_S_MAX = 2.0  # what no busy machine explains
-NO_TURNS = frozenset(  # these keep nobody waiting
+NO_TURNS = frozenset(  # these keep no client waiting
     {
         "VirtualRuntime.run_in_thread.<locals>.run",  # in a thread
         "SimulatedNode.start.<locals>.<lambda>",  # recovery, before anything listens
@@ -111,7 +111,7 @@ class TracedWorld(VirtualWorld):
 
 
 class Simulation:
-    """`run` raises Violation, with the history's log for whoever wants to know more."""
+    """`run` raises Violation, with the history's log."""
 
     def __init__(self, seed: int, shape: tuple[str, ...] | None = None) -> None:
         self.seed = seed

@@ -15,7 +15,7 @@ from compat_tests.simulation.wire_client import Client, Gone
 
 FETCH, LIST_OFFSETS, LIST_OFFSETS_VERSION = 1, 2, 8
 LATEST = -1
-DEBUGGER = -2  # the replica id of one who is told where a log ends, committed or not
+DEBUGGER = -2  # the replica id that reads up to the log's end, committed or not
 BROKER_EPOCH = 1 << 40  # of no broker that is registered, and not older either
 
 

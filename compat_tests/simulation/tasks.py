@@ -1,6 +1,6 @@
 """Coroutines on a virtual runtime, for clients that are easier to read as a story than as callbacks.
 
-Nothing here knows a clock or a thread of its own: a task waits for a `Result`, and whoever has it gives it. A task
+Nothing here knows a clock or a thread of its own: a task waits for a `Result` until it is set. A task
 whose runtime has ended simply never goes on.
 """
 

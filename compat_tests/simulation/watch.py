@@ -99,7 +99,7 @@ class Watch:
         return opened
 
     def _violated(self, what: str) -> None:
-        """Told to whoever runs the simulation: the code under test would take an exception for its own."""
+        """Reported to the simulation: the code under test would take an exception for its own."""
         self.violations.append(f"{self.who()}: {what}")
 
     def _counted(self, method: Callable[..., Any], what: str) -> Any:
@@ -198,7 +198,7 @@ def digest(image: MetadataImage) -> int:
 
 
 class _Problems(logging.Handler):
-    """An exception in a log is a bug, whoever has caught it; so is an error that nothing explains."""
+    """An exception in a log is a bug, even one that was caught; so is an error without an explanation."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(logging.WARNING)

@@ -184,7 +184,7 @@ class Client:
             wire.close()
 
     async def refresh(self) -> bool:
-        """Ask somebody for Metadata of everything."""
+        """Ask any broker for Metadata of everything."""
         known = [*self.brokers.values(), *self._bootstrap]
         address = self.random.choice(known)
         try:

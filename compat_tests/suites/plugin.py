@@ -1,4 +1,4 @@
-"""A pytest plugin that holds the run of somebody else's suite to an allow-list.
+"""A pytest plugin that holds the run of another project's suite to an allow-list.
 
 `--allow-list FILE` names the TOML file; its tables map a test (`file.py::name[parameters]`) to the reason why it
 
@@ -80,7 +80,7 @@ class AllowList:
     def pytest_runtest_makereport(
         self, item: pytest.Item
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """A skip that nobody listed is a failure, and so is a listed failure that is another one."""
+        """A skip that is not listed is a failure, and so is a listed failure that is another one."""
         report = yield
         name = name_of(item.nodeid)
         expected = name in self.skips or name in self.not_run or hasattr(report, "wasxfail")

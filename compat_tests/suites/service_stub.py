@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class ExternalService:
-    """A broker that somebody else runs: nothing to open, close or wait for."""
+    """A broker that is not ours to run: nothing to open, close or wait for."""
 
     def __init__(self, host: str, port: int) -> None:
         self.host = host
@@ -21,7 +21,7 @@ class ExternalService:
         """Nothing: it goes on."""
 
     def dump_logs(self) -> None:
-        """Nothing: whoever runs it has them."""
+        """Nothing: its owner has them."""
 
     def wait_for(self, pattern: str, timeout: float = 30) -> bool:
         """Nothing: it is ready."""

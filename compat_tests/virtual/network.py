@@ -7,7 +7,7 @@
   connection, or over one that was thought dead.
 - A process that ends closes its connections; a host whose power fails says nothing, and its peers notice when they
   hear from it again.
-- Where nobody listens a connection is refused; where nobody answers it is tried again until `CONNECT_TIMEOUT_S`.
+- Where nothing listens a connection is refused; where nothing answers it is tried again until `CONNECT_TIMEOUT_S`.
 
 `delay_s` and `cuts_pieces` are the caller's to replace; without them messages take no time and come as they were
 sent, so `run_until_idle` brings them.
@@ -273,7 +273,7 @@ def _retries() -> Iterator[float]:
 
 
 class _Nobody:
-    """The protocol of a connection that nobody wants any more."""
+    """The protocol of a connection that was given up."""
 
     def connection_made(self, transport: VirtualTransport) -> None:
         transport.abort()

@@ -1,4 +1,4 @@
-"""A runtime whose clock stands still until it is told to move, for tests that would otherwise wait.
+"""A runtime whose clock stands still until the test moves it, for tests that would otherwise wait.
 
 - `run_until_idle` runs everything that is due; `advance` moves the clock and runs what comes due on the way,
   each callback at its own time.
@@ -93,7 +93,7 @@ class VirtualRuntime(Runtime):
 
     def end(self, *, power_fails: bool = False) -> None:
         """The process is gone, as after kill -9: nothing happens here any more, and the host's kernel ends its
-        connections; when the power fails nobody does, and the others are left to notice."""
+        connections; when the power fails it does not, and the others have to notice."""
         if not self.ended:
             self.ended = True
             self.listening.clear()

@@ -209,7 +209,7 @@ class Endpoint:
     def receive(self, what: bytearray | str) -> None:
         """It has arrived here."""
         if self.is_closed:
-            if isinstance(what, bytearray):  # nobody is there any more: the sender is told so
+            if isinstance(what, bytearray):  # the peer has gone: the sender learns it
                 reset = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
                 if not self.network.is_blocked(self.host, self.peer_host):
                     self.network.later(

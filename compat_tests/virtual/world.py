@@ -20,7 +20,7 @@ from typing import Protocol
 from barnabas.testing.memory_disk import ProcessKilled
 
 EVENTS_MAX = 1_000_000  # run_until_idle gives up on callbacks that schedule each other for ever
-TURN_FIRST = -1  # what call_soon was told comes before timers that are due at the same moment
+TURN_FIRST = -1  # callbacks of call_soon come before timers that are due at the same moment
 
 
 class Process(Protocol):

@@ -1,4 +1,4 @@
-"""ApiVersions: the advertised table and the answer to versions nobody serves."""
+"""ApiVersions: the advertised table and the answer to versions that neither serves."""
 
 from __future__ import annotations
 
