@@ -1,23 +1,23 @@
-"""How voters that have never met become a quorum: all of them, with the same beginning, or none.
+"""Bootstrap of the metadata quorum: all configured voters become one with the same initial metadata, or none does.
 
-One of them is the seed: the one that has metadata already (a single node that grows), else the lowest id. When all
-addresses have answered, it proposes an attempt: the voters with their directories, and the genesis, its metadata.
+One voter is the seed: the one that has metadata already (a single node that grows), else the lowest id. When all addresses
+have answered, it proposes an attempt: the voters with their directories, and the genesis, its metadata.
 
     seed                                   every other voter
     journals the attempt: forming
-    Prepare                         ->     checks it against whom it has met itself
+    Prepare                         ->     compares it with its own links
                                     <-     fetches the genesis; installs it; journals: prepared
                                     <-     Prepared
     all have: installs the genesis;
     journals: formed
     Standing(formed)                ->     journals: formed
 
-The seed's "formed" decides. Before it everything may be begun anew, after it nobody is left who could not follow:
-each holds the genesis on disk, and learns the word from anybody who knows. A voter lets go of an attempt
-that it has prepared only when its seed has, so an attempt that may have been decided is never lost.
+The seed's "formed" commits, as in two-phase commit. Before it everything may begin anew; after it every voter holds the
+genesis on disk, and learns the outcome from any voter that knows it. A voter abandons an attempt that it has prepared only
+when its seed has, so an attempt that may be committed is never lost.
 
-`_step` looks at everything that is known and takes the next step, if there is one, after every event; so it does
-not matter in which order things come, or where a process has ended before.
+`_step` runs after every event and takes the next step that the known state allows, so neither the order of events matters nor
+where a process has stopped before.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ log = logging.getLogger("barnabas.link")
 
 
 class Formation:
-    """One voter's part. `start` once; it lives as long as the links, as others may come later."""
+    """One voter's part. `start` once; it lasts as long as the links, as other voters may come later."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class Formation:
         done: Callable[[QuorumState], object],
         failed: Callable[[str], object],
     ) -> None:
-        """`done(state)` once the quorum has formed, during `start` where it had before. `failed(why)` when it can't
-        form until an operator has changed something."""
+        """`done(state)` once the quorum has formed, during `start` where it had before. `failed(why)` when it can not
+        form without an operator."""
         self._runtime = runtime
         self._disk = disk
         self._directory = directory
@@ -116,9 +116,9 @@ class Formation:
         if self.state is None and has_raft_files(self._disk, self._directory):
             raise MetadataError(
                 f"{self._directory}/{QUORUM_STATE} is missing next to the metadata of a quorum. Restore it from a "
-                f"backup of this directory; without it the node does not know whom it may count on"
+                f"backup of this directory; without it the node does not know the voters of its quorum"
             )
-        self._links.handle(messages.FORMATION, self._heard)
+        self._links.handle(messages.FORMATION, self._received_message)
         self._links.add_listener(self._connected, self._disconnected)
         self._links.on_address = self._later
         if self.state is not None and self.state.is_formed:
@@ -149,7 +149,7 @@ class Formation:
     def _later(self) -> None:
         self._runtime.call_soon(self._step)
 
-    def _heard(self, peer: Peer, payload: bytes) -> None:
+    def _received_message(self, peer: Peer, payload: bytes) -> None:
         message = decode_formation(payload)
         if not peer.identity.is_controller:
             return
@@ -160,7 +160,7 @@ class Formation:
         elif isinstance(message, Prepared):
             self._prepared.add((peer.node_id, message.attempt))
         elif isinstance(message, GetPart):
-            self._give_part(peer, message)
+            self._send_part(peer, message)
             return
         else:
             self._take_part(peer, message)
@@ -172,7 +172,7 @@ class Formation:
             return Standing(NOTHING, b"", self._has_metadata)
         return Standing(state.stage, state.attempt, self._has_metadata)
 
-    def _tell_all(self) -> None:
+    def _send_standing(self) -> None:
         for peer in self._links.peers():
             if peer.identity.is_controller:
                 peer.send(messages.FORMATION, encode(self._standing()))
@@ -198,7 +198,7 @@ class Formation:
             self._follow(seed_id, voters)
 
     def _follow_formed(self) -> bool:
-        """Whether somebody has heard the word already."""
+        """Whether another voter knows a formed quorum."""
         formed = [node_id for node_id, standing in self._standings.items() if standing.stage == FORMED]
         if not formed:
             return False
@@ -254,7 +254,7 @@ class Formation:
             self._write(state.at(FORMED), self._genesis.content)
 
     def _new_attempt(self, voters: list[Voter], genesis: Genesis) -> bytes:
-        """Never the same for another proposal, even where a generator of random numbers repeats itself."""
+        """Unique for each proposal, even where a generator of random numbers repeats itself."""
         content = self._runtime.random_bytes(16) + b"".join(map(encode, voters)) + b"%d" % genesis.fingerprint
         return hashlib.sha256(content).digest()[:16]
 
@@ -266,10 +266,10 @@ class Formation:
         known = [self._links.identity.cluster_id, *(p.identity.cluster_id for p in self._links.peers())]
         return next(filter(None, known), None) or encode_uuid(random_uuid(self._runtime))
 
-    def _give_part(self, peer: Peer, asked: GetPart) -> None:
+    def _send_part(self, peer: Peer, asked: GetPart) -> None:
         state, genesis = self.state, self._genesis
         if state is None or genesis is None or asked.attempt != state.attempt:
-            return  # of an attempt that is over; a newer one is on its way
+            return  # of an attempt that is over; a newer one follows
         data = genesis.content[asked.position : asked.position + GENESIS_PIECE_BYTES]
         peer.send(messages.FORMATION, encode(Part(asked.attempt, asked.position, data)))
 
@@ -283,7 +283,7 @@ class Formation:
             if state.attempt == offer.attempt:
                 peer.send(messages.FORMATION, encode(Prepared(state.attempt)))
                 return
-            if not self._has_let_go(state, offer):
+            if not self._may_abandon(state, offer):
                 return
         if self._receiving != (offer.attempt, peer.number):
             self._receiving = offer.attempt, peer.number
@@ -292,7 +292,7 @@ class Formation:
         elif len(self._received) == offer.genesis_bytes:
             content, self._received, self._receiving = bytes(self._received), bytearray(), None
             if crc32c(content) != offer.genesis:
-                log.warning("the metadata that node %d has sent is damaged; asking for it again", seed_id)
+                log.warning("the metadata that node %d has sent is damaged; fetching it again", seed_id)
                 self._later()
                 return
             self._write(
@@ -307,11 +307,11 @@ class Formation:
                 content,
             )
 
-    def _has_let_go(self, state: QuorumState, offer: Prepare) -> bool:
-        """Whether the seed of what is prepared here can't decide it any more."""
+    def _may_abandon(self, state: QuorumState, offer: Prepare) -> bool:
+        """Whether the seed of the prepared attempt can not commit it any more."""
         seed = state.voter(state.seed_id)
         if seed is None or seed.directory_id not in directories(offer.voters).values():
-            return True  # it is gone, and nobody has heard the word from it
+            return True  # it is gone, and has committed nothing
         standing = self._standings.get(state.seed_id)
         return standing is not None and standing.attempt == offer.attempt
 
@@ -326,7 +326,7 @@ class Formation:
     # -- the disk
 
     def _write(self, state: QuorumState, genesis: bytes = b"") -> None:
-        """Journal a step; with a genesis, install that first, when the journal says that it is not to be believed."""
+        """Journal a step. A genesis is installed first, while the journal marks it as not valid."""
 
         def write() -> None:
             if genesis:
@@ -336,7 +336,7 @@ class Formation:
 
         def written() -> None:
             self.state = state
-            self._tell_all()
+            self._send_standing()
             if state.is_formed:
                 log.info(
                     "the quorum of cluster %s has formed: voters %s",
@@ -369,7 +369,7 @@ class Formation:
         links.belong_to(state.cluster_id, state.voters)
         for peer in links.peers():
             if not peer.identity.is_controller:
-                peer.connection.close()  # it calls again, and hears what this node is now
+                peer.connection.close()  # it calls again, and gets the new identity
         self._done(state)
 
     def _fail(self, why: str) -> None:
@@ -380,18 +380,18 @@ class Formation:
 
 
 class CanNotForm(Exception):
-    """Not before an operator has changed something."""
+    """The quorum can not form without an operator."""
 
 
 def find_voters(links: Links) -> list[Voter] | None:
-    """All whose addresses are configured, by node id; None until each has answered. CanNotForm."""
+    """All configured voters, by node id; None until each has answered. CanNotForm."""
     own = links.identity
     found: dict[int, Voter] = {}
     for (host, port), node_id, is_self in links.addresses():
         if is_self and node_id is not None and node_id != own.node_id:
             raise CanNotForm(
                 f"controller.quorum.voters names node {node_id} at {host}:{port}, and this node, with "
-                f"node.id={own.node_id}, answers there: correct the one or the other"
+                f"node.id={own.node_id}, answers there: correct one of them"
             )
     for (host, port), node_id, is_self in links.addresses():
         if is_self or node_id == own.node_id:
@@ -430,7 +430,7 @@ def directories(voters: Sequence[Voter]) -> dict[int, bytes]:
 
 
 def why_not_join(formed_id: int, directory: str, *, has_metadata: bool) -> str:
-    """Why a voter is none of the quorum that node `formed_id` belongs to, and what to do."""
+    """Why a voter is not a member of the quorum of node `formed_id`, and the remedy."""
     text = f"node {formed_id} belongs to a quorum that has formed, and this node's metadata directory {directory} holds "
     if has_metadata:
         return text + (
@@ -445,7 +445,7 @@ def why_not_join(formed_id: int, directory: str, *, has_metadata: bool) -> str:
 
 
 class Genesis(NamedTuple):
-    """Encoded for its way to the other voters. `fingerprint` is a CRC-32C of it."""
+    """The metadata that a quorum begins with, encoded. `fingerprint` is its CRC-32C."""
 
     content: bytes
     fingerprint: int
@@ -464,8 +464,8 @@ def has_raft_files(disk: Disk, directory: str) -> bool:
 
 
 def install_genesis(disk: Disk, directory: str, content: bytes) -> None:
-    """Blocking: Raft's files begin with this. Only while quorum.state says that they are not to be believed: what
-    stands there goes. MetadataError when the content is damaged; OSError."""
+    """Blocking: begin Raft's files with it, in place of what is there. Only while quorum.state marks them as not valid.
+    MetadataError when the content is damaged; OSError."""
     snapshot = decode_snapshot(content, "the metadata that the seed has sent")
     if not disk.exists(directory):
         disk.make_directory(directory, parents=True)
@@ -479,7 +479,11 @@ Target = tuple[str, int, int | None]
 
 
 class Discovery:
-    """`done(cluster_id, voters)` once; voters by node id. `configured`: what the links were told to call."""
+    """How a broker that does not vote learns its cluster: from the first voter of a formed quorum that it is linked with.
+
+    From then on it calls all voters, also those that its bootstrap servers do not name. `done(cluster_id, voters)` once, voters
+    by node id. `configured`: the targets of the links.
+    """
 
     def __init__(
         self, links: Links, configured: Sequence[Target], done: Callable[[str, list[Voter]], object]
@@ -503,7 +507,7 @@ class Discovery:
 
 
 def targets_with(configured: Sequence[Target], voters: Sequence[Voter]) -> list[Target]:
-    """What to call in a formed quorum: what is configured, and each voter that no configured id or address names."""
+    """Targets in a formed quorum: those configured, and each voter that no configured id or address names."""
     ids = {node_id for _, _, node_id in configured}
     addresses = {(host, port) for host, port, _ in configured}
     return list(configured) + [

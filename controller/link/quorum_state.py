@@ -1,7 +1,7 @@
-"""`quorum.state` in the metadata journal's directory: whom this voter has found to form a quorum with.
+"""`quorum.state` in the metadata journal's directory: the voters of this voter's quorum.
 
 Two lines of text, replaced in one step: the first names the format and the checksum (CRC-32C) of the second, which is
-JSON. Once it says "formed", the voters in it are the quorum for good, whatever the configuration says.
+JSON. Once the stage is "formed", its voters are the quorum, whatever is configured.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from barnabas.wire.checksum import crc32c
 QUORUM_STATE: Final = "quorum.state"
 FORMAT: Final = "barnabas-quorum 1"
 
-# How far the forming has come
+# Stages of the bootstrap
 NOTHING: Final = 0
-FORMING: Final = 1  # the Raft files in this directory, if any, are not to be believed
-PREPARED: Final = 2  # they hold the genesis of this attempt, and wait for the seed's word
+FORMING: Final = 1  # the Raft files in this directory, if any, are not valid
+PREPARED: Final = (
+    2  # they hold the genesis of this attempt; the seed has not committed it yet, as far as is known
+)
 FORMED: Final = 3
 _STAGES: Final = ("nothing", "forming", "prepared", "formed")
 
 
 class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
-    """`attempt`: 16 random bytes of the seed's, by which it and the others mean the same forming. `voters` by node id.
-    `genesis`: fingerprint of the metadata that everybody begins with."""
+    """`attempt`: 16 random bytes of the seed, the identity of the attempt. `voters` by node id.
+    `genesis`: fingerprint of the initial metadata."""
 
     stage: int
     attempt: bytes

@@ -14,7 +14,7 @@ from barnabas.controller.raft.messages import Append, Entry
 
 
 class Contradiction(Exception):
-    """The message denies an entry that has been committed: either this node's log or the leader's is damaged."""
+    """The message contradicts a committed entry: either this node's log or the leader's is damaged."""
 
 
 class Fitted(NamedTuple):

@@ -1,12 +1,11 @@
-"""Before a term is raised: ask whether that would get anywhere. (The library has no pre-vote.)
+"""Pre-vote, which the library lacks.
 
-A voter whose election timeout has passed asks the others for support in the next term, and raises its term only when
-a majority would vote for it: that hears of no leader and holds no newer log. So a voter that was cut off, or slept,
-or whose process could not read for a while, disturbs nobody when it comes back; and since asking is free, it can be
-done at the first sign of the leader's death, when the connection to it breaks.
+A voter whose election timeout has passed asks the others for support in the next term, and raises its term only when a
+majority would vote for it: has no leader and no newer log. So a voter that was partitioned or paused does not disturb the
+quorum when it comes back; and since asking has no effect, it can be done as soon as the connection to the leader breaks.
 
-Of two voters that ask at the same time the one with the newer log gives way to nobody, then the one with the lower
-id, so they do not split the vote.
+Of two voters that ask at the same time the one with the newer log has priority, then the one with the lower id, so they do not
+split the vote.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ ASK_AGAIN_S: Final = 0.05
 
 
 class Election:
-    """Who leads, as far as this voter hears, and whether it might. Times are the engine's clock."""
+    """The leader, as far as this voter hears one, and its own candidacy. Times are the engine's clock."""
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Election:
                 library.elect_at(min(library.election_deadline, now + LEADER_LOST_WAIT_S * self._random()))
 
     def heard(self, node_id: int, now: float) -> None:
-        """A leader of a term not below ours has spoken."""
+        """A message of a leader, in a term not below ours, has come."""
         self._heard_from, self._heard_at = node_id, now
         self._term = 0
 
@@ -63,7 +62,7 @@ class Election:
         return self._library.state != LEADER and now > self._library.election_deadline
 
     def ask(self, now: float) -> None:
-        """Ask everybody, and again in a while: somebody may have heard the leader a little later than we have."""
+        """Ask all voters, and again soon: one may have heard the leader a little later than this one."""
         library = self._library
         library.elect_at(now + ASK_AGAIN_S * (1 + self._random()))
         self._heard_from = None

@@ -1,20 +1,17 @@
-"""One voter: drives the library from the event loop, keeps its log on disk, and answers for its promises.
+"""One voter: drives the library from the event loop, and keeps its log on disk before it sends what depends on it.
 
-Everything happens in steps: something arrives (a message, a command, a moment), the library is entered, and
-afterwards what it has changed goes to disk and what it has said goes out, in this order (outbox.py).
+Everything happens in steps: an input arrives (a message, a command, a timer), the library is entered, and afterwards its
+changes are written to disk and its messages sent, in this order (outbox.py).
 
 - The library is ticked when there is something to do: a command, something to commit or apply, a heartbeat or an
   election that is due. An idle voter wakes some 30 times a second for a few microseconds.
-- Syncing takes place in a thread, one job at a time, and what comes meanwhile goes with the next. On the loop it
-  would be quicker by a thread's handover (0.1 ms) while the disk is idle, but a sync waits for other writers of the
-  same file system, for seconds when they write a lot, and nothing else of this node would move meanwhile. Signs of
-  life need no sync, so a slow disk does not cost a leader its office.
-- The clock that elections are judged by counts only time in which this voter could have heard something: no more
-  than ATTENTION_S between two looks at it. A loop that was busy, or a process that was stopped, has not been
-  listening; it listens first. A leader that was away for as long as the others wait may have been replaced: it stays
-  the leader, and enters a command by which it learns whether it still is (`confirming`).
-- When the disk refuses, the voter falls silent, as if it were gone, and tries again; what it holds in memory is
-  written anew as a whole. When a committed command can't be applied it halts: the others may know better.
+- Syncing takes place in a thread, one job at a time; changes made meanwhile go with the next. On the loop it would save
+  the thread's handover (0.1 ms) while the disk is idle, but a sync waits for other writers of the same file system, for
+  seconds under load, and would block the node. Heartbeats need no sync, so a slow disk does not make a leader step down.
+- The election clock counts only time in which this voter could receive: no more than ATTENTION_S between two readings. A
+  loop that was busy, or a process that was stopped, reads its input first. A leader that was paused for an election timeout
+  may have been replaced: it stays the leader, and enters a command by which it learns whether it still is (`confirmation`).
+- Its states, and what a disk or a command that fails does, are in voter_state.py.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ from barnabas.controller.raft.voter_state import Event, State, VoterState
 from barnabas.runtime.interface import Runtime, Timer
 
 ATTENTION_S: Final = 0.05
-LOOK_S: Final = 0.04  # how often a follower looks at the clock
+LOOK_S: Final = 0.04  # between a follower's readings of the clock
 START_WAIT_S: Final = 0.1  # at most, before the first question for support
 ALONE_LOOK_S: Final = 0.5
 HOUSEKEEPING_S: Final = 1.0  # the library has something to do once a second
@@ -198,8 +195,8 @@ class RaftEngine:
 
     @property
     def has_slept(self) -> bool:
-        """Whether others may have elected a leader since this voter has last looked at the clock. What came in meanwhile may be
-        read before the timers are."""
+        """Whether others may have elected a leader since this voter has last read the clock. Input may be handled before
+        the timers."""
         elapsed = self._runtime.monotonic() - self._looked_at
         return elapsed >= ELECTION_TIMEOUT_MIN_S and bool(self.library.nodes)
 
@@ -221,7 +218,7 @@ class RaftEngine:
             self._runtime.call_soon(lambda: self.peer_connected(node_id, connection_number))
             return
         if node_id not in self.library.nodes:
-            log.warning("node %d has connected as a controller, and is none of the voters", node_id)
+            log.warning("node %d has connected as a controller, and is no voter", node_id)
             return
         if node_id in self._connections:
             self.peer_disconnected(node_id)
@@ -253,12 +250,12 @@ class RaftEngine:
         try:
             message = decode_message(data)
         except BadMessage as error:
-            log.warning("a message from node %d makes no sense: %s", node_id, error)
+            log.warning("a message from node %d can't be read: %s", node_id, error)
             return
         self._step(lambda: self._take(node_id, connection_number, message))
 
     def hand_over(self) -> bool:
-        """As leader: ask a follower to take over; False when none is on level."""
+        """As leader: ask a follower to take over; False when none has all entries."""
         if not self.is_working or self.library.state != LEADER:
             return False
         sent: list[bool] = []
@@ -271,7 +268,7 @@ class RaftEngine:
         return self._now
 
     def _look(self) -> None:
-        """Let the clock go on."""
+        """Advance the election clock."""
         moment = self._runtime.monotonic()
         elapsed, self._looked_at = moment - self._looked_at, moment
         self._now += min(elapsed, ATTENTION_S)
@@ -285,7 +282,7 @@ class RaftEngine:
             self.submit(self._machine.confirmation(library.term))
 
     def _step(self, action: Callable[[], object]) -> None:
-        assert not self._inside, "a step is taken after the other"
+        assert not self._inside, "steps do not nest"
         self._look()
         self._inside = True
         try:
@@ -324,7 +321,7 @@ class RaftEngine:
     def _tick(self) -> None:
         self._tick_is_due = False
         if not self.is_working or (self._state.is_writing and not self.library.nodes):
-            return  # a voter that is alone counts nothing that is not on disk yet
+            return  # a voter that is alone counts only entries on disk
         self._step(self._tick_library)
 
     def _tick_library(self) -> None:
@@ -426,7 +423,7 @@ class RaftEngine:
         self._outbox.put(node_id, message, journal.change_number, journal.term_change_number)
 
     def _send_now(self, node_id: int, message: Message) -> None:
-        """Once the library has been left: a connection that breaks on it calls back."""
+        """Sent once the library has been left: a connection that breaks on it calls back."""
         self._outgoing.append((node_id, message))
 
     def _flush(self) -> None:

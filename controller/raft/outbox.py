@@ -1,9 +1,8 @@
-"""Messages that wait for the disk: a message may go once everything it depends on has been synced.
+"""Messages that wait for the disk: each is sent once everything it depends on is synced.
 
-A voter must not forget what it has said: a term, a vote, the entries it claims to hold. So each message carries
-the number of the last change before it (journal.py) and waits until that is on disk, those behind it too. What would
-only keep the other side from giving up on us, a heartbeat or an answer to one, waits for nobody: in its place goes a
-message that says no more than that.
+A voter must not lose what it has sent: a term, a vote, the entries it claims to hold. So each message carries the number of the
+last change before it (journal.py) and waits until that is on disk; messages behind it wait too. A heartbeat or its answer does
+not wait: a reduced message is sent in its place that promises nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class _Waiting(NamedTuple):
 
 
 class Outbox:
-    """`send` is the way out; `term_number` and `synced_number` say what the voter's disk holds."""
+    """`send` is the way out; `synced_number` is the last change that is on disk."""
 
     def __init__(self, send: Callable[[int, Message], object]) -> None:
         self._send = send
@@ -51,7 +50,7 @@ class Outbox:
             self._send(waiting.node_id, waiting.message)
 
     def drop(self, node_id: int) -> None:
-        """The connection is gone, and what was meant for it."""
+        """The connection is closed, and its messages are dropped."""
         self._waiting = deque(waiting for waiting in self._waiting if waiting.node_id != node_id)
 
     def clear(self) -> None:
