@@ -9,7 +9,7 @@ are text, one property a line, because that is what one reads and compares with 
 - default: `-` is null, `""` an empty string, `!` none at all (the property must be given)
 - validator: `*` nothing more than the type, `[1,...]` a range, `in:a,b` one of these strings, and so on
 - cluster / broker: the property may be changed while the broker runs, for the whole cluster (or one
-  broker) or for one broker only, as Kafka's update modes say; without either it is read-only
+  broker) or for one broker only, by Kafka's update modes; without either it is read-only
 
 Values stay strings wherever they are stored or sent; `ConfigKey.parse` turns one into its typed value or
 raises `ConfigError` with the message that Kafka gives.
@@ -47,7 +47,7 @@ _BITS: Final = {"short": 16, "int": 32, "long": 64}
 
 
 class ConfigKey(msgspec.Struct, frozen=True):
-    """One property as its table's line says it."""
+    """One property, from its line in the table."""
 
     name: str
     type: str

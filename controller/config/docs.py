@@ -1,6 +1,6 @@
 """What the properties mean, in our own words, for DescribeConfigs with documentation (KIP-569).
 
-Loaded when somebody asks. A property without a text here is described without one.
+Loaded on first use. A property without a text here is described without one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ barnabas.validate.records|Whether each record inside a batch is checked when it 
 """
 
 _BROKER_DOCS: Final = """
-advertised.listeners|Addresses that clients are told to connect to, one per listener; by default those of listeners.
+advertised.listeners|Addresses that clients connect to, one per listener; by default those of listeners.
 auto.create.topics.enable|Whether a topic that a client asks for is created.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
 barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere.
@@ -97,14 +97,14 @@ transactional.id.expiration.ms|A transactional id without transactions is droppe
 """
 
 _GROUP_DOCS: Final = """
-consumer.session.timeout.ms|A member that has not been heard of for this long in ms is removed (consumer protocol).
+consumer.session.timeout.ms|A member without a heartbeat for this long in ms is removed (consumer protocol).
 consumer.heartbeat.interval.ms|How often members report, in ms (consumer protocol).
-share.session.timeout.ms|A member that has not been heard of for this long in ms is removed (share groups).
+share.session.timeout.ms|A member without a heartbeat for this long in ms is removed (share groups).
 share.heartbeat.interval.ms|How often members report, in ms (share groups).
 share.record.lock.duration.ms|How long a record stays with the consumer that acquired it, in ms.
 share.auto.offset.reset|Where a share group without a position begins: latest, earliest or by_duration.
 share.isolation.level|Whether a share group sees records of open transactions.
-streams.session.timeout.ms|A member that has not been heard of for this long in ms is removed (streams groups).
+streams.session.timeout.ms|A member without a heartbeat for this long in ms is removed (streams groups).
 streams.heartbeat.interval.ms|How often members report, in ms (streams groups).
 streams.num.standby.replicas|Standby copies of each task's state.
 """

@@ -7,10 +7,10 @@ Kafka can start there; when Kafka has run, the next start imports its log into t
 Which of the two is true is never guessed:
 - While this broker runs, and after a crash, the journal is ahead of the checkpoint. Then `quorum-state`
   holds a note (the fence) instead of Kafka's state: Kafka refuses to start, and prints the note.
-- A clean stop writes the checkpoint, then a mark in the journal's directory that says at which end offset and
+- A clean stop writes the checkpoint, then a mark in the journal's directory with the end offset and
   epoch both are equal, and then removes the fence.
-- A `quorum-state` of Kafka's own says that Kafka has run. If its log ends at the mark there is nothing new;
-  if it goes on, it is imported. If the journal went on since the mark as well (somebody removed the fence),
+- A `quorum-state` of Kafka's own means that Kafka has run. If its log ends at the mark there is nothing new;
+  if it continues, it is imported. If the journal continued since the mark as well (the fence was removed),
   each holds changes that the other lacks, and nothing starts.
 
 An import first marks itself as begun; until it has marked its end, each start does it again from Kafka's log.
@@ -53,7 +53,7 @@ class Mark(msgspec.Struct, frozen=True):
     offset: int
     epoch: int
     state: Literal["importing", "imported", "exported"]  # importing: begun, and perhaps not finished
-    static_quorum: bool = False  # Kafka's properties say who the voters are, its log does not
+    static_quorum: bool = False  # Kafka's properties name the voters, its log does not
 
 
 class KraftDirectory:

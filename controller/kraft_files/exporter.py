@@ -1,6 +1,6 @@
 """From the image to the records that Apache Kafka 4.3 finds in its metadata log.
 
-They say what Kafka's own log says after a clean stop: the broker is registered and fenced, no partition has
+They hold the state of Kafka's own log after a clean stop: the broker is registered and fenced, no partition has
 a leader, and where eligible leader replicas (KIP-966) are in use, this node is one instead of in sync. A Kafka
 that starts on them registers the broker anew and elects it in a new leader epoch.
 """
@@ -21,7 +21,7 @@ DIRECTORIES_SINCE: Final = (
 )
 ELR_FEATURE: Final = "eligible.leader.replicas.version"
 # What a new 4.3 cluster runs with, besides metadata.version; written for metadata that has never been Kafka's.
-# The ELR feature stays out: it comes with a change of min.insync.replicas that nobody asked for.
+# The ELR feature stays out: it comes with a change of min.insync.replicas that was not requested.
 NEW_CLUSTER_FEATURES: Final = (
     ("group.version", 1),
     ("share.version", 1),

@@ -2,7 +2,7 @@
 
 A checkpoint is a sequence of record batches: control records SnapshotHeader (and, where the quorum's voters
 stand in the log, KRaftVersion and KRaftVoters), then metadata records (records.py) as values without keys,
-then the control record SnapshotFooter. Offsets count from 0 inside the file; its name says which end offset
+then the control record SnapshotFooter. Offsets count from 0 inside the file; its name gives the end offset
 and epoch of the log it stands for. The log itself is made of the same batches in segment files.
 Source: KIP-630 "Snapshot Format", KIP-853 "Snapshots", org.apache.kafka.snapshot.RecordsSnapshotWriter.
 """

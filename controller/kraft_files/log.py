@@ -43,7 +43,7 @@ log = logging.getLogger("barnabas.metadata")
 @dataclass(slots=True)
 class KraftLog:
     """A metadata log: its end, the ids of the quorum's voters as it last named them, whether it is the log that
-    says who they are (kraft.version 1) and not the properties, and its records in order (those of the log's own
+    names them (kraft.version 1) and not the properties, and its records in order (those of the log's own
     housekeeping left out)."""
 
     end_offset: int = 0

@@ -311,7 +311,7 @@ class Formation:
         """Whether the seed of the prepared attempt can not commit it any more."""
         seed = state.voter(state.seed_id)
         if seed is None or seed.directory_id not in directories(offer.voters).values():
-            return True  # it is gone, and has committed nothing
+            return True  # it is lost, and has committed nothing
         standing = self._standings.get(state.seed_id)
         return standing is not None and standing.attempt == offer.attempt
 

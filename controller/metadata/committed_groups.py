@@ -1,6 +1,6 @@
 """The last groups of records that have been committed, for brokers that follow the metadata from outside.
 
-Kept in memory up to a bound; who has fallen behind further starts from a snapshot.
+Kept in memory up to a bound; a follower that is further behind starts from a snapshot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CommittedGroups:
         self.end_offset = offset + 1
 
     def append(self, records: Sequence[bytes]) -> None:
-        """One that is empty has told its proposer that all before it is committed, and tells others nothing."""
+        """An empty one only confirms to its proposer that all before it is committed."""
         if not records:
             return
         self._groups.append(CommittedGroup(self.end_offset, records))
@@ -40,7 +40,7 @@ class CommittedGroups:
             self._bytes -= _cost(self._groups.popleft().records)
 
     def restart(self, offset: int) -> None:
-        """What has been missed will not be known here."""
+        """Groups between were not seen here."""
         self._groups.clear()
         self._bytes = 0
         self.end_offset = offset + 1

@@ -1,8 +1,8 @@
-"""The controller: decide -> propose -> commit -> replay -> tell the listeners -> answer.
+"""The controller: decide -> propose -> commit -> replay -> call the listeners -> answer.
 
 Operations are decided one after the other, each against an image in which everything decided before it has
 happened already, so several can wait for the same commit. That image (`_decided`) runs ahead of the committed
-one (`image`), which is all that anybody else ever sees. When a commit fails, what was decided on top of it is
+one (`image`), which is all that other parts see. When a commit fails, what was decided on top of it is
 refused with it and `_decided` starts again from the committed image.
 
 Every node has one, and its image follows what is committed; only the active controller's decides.
@@ -54,7 +54,7 @@ class Controller:
         self._broker_listeners: list[BrokerListener] = []
         self._image_listeners: list[Callable[[MetadataImage], object]] = []
         self._activity_listeners: list[Callable[[bool], object]] = []
-        self._under_way: deque[_Group] = deque()  # proposed on top of `image`, in order
+        self._in_flight: deque[_Group] = deque()  # proposed on top of `image`, in order
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
         self._started = False
         self._answer_after: Callable[[Callable[[], object]], object] = lambda answer: answer()
@@ -127,7 +127,7 @@ class Controller:
             self._fail(failed, NotController("this node is not the active controller"))
             return
         decision = operation(self._decided)
-        if not decision.records and not self._under_way:
+        if not decision.records and not self._in_flight:
             done(decision.response)
             return
         encoded = [encode_record(record) for record in decision.records]
@@ -138,7 +138,7 @@ class Controller:
         except MetadataError:
             self._reset_decided()
             raise
-        self._under_way.append(group)
+        self._in_flight.append(group)
         generation = self._generation
 
         def finished(error: Exception | None) -> None:
@@ -146,10 +146,10 @@ class Controller:
                 self._answer_after(lambda: self._call(lambda: done(decision.response)))
                 return
             if generation == self._generation:
-                if self._under_way and self._under_way[-1] is group:
-                    self._under_way.pop()  # the log has not taken it, and what was decided before it stands
+                if self._in_flight and self._in_flight[-1] is group:
+                    self._in_flight.pop()  # the log has not taken it, and what was decided before it stands
                 else:  # everything behind it was decided on top of it, and fails with it
-                    self._under_way.clear()
+                    self._in_flight.clear()
                 self._generation += 1
                 self._reset_decided()
             self._fail(failed, error)
@@ -158,13 +158,13 @@ class Controller:
 
     def _fail(self, failed: Failed | None, error: Exception) -> None:
         if failed is None:
-            log.error("a change of the metadata was not committed, and nobody asked to be told: %s", error)
+            log.error("a change of the metadata was not committed: %s", error)
             return
         code = ErrorCode.NOT_CONTROLLER if isinstance(error, NotController) else ErrorCode.KAFKA_STORAGE_ERROR
         self._call(lambda: failed(code, str(error)))
 
     def _leadership_changed(self, _is_leader: bool, _term: int) -> None:
-        """What was under way under another leader has been told, or is, by the log."""
+        """The log fails the proposals of another term."""
         for listener in self._activity_listeners:
             self._call(partial(listener, self._log.is_leader))
 
@@ -175,20 +175,20 @@ class Controller:
         self._decided.offset += len(group.records)
 
     def _reset_decided(self) -> None:
-        """Start again from what is committed and under way."""
+        """Start again from what is committed and proposed."""
         self._decided = self.image.copy()
-        for group in self._under_way:
+        for group in self._in_flight:
             self._speculate(group)
 
     def _apply(self, records: Sequence[bytes]) -> None:
         """One committed group, here or at start."""
         delta = MetadataDelta()
-        under_way = self._under_way[0] if self._under_way else None
-        is_own = under_way is not None and (
-            under_way.encoded is records or under_way.encoded == list(records)
+        in_flight = self._in_flight[0] if self._in_flight else None
+        is_own = in_flight is not None and (
+            in_flight.encoded is records or in_flight.encoded == list(records)
         )
-        if under_way is not None and is_own:
-            decoded = under_way.records
+        if in_flight is not None and is_own:
+            decoded = in_flight.records
         else:
             decoded = [decode_record(record) for record in records]
         for record in decoded:
@@ -196,17 +196,17 @@ class Controller:
         self.image.offset += len(records)
         if self._started:
             if is_own:
-                self._under_way.popleft()
-            elif not self._under_way:
+                self._in_flight.popleft()
+            elif not self._in_flight:
                 self._replay_decided(decoded)
             else:  # decided elsewhere: what was decided here will not be
-                self._under_way.clear()
+                self._in_flight.clear()
                 self._generation += 1
                 self._reset_decided()
             self._tell(delta)
 
     def _replay_decided(self, records: Sequence[msgspec.Struct]) -> None:
-        """Keep the image to decide on level with the committed one, with nothing under way."""
+        """Keep the decided image equal to the committed one, with no proposals in flight."""
         delta = MetadataDelta()
         for record in records:
             self._decided.replay(record, delta)
@@ -220,7 +220,7 @@ class Controller:
             image.replay(decode_record(record), delta)
         image.offset = offset
         self.image = image
-        self._under_way.clear()
+        self._in_flight.clear()
         self._generation += 1
         self._reset_decided()
         if self._started:

@@ -1,9 +1,9 @@
-"""The metadata image: what the cluster consists of, as the committed records say.
+"""The metadata image: the state of the cluster by the committed records.
 
 `replay` alone changes it, one record at a time, and the same records always give the same image; nothing in
 here reads a clock, a random number or a configuration. `records()` gives the shortest list of records that
 leads to the image, which is what a snapshot holds. States of partitions, topics and brokers are replaced,
-not changed in place, so that whoever keeps one keeps a state that was once true (TopicImage.partitions grows).
+not changed in place, so that a reference keeps a state that was once committed (TopicImage.partitions grows).
 So equal lists of brokers, and equal states of neighbouring partitions, are kept once: 10,000 partitions on one
 node have a handful of states between them.
 
@@ -77,7 +77,7 @@ class BrokerEndpoint(msgspec.Struct, frozen=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True):
-    """A broker. A fenced one gets no leadership and no new replicas, and clients are not told of it."""
+    """A broker. A fenced one gets no leadership and no new replicas, and clients do not see it."""
 
     broker_id: int
     broker_epoch: int

@@ -67,7 +67,7 @@ class LocalMetadataLog:
         self._closed = False
         self._apply: Apply
         self._snapshot: Callable[[], list[bytes]]
-        self._groups: CommittedGroups | None = None  # for those who follow from outside, if any may
+        self._groups: CommittedGroups | None = None  # for followers, once there may be any
         self._commit_listeners: list[Callable[[], object]] = []
 
     @property
@@ -80,19 +80,18 @@ class LocalMetadataLog:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the files hold what has been applied, no more and no less: no write is under way or has
-        failed."""
+        """Whether the files hold exactly what has been applied: no write is in flight or has failed."""
         return not self._writing and self._failure is None
 
     @property
     def _failure(self) -> Exception | None:
-        """Why nothing is taken any more."""
+        """Why proposals are refused."""
         return MetadataError("the metadata log is closed") if self._closed else self._journal.failure
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
-        """The only node leads from the start and for ever: nothing will call back."""
+        """The only node always leads: the callback is never called."""
 
-    # For brokers that follow this controller from outside (link/metadata_feed.py)
+    # For brokers that follow this controller (link/metadata_feed.py)
 
     @property
     def end_offset(self) -> int:

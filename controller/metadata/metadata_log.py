@@ -1,4 +1,4 @@
-"""The order of metadata: what the controller needs from whatever keeps its records.
+"""The interface of the metadata log, which keeps the controller's records in one order.
 
 A single node keeps them in a local journal (local_log.py). In a cluster a Raft engine stands behind the same
 interface: proposals are ordered by the leader, every node applies what has been committed, and the term is
@@ -10,7 +10,7 @@ Rules of the interface, all on the loop's thread:
 - A node that has fallen far behind gets a snapshot: `replace` with the records that lead to the state after the
   record of the given offset; what it had applied before counts no more.
 - `done` is called exactly once for each proposal, with None or with what went wrong. After an error the
-  group has not been applied here; whether it is gone for good is known for the local journal only.
+  group has not been applied here; whether it is lost for good is known for the local journal only.
 """
 
 from __future__ import annotations
@@ -59,5 +59,5 @@ class MetadataLog(Protocol):
         ...
 
     def close(self) -> None:
-        """No more proposals; those under way end with an error or are committed."""
+        """No more proposals; those in flight end with an error or are committed."""
         ...

@@ -1,7 +1,7 @@
 """Metadata that this broker keeps and does not act on yet: ACLs, SCRAM users, quotas, delegation tokens.
 
 A directory that Kafka has used may hold them. They are kept as they are, from one start to the next and into
-what goes back to Kafka, and each start says in the log that they have no effect here.
+what goes back to Kafka, and each start logs that they have no effect here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Brokers: taken in, fenced, unfenced, told to go, forgotten (KIP-631).
+"""Brokers: registered, fenced, unfenced, shut down, unregistered (KIP-631).
 
 A registration begins a broker epoch, which is the offset of its record, so that it grows. A broker that registers is
-fenced until it has caught up with the metadata as far as that record: until then it may know of none of its
-partitions. Whether a former incarnation still lives is not in the metadata; the active controller's sessions know
+fenced until it has caught up with the metadata as far as that record: until then it may not know its
+partitions. Whether a former incarnation is still alive is not in the metadata; the active controller's sessions know
 (broker_sessions.py).
 """
 
@@ -75,8 +75,8 @@ def register_broker(
     `log_dirs` are the ids of its log directories that work.
 
     On empty metadata, the features that it runs with are finalized first: metadata begins with metadata.version,
-    which says how to read it. A port of 0 stands for one that is known only once the listener is open; it is not
-    told to clients from here.
+    which defines the reading. A port of 0 stands for one that is known only once the listener is open; clients
+    do not get it from here.
     """
     records: list[msgspec.Struct] = []
     if METADATA_VERSION not in image.features:
@@ -119,7 +119,7 @@ def register(
     """A broker asks to be taken in; the response is its broker epoch. `is_alive`: a broker of this id that is
     registered already is known to live.
 
-    The same incarnation may tell news of itself, and keeps its epoch. A new one is fenced, and what the former one
+    The same incarnation may change its registration, and keeps its epoch. A new one is fenced, and what the former one
     led or was in sync with, it is not; if that did not stop cleanly, it is not eligible either.
     """
     try:
@@ -229,7 +229,7 @@ def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[
 def fence(
     image: MetadataImage, settings: ControllerSettings, broker_id: int, broker_epoch: int
 ) -> Decision[bool]:
-    """A broker that is not there any more leads nothing and is in sync with nothing. The response says whether
+    """A broker whose session has ended leads nothing and is in no ISR. The response says whether
     that was so until now; a broker of a later epoch is another one."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.broker_epoch != broker_epoch or broker.fenced:
@@ -240,7 +240,7 @@ def fence(
 def unfence(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
 ) -> list[msgspec.Struct]:
-    """A broker that has caught up serves, and leads what nobody else does."""
+    """A broker that has caught up is unfenced, and leads partitions without a leader."""
     there = msgspec.structs.replace(broker, fenced=False)
     return [_change(broker, fenced=UNFENCE), *broker_there(image, settings, there)]
 
@@ -249,8 +249,8 @@ def leave(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
 ) -> list[msgspec.Struct]:
     """A broker is about to stop: others lead, and do not wait for it any more."""
-    told = [] if broker.in_controlled_shutdown else [_change(broker, leaving=LEAVING)]
-    return [*told, *broker_gone(image, settings, broker.broker_id)]
+    leaving = [] if broker.in_controlled_shutdown else [_change(broker, leaving=LEAVING)]
+    return [*leaving, *broker_gone(image, settings, broker.broker_id)]
 
 
 def unregister(

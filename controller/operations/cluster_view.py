@@ -21,7 +21,7 @@ from barnabas.controller.operations.partition_change import NO_LEADER, TopicRule
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.primitives import ZERO_UUID
 
-UNASSIGNED: Final = ZERO_UUID  # DirectoryId.UNASSIGNED: nobody has said yet
+UNASSIGNED: Final = ZERO_UUID  # DirectoryId.UNASSIGNED: not reported yet
 LOST: Final = bytes(15) + b"\x01"  # DirectoryId.LOST: in one that is offline
 MIGRATING: Final = bytes(15) + b"\x02"  # DirectoryId.MIGRATING: while ZooKeeper was left
 

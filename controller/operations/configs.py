@@ -133,7 +133,7 @@ def _decide(
     return [
         ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=wanted.get(name))
         for name in _touched(change, current)
-        # A broker is told again even of the value it has: it may have to reload what the value names.
+        # Also the value that a broker has already: it may have to reload what the value names.
         if wanted.get(name) != current.get(name) or change.resource_type == BROKER_RESOURCE
     ]
 
@@ -151,7 +151,7 @@ def _forget_eligible(
 ) -> list[ClearElrRecord | PartitionChangeRecord]:
     """Who is eligible to lead has all that was committed under one min.insync.replicas (KIP-966).
 
-    Where nobody leads, nothing can be committed, so who was eligible stays it; Kafka forgets them there, too, and
+    Without a leader nothing can be committed, so eligible replicas stay eligible; Kafka drops them there, too, and
     then nothing but an unclean election brings such a partition back.
     """
     if not with_elr(image) or all(record.name != MIN_ISR for record in decided):

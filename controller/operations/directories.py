@@ -87,7 +87,7 @@ def fail_directories(
 
 
 def cordon(broker: BrokerRegistration, cordoned: Sequence[bytes] | None) -> list[msgspec.Struct]:
-    """The broker's directories that shall take nothing new, all of them; None says nothing."""
+    """The broker's directories that take nothing new, all of them; None: unchanged."""
     if cordoned is None or sorted(cordoned) == sorted(broker.cordoned_log_dirs or []):
         return []
     return [
@@ -110,7 +110,7 @@ def assign_directories(
 ) -> Decision[None]:
     """Which directory (by id) holds the broker's replicas of these partitions, (topic id, index) each.
 
-    Partitions that are gone by now are passed over.
+    Partitions that were deleted meanwhile are ignored.
     """
     records: list[msgspec.Struct] = []
     for (topic_id, index), directory in assigned.items():
@@ -130,11 +130,11 @@ def _with_directory(state: PartitionState, broker_id: int, directory: bytes) -> 
 def answer_assignment(
     image: MetadataImage, settings: ControllerSettings, request: AssignReplicasToDirsRequest
 ) -> Decision[AssignReplicasToDirsResponse]:
-    """A broker of a cluster says where its replicas lie (AssignReplicasToDirs).
+    """AssignReplicasToDirs: the directories of a broker's replicas.
 
-    A replica that was not in sync and whose former directory is gone has been made anew: it is empty, and counts as
+    A replica that was not in sync and whose former directory is lost has been made anew: it is empty, and counts as
     nothing until it has caught up. (Kafka believes it where it stopped cleanly.) One in sync, or without others, is not
-    made anew by any broker: it has been found where it says.
+    made anew by any broker: it was found in the reported directory.
     """
     try:
         broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)

@@ -1,8 +1,8 @@
-"""Elections that somebody asks for: an operator (ElectLeaders, KIP-183, KIP-460), the balance of leaders, and
+"""Requested elections: by an operator (ElectLeaders, KIP-183, KIP-460), the balance of leaders, and
 partitions that have none.
 
 A preferred election makes the first replica the leader where it is in sync. An unclean one gives a leader to a partition
-that has none, in sync or not; it is done by itself only where unclean.leader.election.enable says so.
+that has none, in sync or not; it happens without a request only where unclean.leader.election.enable is set.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who speaks: a broker is believed in the epoch of its registration only."""
+"""Fences requests by broker epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from barnabas.wire.errors import ErrorCode
 
 
 def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRegistration:
-    """The broker that speaks in this epoch. Raises ApiError: STALE_BROKER_EPOCH."""
+    """The broker registered in this epoch. ApiError: STALE_BROKER_EPOCH."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise ApiError(

@@ -1,8 +1,8 @@
-"""A broker's heartbeat: what it wants, and what it becomes by that (KIP-631).
+"""A broker's heartbeat: the state it asks for, and the state it gets (KIP-631).
 
 Fenced -> unfenced once it has caught up with its registration; unfenced -> leaving, where others take over what it
-leads; leaving -> gone, once it leads nothing and every other broker knows. What is not in the metadata, the active
-controller's sessions say: `may_go`.
+leads; leaving -> stopped, once it leads nothing and every other broker has applied that. The active controller's sessions
+decide the latter: `may_go`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def heartbeat(
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=broker.fenced
     )
     records = fail_directories(image, settings, broker, request.offline_log_dirs)
-    if not records:  # or what it wants is decided at its next one, on what is left of it
+    if not records:  # the rest is decided at its next heartbeat
         records = _transition(image, settings, broker, request, response, may_go=may_go)
     return Decision([*records, *cordon(broker, request.cordoned_log_dirs)], response)
 
@@ -63,7 +63,7 @@ def _transition(
     *,
     may_go: bool,
 ) -> list[msgspec.Struct]:
-    """The records of the broker's next state, which `response` tells."""
+    """The records of the broker's next state; `response` carries it."""
     if broker.fenced:
         if request.want_shut_down:
             response.should_shut_down = True

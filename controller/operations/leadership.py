@@ -24,7 +24,7 @@ from barnabas.controller.operations.partition_change import Election, TopicRules
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
-_NOBODY: Final = -1
+_NO_BROKER: Final = -1
 
 
 def broker_gone(
@@ -58,7 +58,7 @@ def broker_removed(
 def broker_there(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
 ) -> list[PartitionChangeRecord]:
-    """The broker serves from now on, as `broker` says: what has no leader may be led by it."""
+    """The broker is unfenced: partitions without a leader may get it as leader."""
     return _update(image, settings, without_leader(image), there=broker)
 
 
@@ -75,7 +75,7 @@ def _update(
     settings: ControllerSettings,
     places: Iterable[Place],
     *,
-    gone: int = _NOBODY,
+    gone: int = _NO_BROKER,
     forgot: bool = False,
     there: BrokerRegistration | None = None,
 ) -> list[PartitionChangeRecord]:

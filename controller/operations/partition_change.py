@@ -3,7 +3,7 @@
 The rules, in the order in which they apply:
 1. A reassignment whose new replicas are all in the ISR is complete: the old ones leave.
 2. With eligible leader replicas (KIP-966), who leaves an ISR that is smaller than min.insync.replicas stays eligible,
-   because the high watermark can't pass it; an unclean shutdown ends that. Once the ISR is large enough nobody is.
+   because the high watermark can't pass it; an unclean shutdown ends that. Once the ISR is large enough none is.
 3. The leader stays while it may lead. Otherwise the first replica, in order of preference, that is in the ISR and may
    lead; with an empty ISR the first eligible one; with neither of them the last known leader; and where unclean
    elections are asked for, the first replica that may lead. Who is elected from outside ISR and ELR is alone in the
@@ -35,13 +35,13 @@ RECOVERING: Final = 1
 class Election(enum.Enum):
     """Whom a change may make the leader."""
 
-    ONLINE = enum.auto()  # keep the leader while it may lead, else somebody of the ISR or the ELR
+    ONLINE = enum.auto()  # keep the leader while it may lead, else one of the ISR or the ELR
     PREFERRED = enum.auto()  # the first replica when it is in the ISR, else as ONLINE
-    UNCLEAN = enum.auto()  # as ONLINE, and at last anybody who is there
+    UNCLEAN = enum.auto()  # as ONLINE, and at last any unfenced replica
 
 
 class TopicRules(msgspec.Struct, frozen=True):
-    """What the configuration says about the partitions of a topic."""
+    """The configuration of the partitions of a topic."""
 
     min_isr: int  # min.insync.replicas, at most the number of replicas
     unclean: bool  # unclean.leader.election.enable

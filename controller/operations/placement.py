@@ -1,4 +1,4 @@
-"""Which brokers hold a partition: chosen in stripes, or checked when somebody else has chosen.
+"""Placement of replicas: in stripes, or checked when the request names the brokers.
 
 Replicas are spread over racks first and over the brokers of each rack second; the next partition begins one rack, and
 in each rack one broker, further on. Where that begins is drawn, so that topics do not all begin with the same broker.
@@ -142,7 +142,7 @@ def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_
 
 
 def new_partition(image: MetadataImage, index: int, replicas: Sequence[int]) -> PartitionState:
-    """A partition that nobody has written to: its replicas that serve are in sync and the first of them leads.
+    """A new partition: its unfenced replicas are in sync and the first of them leads.
 
     Raises ApiError: INVALID_REPLICA_ASSIGNMENT when none of them can lead.
     """

@@ -100,7 +100,7 @@ def _check_factor(state: PartitionState, target: Sequence[int]) -> None:
 
 
 def _moved(state: PartitionState, target: Sequence[int]) -> Wanted:
-    """To `target`; a move that is under way goes on from where it is."""
+    """To `target`; a reassignment in progress continues from its current replicas."""
     removing = sorted(set(state.replicas).difference(target))
     adding = sorted(set(target).difference(state.replicas))
     still_adding = [replica for replica in state.adding_replicas if replica in target]
@@ -110,7 +110,7 @@ def _moved(state: PartitionState, target: Sequence[int]) -> Wanted:
 def _cancelled(rules: Rules, topic: TopicImage, index: int, state: PartitionState) -> Wanted:
     """Back to the replicas from before."""
     if not state.adding_replicas and not state.removing_replicas:
-        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")  # Kafka says no more either
+        raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")  # Kafka's message is empty as well
     replicas = [replica for replica in state.replicas if replica not in state.adding_replicas]
     isr = [replica for replica in state.isr if replica not in state.adding_replicas]
     is_unclean_allowed = rules.of(topic).unclean
@@ -139,7 +139,7 @@ def _cancelled(rules: Rules, topic: TopicImage, index: int, state: PartitionStat
 def list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
-    """Those under way, of the partitions asked for or of all."""
+    """Reassignments in progress, of the requested partitions or of all."""
     response = ListPartitionReassignmentsResponse(error_message=None)
     asked: list[tuple[str, Sequence[int] | None]] = (
         [(name, None) for name in image.topics]

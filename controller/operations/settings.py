@@ -1,4 +1,4 @@
-"""What decisions need to know of the controller's own configuration."""
+"""The configuration that the controller's decisions depend on."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request
 
 
 class TopicSettings(Protocol):
-    """What the broker's configuration says about new topics."""
+    """The broker's configuration for new topics."""
 
     @property
     def num_partitions(self) -> int: ...
@@ -50,7 +50,7 @@ class TopicSettings(Protocol):
 
 
 class NewTopic(msgspec.Struct, frozen=True):
-    """A topic that somebody wants. -1: the broker's default, or as `assignments` say.
+    """A topic to create. -1: the broker's default, or by `assignments`.
 
     `assignments`: (partition index, replicas) in the order given; empty leaves the choice to the controller.
     `configs`: (name, value) in the order given; the last of equal names counts.
@@ -76,7 +76,7 @@ class CreatedTopic(msgspec.Struct, frozen=True):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True):
-    """How deleting one topic ended. The name is None when only an id was given that nobody knows."""
+    """How deleting one topic ended. The name is None when only an unknown id was given."""
 
     name: str | None
     topic_id: bytes = ZERO_UUID

@@ -18,8 +18,7 @@ class Contradiction(Exception):
 
 
 class Fitted(NamedTuple):
-    """An append as the library may have it. `next_index` is what a success may say, None for what the library
-    makes of it."""
+    """An append as the library may have it. `next_index` is what a success may claim, None for the library's own."""
 
     commit_index: int
     previous_index: int

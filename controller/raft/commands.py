@@ -1,4 +1,4 @@
-"""What an entry of the Raft log says: a group of metadata records, or the barrier of a new leader.
+"""The content of an entry of the Raft log: a group of metadata records, or the barrier of a new leader.
 
 A byte of version, then msgpack, so that a newer command is known as such by software that can't carry it out.
 

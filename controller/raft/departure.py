@@ -1,8 +1,8 @@
 """A voter's metadata without its quorum: when so many voters have lost their disks that they can't be a quorum again, or one
 has and shall be replaced, the best survivor's metadata becomes that of a single node, from which a new quorum may grow.
 
-All that the survivor has counts, also what was not committed yet. What only others had is gone, so it must be the one that
-has most, and none of the old voters may go on with what it holds of the old quorum.
+All entries of the survivor count, committed or not. Entries that only others had are lost, so it must be the one with the
+highest offset, and no old voter may start again with its part of the old quorum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from barnabas.controller.raft.files import RaftFiles
 if TYPE_CHECKING:
     from barnabas.storage.disk.disk import Disk
 
-OURS = 0  # the kind of entry that holds a command; the library's own say nothing
+COMMAND = 0  # the kind of entry that holds a command; the library's own are empty
 
 
 def leave_quorum(disk: Disk, directory: str, quorum_state: str) -> int:
@@ -63,7 +63,7 @@ def _image_of(files: RaftFiles) -> MetadataImage:
         image.replay(decode_record(record), delta)
     state = CommittedState(snapshot.state_term, snapshot.offset)
     for entry in loaded.content.entries:
-        if entry.index <= snapshot.last.index or entry.command[:1] != bytes([OURS]):
+        if entry.index <= snapshot.last.index or entry.command[:1] != bytes([COMMAND]):
             continue
         try:
             command = decode_command(entry.command[1:])

@@ -35,7 +35,7 @@ JOURNAL_MAGIC: Final = b"BARNRFJ1"
 SNAPSHOT_MAGIC: Final = b"BARNRFS1"
 JOURNAL_FORMAT: Final = FrameFormat(len(JOURNAL_MAGIC))
 NOT_VOTED: Final = -1  # voted_for
-NO_OP: Final = b"\x01"  # the library's entry that says nothing
+NO_OP: Final = b"\x01"  # the library's empty entry
 GENESIS_INDEX: Final = 2  # the library needs two entries to begin with
 
 _U32: Final = struct.Struct(">I")
@@ -58,7 +58,7 @@ class JournalFrame(msgspec.Struct, array_like=True, frozen=True):
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     """The metadata after the entry `last`: the records that lead to it, the last of which has `offset`. The library
-    wants the entry before as well. `state_term`: see commands.CommittedState."""
+    needs the entry before as well. `state_term`: see commands.CommittedState."""
 
     previous: Entry
     last: Entry
@@ -158,8 +158,8 @@ class RaftFiles:
     def _begin_journal(self, genesis: Genesis | None) -> None:
         if genesis is None:
             raise MetadataError(
-                f"{self.journal_path} is missing: this node has been a controller of the cluster, or has never been told "
-                f"how the cluster begins. With nothing it could vote a second time, so it does not start. Take it out of "
+                f"{self.journal_path} is missing: this node has been a controller of the cluster, or has never got the "
+                f"initial metadata. With nothing it could vote a second time, so it does not start. Take it out of "
                 f"service and bring it back as a new one"
             )
         entries = [Entry(index, 0, NO_OP) for index in range(1, GENESIS_INDEX + 1)]

@@ -79,10 +79,10 @@ class RaftJournal(Journal):
         return len(self.entries)
 
     def _destroy(self) -> None:
-        """Whoever writes the file ends that."""
+        """The file is closed elsewhere."""
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
-        """Goes to disk with the next frame: nobody depends on it, it only spares waiting at a start."""
+        """Goes to disk with the next frame: nothing depends on it, it only shortens a start."""
         self._commit_index = raftCommitIndex
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
@@ -139,7 +139,7 @@ class RaftJournal(Journal):
         self.write_anew()
 
     def take_changes(self) -> Changes:
-        """All that is not on disk and not under way. What was taken counts as written."""
+        """All that is neither on disk nor in flight. Taken changes count as written."""
         snapshot, self._snapshot = self._snapshot, None
         anew, self._anew = self._anew, False
         frame = None

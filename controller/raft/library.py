@@ -23,7 +23,7 @@ from pysyncobj.transport import Transport
 from barnabas.controller.raft.journal import RaftJournal
 from barnabas.controller.raft.snapshots import RaftSnapshots
 
-# Without a word from the leader. A leader that dies breaks its connections, which tells sooner (election.py): these
+# Without a message from the leader. A leader that dies breaks its connections, which is noticed sooner (election.py): these
 # are for one that is silent, and long enough for one whose loop or machine is busy.
 ELECTION_TIMEOUT_MIN_S: Final = 0.3
 ELECTION_TIMEOUT_MAX_S: Final = 0.5
@@ -53,7 +53,7 @@ class CommandCodec:
 
 
 class _NoPoller:
-    """The event loop waits, nobody else."""
+    """Only the event loop waits."""
 
     def poll(self, timeout: float) -> None: ...
 
@@ -149,7 +149,7 @@ class RaftLibrary:
         assert hasattr(self._raft, _PRIVATE + name), name
         setattr(self._raft, _PRIVATE + name, value)
 
-    # What it knows
+    # State
 
     @property
     def state(self) -> int:
@@ -193,7 +193,7 @@ class RaftLibrary:
         matches: dict[Node, int] = self._get("raftMatchIndex")
         return matches.get(self.nodes[node_id], 0)
 
-    # What it is told
+    # Input
 
     def start_at(self, applied_index: int, commit_index: int) -> None:
         """The state of everything up to `applied_index` is there; apply what follows up to `commit_index`."""

@@ -1,4 +1,4 @@
-"""What voters say to each other: one byte of version, then msgpack of one of the structs below. No pickle.
+"""Messages between voters: one byte of version, then msgpack of one of the structs below. No pickle.
 
 Most of them are pysyncobj's own messages in a strict form, with the term that it leaves out in its answers. The
 others (AskSupport, Support, Alive, StaleTerm) are ours: see election.py, outbox.py and transport.py.
@@ -18,7 +18,7 @@ Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 
 
 class BadMessage(Exception):
-    """Bytes that are no message of this version."""
+    """Bytes that are not a message of this version."""
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -64,7 +64,7 @@ class Chunk(msgspec.Struct, array_like=True, frozen=True, tag=4):
 
 class Progress(msgspec.Struct, array_like=True, frozen=True, tag=5):
     """A follower's answer, in the leader's term: with `success` it holds all entries before `next_index` on disk;
-    with `reset` it wants them from there. With neither it is only alive."""
+    with `reset` it needs them from there. With neither it only confirms that it is alive."""
 
     term: Number
     next_index: Number
@@ -79,7 +79,7 @@ class TakeOver(msgspec.Struct, array_like=True, frozen=True, tag=6):
 
 
 class AskSupport(msgspec.Struct, array_like=True, frozen=True, tag=7):
-    """Would you vote for me in `term`? Nobody's state changes by being asked."""
+    """Pre-vote: whether the receiver would vote for the sender in `term`. Asking changes no state."""
 
     term: Number
     last_index: Number
@@ -102,7 +102,7 @@ class Alive(msgspec.Struct, array_like=True, frozen=True, tag=9):
 
 
 class StaleTerm(msgspec.Struct, array_like=True, frozen=True, tag=10):
-    """To a leader whose term has passed: the receiver knows of this one."""
+    """To a leader of an old term: the sender's term."""
 
     term: Number
 

@@ -27,7 +27,7 @@ class RaftReceiver(Protocol):
     def peer_connected(self, node_id: int, connection_number: int) -> None: ...
 
     def peer_disconnected(self, node_id: int) -> None:
-        """The connection has ended; the voter may be gone."""
+        """The connection has closed; the voter may be down."""
         ...
 
     def received(self, node_id: int, connection_number: int, message: bytes) -> None:

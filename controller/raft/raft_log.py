@@ -2,10 +2,10 @@
 
 - A group is proposed on this node only while it leads, with the term and the offset it was decided for, and a
   number. It has succeeded when this very command has been applied here and fitted the state it met: that alone is
-  success, whatever the library says.
+  success, whatever the library reports.
 - To lead means that the library leads and the barrier that this node entered at the beginning of its term has been
   applied, and with it everything that earlier leaders have committed. A leader that has slept enters another barrier: until
-  that has been applied it decides nothing, as another may lead; what it has proposed before goes on.
+  that has been applied it decides nothing, as another may lead; proposals made before stay in flight.
 - A group that has been entered can't be taken back. When the leadership is lost, or a majority is silent for
   COMMIT_TIMEOUT_S, it fails with NotController, and may still be committed later; what is proposed next is measured
   against the state without it, so only one of the two can be applied.
@@ -206,7 +206,7 @@ class RaftMetadataLog:
 
     def hand_over(self) -> bool:
         """At the end of this node's service: ask the follower that is on level to lead. True when it was asked; it
-        leads a moment later, as `on_leadership` tells. Nothing can be proposed here meanwhile."""
+        leads a moment later, see `on_leadership`. Nothing can be proposed here meanwhile."""
         if not self.is_leader or not self._engine.hand_over():
             return False
         self._handing_over_until = self._runtime.monotonic() + HAND_OVER_S
@@ -245,7 +245,7 @@ class RaftMetadataLog:
         try:
             command = decode_command(payload)
         except NoCommand as error:
-            log.error("an entry of the metadata log makes no sense and changes nothing: %s", error)
+            log.error("an entry of the metadata log can't be read and changes nothing: %s", error)
             return
         if isinstance(command, Barrier):
             self._state.takes(command)

@@ -1,4 +1,4 @@
-"""pysyncobj's transport: every message to and from the library passes here, and only what can do no harm goes on.
+"""pysyncobj's transport: it checks every message to and from the library.
 
 To the library:
 - an append is fitted to the log first (append_guard.py), and entries of unknown kinds never come this far
@@ -7,8 +7,8 @@ To the library:
   carry no commit index, which the library would apply to the old log;
 - a progress counts in the term it was made for, up to the end of the leader's own log;
 - a vote counts once per voter and term;
-- commands from others do not count at all: everybody proposes where it leads.
-From the library: what it says is given the term it leaves out, and goes to the outbox.
+- commands from others are ignored: each node proposes only while it leads.
+From the library: messages get the term that it leaves out, and go to the outbox.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.raft")
 
-NEVER_ELECTED: Final = -1  # a log that nobody votes for
+NEVER_ELECTED: Final = -1  # a log that gets no votes
 STEP_BYTES_MAX: Final = 8 << 20  # to one follower at a time
 
 
 class GuardedTransport(Transport):
-    """See the module. `send_message(node id, message)` takes what the library says; `install(snapshot)` applies a
+    """See the module. `send_message(node id, message)` takes the library's messages; `install(snapshot)` applies a
     snapshot's records."""
 
     def __init__(
@@ -66,7 +66,7 @@ class GuardedTransport(Transport):
         self._library: RaftLibrary
         self._sent: dict[int, int] = {}  # node id -> bytes in this step
         self._answer_term = 0  # of the message that is being answered
-        self._next_index: int | None = None  # what a success may say
+        self._next_index: int | None = None  # that a success may claim
         self._voted: dict[int, int] = {}  # node id -> the last term in which its vote was counted
         self._reset_to: dict[
             int, int
@@ -86,7 +86,7 @@ class GuardedTransport(Transport):
 
     def _limit(self, node_id: int, message: Message) -> None:
         """The library sends all that a follower lacks in one go. A connection takes so much only; the library stops
-        for one that is gone."""
+        for one that is disconnected."""
         if isinstance(message, Chunk):
             size = len(message.data)
         elif isinstance(message, Append) and message.entries:
@@ -98,7 +98,7 @@ class GuardedTransport(Transport):
             self._library.disconnected(node_id)
 
     def resume(self, connected: Container[int]) -> None:
-        """At the end of a step: at the next heartbeat it goes on."""
+        """At the end of a step: sending continues at the next heartbeat."""
         for node_id, sent in self._sent.items():
             if sent >= STEP_BYTES_MAX and node_id in connected:
                 self._library.connected(node_id)
@@ -170,7 +170,7 @@ class GuardedTransport(Transport):
             self._pass_on(node_id, {"type": "timeout_now", "term": message.term})
 
     def adopt(self, node_id: int, term: int) -> None:
-        """A term is known to be over, by a voter that is in this one: follow nobody in it, vote for nobody."""
+        """A voter is in a newer term: adopt it, without a leader and without a vote."""
         self._pass_on(
             node_id,
             {
@@ -208,8 +208,8 @@ class GuardedTransport(Transport):
         self._pass_append(node_id, message.term, content, fitted.next_index)
 
     def _verified(self, node_id: int, term: int, index: int, next_index: int | None) -> None:
-        """A sign of the leader's life that changes nothing but the commit index: all up to `index`, which this node
-        holds, is committed. The answer says `next_index`, if there is one, and otherwise only that we live."""
+        """A heartbeat that changes only the commit index: all up to `index`, which this node holds, is committed. The
+        answer carries `next_index`, if there is one, and otherwise only confirms that this node is alive."""
         if next_index is None:
             self._pass_append(node_id, term, {"commit_index": 0, "serialized": None})
             self._send_message(node_id, Progress(term, 0, False, False))

@@ -1,7 +1,7 @@
 """States of a voter: a table of transitions, in which an unlisted pair is an error.
 
 A voter loads its log, then runs. At most one write to its disk is in flight. When the disk refuses a write the voter falls
-silent, as if it were gone, and tries again; what it holds in memory is written anew as a whole. When a committed command can't
+silent, as if it were down, and tries again; what it holds in memory is written anew as a whole. When a committed command can't
 be applied, or logs contradict each other, it halts for good. A write that was in flight then ends without effect.
 """
 
