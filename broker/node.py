@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerRequests
-from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory
-from barnabas.broker.cluster.metadata_failure import why_it_ends
+from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import have_topic_created
 from barnabas.broker.config.listeners import Endpoint, format_address
@@ -142,7 +141,7 @@ class Node:
         """Blocking: recovery and replay happen here. The loop need not run yet. `on_ready` is called on the loop: at
         once where this node is alone, otherwise when the cluster has taken it in."""
         if self._config.controller_listeners or not self._config.quorum.is_alone:
-            from barnabas.broker.cluster.controller_secret import check_secret, read_secret
+            from barnabas.broker.cluster.controller_security import check_secret, read_secret
 
             path = self._config.barnabas_controller_secret_file
             self._secret = read_secret(path) or self._secret
@@ -404,7 +403,7 @@ class Node:
     def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
         if not self._config.controller_listeners and self._config.quorum.is_alone:
             return None
-        from barnabas.broker.cluster.controller_secret import inter_broker_secret
+        from barnabas.broker.cluster.controller_security import inter_broker_secret
         from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
 
         secret = inter_broker_secret(self._config, self._secret)

@@ -6,6 +6,7 @@ The metadata lies in `metadata.log.dir`, or in the first directory of `log.dirs`
 
 from __future__ import annotations
 
+import errno
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -109,3 +110,16 @@ class KafkaMetadata:
             *(self._config.given.get(name, "").split(",") for name in ("advertised.listeners", "listeners")),
         )
         return Voter(self._config.node_id, self.directory_id, *(endpoint or _SHIPPED_CONTROLLER))
+
+
+def why_it_ends(error: Exception, directory: str) -> str:
+    """Why a node ends whose metadata in `directory` can't be written, and what to do. Other errors than OSError say it
+    themselves."""
+    if not isinstance(error, OSError):
+        return str(error)
+    text = f"the metadata can't be written to {directory}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{text}. Make room there and start this node again; it has lost nothing"
+    if error.errno == errno.EFBIG:
+        return f"{text}. Raise this process's limit of a file's size (ulimit -f) and start this node again"
+    return f"{text}. See to the disk (the system's log may say more), then start this node again"

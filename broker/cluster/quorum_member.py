@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from barnabas.broker.cluster.controller_security import ControllerTls, controller_tls
 from barnabas.broker.cluster.controller_server import ControllerRequests
-from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
-from barnabas.broker.cluster.metadata_failure import why_it_ends
+from barnabas.broker.cluster.kafka_metadata import why_it_ends
 from barnabas.controller.link.clocks import Clocks
 from barnabas.controller.link.followed_log import FollowedMetadataLog
 from barnabas.controller.link.links import Links

@@ -13,11 +13,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from barnabas.broker.groups.member import Member, Protocols
+from barnabas.broker.groups.member import (
+    MEMBER_BYTES_MAX,
+    MEMBER_BYTES_OF_GROUP_MAX,
+    PROTOCOL_OVERHEAD_BYTES,
+    Member,
+    Protocols,
+)
 from barnabas.broker.groups.rebalance import Rebalancer, coordinator_error, generation_response
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from barnabas.broker.groups.state import GroupState
-from barnabas.broker.groups.usage import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX, PROTOCOL_OVERHEAD_BYTES
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse

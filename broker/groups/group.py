@@ -6,24 +6,50 @@ is soft state as in Kafka: it changes at once, and the log gets the outcome of e
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.groups.member import Member, Protocols
 from barnabas.broker.groups.state import VALID_PREVIOUS_STATES, GroupState
-from barnabas.broker.groups.subscription import (
-    CONSUMER_PROTOCOL_TYPE,
-    MalformedSubscription,
-    subscribed_topics,
-)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from barnabas.wire.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
-    from barnabas.broker.groups.member import JoinReply, SyncReply
+    from barnabas.broker.groups.member import GroupUsage, JoinReply, SyncReply
     from barnabas.broker.groups.timers import DeadlineTimer
-    from barnabas.broker.groups.usage import GroupUsage
+
+
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+
+
+class MalformedSubscription(ValueError):
+    """The bytes are no consumer subscription; the topics of the group are then unknown."""
+
+
+def subscribed_topics(subscription: bytes) -> set[str]:
+    """Topic names in a serialized consumer subscription of any version: the one part of the opaque protocol a broker needs.
+
+    The embedded consumer protocol: version int16, then version 0's fields, which prefix every later version: topics as int32
+    count of (int16 length, UTF-8) strings, user data (ConsumerProtocolSubscription.json).
+    """
+    try:
+        version, count = struct.unpack_from(">hi", subscription, 0)
+        if version < 0 or not 0 <= count <= (len(subscription) - 6) // 2:
+            raise MalformedSubscription(f"version {version}, {count} topics in {len(subscription)} bytes")
+        topics = set()
+        pos = 6
+        for _ in range(count):
+            (length,) = struct.unpack_from(">h", subscription, pos)
+            pos += 2
+            if length < 0 or pos + length > len(subscription):
+                raise MalformedSubscription(f"a topic name of {length} bytes")
+            topics.add(subscription[pos : pos + length].decode())
+            pos += length
+        return topics
+    except (struct.error, UnicodeDecodeError) as error:
+        raise MalformedSubscription(str(error)) from None
 
 
 class ClassicGroup:

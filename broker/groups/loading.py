@@ -21,7 +21,7 @@ from barnabas.broker.groups.records import (
 from barnabas.broker.groups.state import GroupState
 
 if TYPE_CHECKING:
-    from barnabas.broker.groups.usage import GroupUsage
+    from barnabas.broker.groups.member import GroupUsage
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,15 @@
-"""One member of a classic group: its metadata, what it waits for, and its session."""
+"""One member of a classic group: its metadata, what it waits for, and its session; and the bounds on what the members of all
+groups hold in memory, of which Kafka has group.max.size alone.
+
+A member's bytes are its protocols with their metadata, its names, and what an object costs. A group whose members hold more
+than max.message.bytes of __consumer_offsets can't complete a generation, so usual groups stay far below. When too many ids
+have been given out with MEMBER_ID_REQUIRED, the oldest is forgotten; its client gets UNKNOWN_MEMBER_ID and asks for another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
-
-from barnabas.broker.groups.usage import MEMBER_OVERHEAD_BYTES, PROTOCOL_OVERHEAD_BYTES
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.timers import DeadlineTimer
@@ -14,6 +18,12 @@ if TYPE_CHECKING:
 
     JoinReply = Callable[[JoinGroupResponse], None]
     SyncReply = Callable[[SyncGroupResponse], None]
+
+PENDING_JOINS_MAX: Final = 10_000  # of the broker
+MEMBER_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
+MEMBER_BYTES_MAX: Final = 256 * 1024 * 1024  # of the broker
+MEMBER_OVERHEAD_BYTES: Final = 1000
+PROTOCOL_OVERHEAD_BYTES: Final = 200
 
 Protocols = Sequence[tuple[str, bytes]]  # (assignor name, subscription), in the member's order of preference
 
@@ -106,3 +116,20 @@ class Member:
         """Whether silence is excused: it waits for us. A new member's wait is bounded all the same, because
         a client that went away while its JoinGroup was parked cannot be distinguished from one that waits."""
         return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)
+
+
+class GroupUsage:
+    """Shared by all groups of a broker."""
+
+    def __init__(self) -> None:
+        self.member_bytes = 0
+        self._pending_joins: dict[str, Callable[[], object]] = {}  # the oldest first
+
+    def add_pending_join(self, member_id: str, forget: Callable[[], object]) -> None:
+        """An id was given out; `forget()` once another needs its place, unless `remove_pending_join` comes first."""
+        if len(self._pending_joins) >= PENDING_JOINS_MAX:
+            self._pending_joins.pop(next(iter(self._pending_joins)))()
+        self._pending_joins[member_id] = forget
+
+    def remove_pending_join(self, member_id: str) -> None:
+        self._pending_joins.pop(member_id, None)

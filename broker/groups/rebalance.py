@@ -23,9 +23,8 @@ from barnabas.wire.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
-    from barnabas.broker.groups.member import Member
+    from barnabas.broker.groups.member import GroupUsage, Member
     from barnabas.broker.groups.settings import GroupSettings
-    from barnabas.broker.groups.usage import GroupUsage
     from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from barnabas.broker.groups.classic import ClassicProtocol
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.loading import GroupReplay, restore_group
+from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.offsets import OffsetStore
 from barnabas.broker.groups.pending import PendingAppend, PendingAppends
@@ -26,7 +27,6 @@ from barnabas.broker.groups.records import (
     OffsetWritten,
     encode_batch,
 )
-from barnabas.broker.groups.usage import GroupUsage
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import EncodeError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.broker.cluster.controller_secret import check_secret, inter_broker_secret, read_secret
+from barnabas.broker.cluster.controller_security import check_secret, inter_broker_secret, read_secret
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.controller.config.validators import ConfigError

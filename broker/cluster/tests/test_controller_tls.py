@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.controller_tls import ControllerTls, controller_tls
+from barnabas.broker.cluster.controller_security import ControllerTls, controller_tls
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from barnabas.broker.cluster.metadata_failure import why_it_ends
+from barnabas.broker.cluster.kafka_metadata import why_it_ends
 from barnabas.controller.metadata.errors import MetadataError
 
 

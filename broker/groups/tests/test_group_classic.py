@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.groups import classic, usage
+from barnabas.broker.groups import classic, member
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode as E
@@ -118,7 +118,7 @@ def test_group_max_size(make_bench: Any) -> None:
 
 
 def test_the_oldest_pending_ids_make_room_for_new_ones(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "PENDING_JOINS_MAX", 3)
+    monkeypatch.setattr(member, "PENDING_JOINS_MAX", 3)
     ids = [bench.join(session_ms=1_800_000).member_id for _ in range(5)]
     assert list(bench.group.pending_joins) == ids[2:]
     assert bench.join(ids[0]).error is E.UNKNOWN_MEMBER_ID, "the client asks for another id then"
@@ -128,7 +128,7 @@ def test_the_oldest_pending_ids_make_room_for_new_ones(bench: Any, monkeypatch: 
 
 
 def test_a_forgotten_pending_id_holds_no_rebalance(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "PENDING_JOINS_MAX", 1)
+    monkeypatch.setattr(member, "PENDING_JOINS_MAX", 1)
     (stable,), _ = bench.stable()
     bench.join(session_ms=1_800_000)
     other = bench.join(group="other")

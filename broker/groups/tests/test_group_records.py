@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.groups.coordinator import java_string_hash, partition_for
+from barnabas.broker.groups.group import MalformedSubscription, subscribed_topics
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -20,7 +21,6 @@ from barnabas.broker.groups.records import (
     encode_batch,
     encode_record,
 )
-from barnabas.broker.groups.subscription import MalformedSubscription, subscribed_topics
 from barnabas.wire.messages.consumer_offsets import GroupMetadataValue, MemberMetadata
 from barnabas.wire.record_batch import Record, build_batch, iterate_records
 

@@ -1,0 +1,141 @@
+"""What authenticates the nodes of a cluster to each other: a secret that they share, and mutual TLS on the controller listener.
+
+The secret is in the file that `barnabas.controller.secret.file` names. It guards the controller listener and the inter-broker
+listener. A cluster does without one only where all listeners between nodes are on the loopback address; then every process
+of this machine can pose as a node. So can every process that can read the file, so one that others can read is warned about,
+as a private key is.
+
+TLS is `listener.security.protocol.map=CONTROLLER:SSL` with Kafka's ssl.* properties, files in PEM. Both sides show a certificate
+that the other's truststore vouches for. `listener.name.<listener>.ssl.*` goes before `ssl.*`, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from barnabas.broker.config.listeners import format_address, is_loopback
+from barnabas.controller.config.validators import ConfigError
+from barnabas.runtime.tls_contexts import client_context, server_context
+
+if TYPE_CHECKING:
+    import ssl
+
+    from barnabas.broker.config.broker_config import BrokerConfig
+
+log = logging.getLogger("barnabas.member")
+
+NAME: Final = "barnabas.controller.secret.file"
+SECRET_BYTES_MIN: Final = 16
+MAKE_ONE: Final = "make one, the same on all nodes: (umask 077; openssl rand -base64 48 > {path})"
+_FILES = ("ssl.keystore.location", "ssl.truststore.location")
+
+
+def read_secret(path: str | None) -> bytes | None:
+    """None where none is configured. ConfigError says what is wrong with the file."""
+    if path is None:
+        return None
+    if not path.strip():
+        raise ConfigError(f"{NAME} is set to nothing: name the file, or take the line out")
+    try:
+        secret = Path(path).read_bytes().strip()
+    except FileNotFoundError:
+        raise ConfigError(f"{NAME}: {path} does not exist; {MAKE_ONE.format(path=path)}") from None
+    except OSError as error:
+        raise ConfigError(f"{NAME}: {path} can't be read: {error.strerror}") from error
+    if not secret:
+        raise ConfigError(f"{NAME}: {path} is empty; {MAKE_ONE.format(path=path)}")
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(
+            f"{NAME}: {path} holds {len(secret)} bytes, and a secret has at least {SECRET_BYTES_MIN}; "
+            f"{MAKE_ONE.format(path=path)}"
+        )
+    warn_of_readers(NAME, path)
+    return secret
+
+
+def check_secret(config: BrokerConfig, secret: bytes | None) -> None:
+    """ConfigError where one of several nodes has no secret and can be reached from other machines."""
+    if secret is not None or config.quorum.is_alone:
+        return
+    between_nodes = [each for each in config.listeners if each.name == config.inter_broker_listener]
+    for listener in [*between_nodes, *config.controller_listeners]:
+        if not is_loopback(listener.host):
+            raise ConfigError(
+                f"{NAME} is not set, and this node is one of several: any process that reaches its listener "
+                f"{listener.name} ({format_address(listener.host or '*', listener.port)}) could pose as another node, and "
+                f"acknowledged records could be lost. Make a file with a secret, the same on all nodes, and name it in "
+                f"{NAME} on each: (umask 077; openssl rand -base64 48 > FILE). Only where all nodes run on "
+                f"one machine and listen on 127.0.0.1 may it be left out"
+            )
+
+
+def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | None:
+    """What other brokers prove to know; None where there can be none."""
+    if not config.is_broker or (config.quorum.is_alone and not config.controller_listeners):
+        return None
+    if secret is not None:
+        return secret
+    hosts = [each.host for each in config.listeners if each.name == config.inter_broker_listener]
+    return b"" if all(map(is_loopback, hosts)) else None
+
+
+def warn_of_readers(name: str, path: str) -> None:
+    """Warn where a file with a secret, which property `name` names, is readable or writable for all. That its group may read it
+    is on purpose."""
+    try:
+        mode = stat.S_IMODE(Path(path).stat().st_mode)
+    except OSError:
+        return
+    if mode & (stat.S_IRWXO | stat.S_IWGRP):
+        what = "be read" if mode & stat.S_IROTH else "be changed"
+        log.warning("%s: %s can %s by others (mode %04o); run: chmod 600 %s", name, path, what, mode, path)
+
+
+class ControllerTls(NamedTuple):
+    """Contexts for connections that this node accepts, and for those that it makes."""
+
+    server: ssl.SSLContext
+    client: ssl.SSLContext
+
+
+def controller_tls(config: BrokerConfig, listener: str) -> ControllerTls:
+    """ConfigError names the property that is missing or whose file can't be used."""
+    import ssl
+
+    def value(name: str) -> str | None:
+        own = config.given.get(f"listener.name.{listener.lower()}.{name}")
+        return own if own is not None else config.value(name)
+
+    for name in ("ssl.keystore.type", "ssl.truststore.type"):
+        if (value(name) or "").upper() != "PEM":
+            raise ConfigError(
+                f"{name} must be PEM for the controller listener {listener}: this version reads no other kind of store"
+            )
+    keystore, truststore = (_file(name, value(name), listener) for name in _FILES)
+    warn_of_readers("ssl.keystore.location", keystore)
+    server, client = server_context(), client_context()
+    for context in (server, client):
+        try:
+            context.load_cert_chain(keystore, password=value("ssl.key.password") or "")
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"ssl.keystore.location: {keystore} must hold a private key and its certificate in PEM: {error}"
+            ) from error
+        try:
+            context.load_verify_locations(truststore)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"ssl.truststore.location: {truststore} must hold certificates in PEM: {error}"
+            ) from error
+    server.verify_mode = ssl.CERT_REQUIRED
+    client.check_hostname = bool((value("ssl.endpoint.identification.algorithm") or "").strip())
+    return ControllerTls(server, client)
+
+
+def _file(name: str, path: str | None, listener: str) -> str:
+    if not path:
+        raise ConfigError(f"{name} is needed by the controller listener {listener}, which uses SSL")
+    return path
