@@ -1,4 +1,4 @@
-"""What storage raises: every error carries the code that a client is told, and the text that goes with it."""
+"""The errors of storage: each carries the error code for the client, and its text."""
 
 from __future__ import annotations
 

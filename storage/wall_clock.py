@@ -1,15 +1,15 @@
 """Whether this node's wall clock may decide what is old enough to be deleted.
 
-Everything that is deleted by its age asks here: segments (retention.ms), tombstones and the records that compaction may
-take (delete.retention.ms, min.compaction.lag.ms), producer ids, committed offsets. The other nodes tell what their wall
+Everything that is deleted by its age depends on it: segments (retention.ms), tombstones and the records that compaction may
+remove (delete.retention.ms, min.compaction.lag.ms), producer ids, committed offsets. The other nodes send what their wall
 clocks show (controller/link/clocks.py). While more than half of all clocks that are known, this node's among them, are
 within TOLERANCE_MS of this node's, it deletes by age; otherwise it keeps everything, and its log says so.
 
-- What another node has told is kept as the difference to the monotonic clock here, so a wall clock that is set while the
-  node runs, or while it hears of no other, is seen against what was last heard.
+- Another node's time is kept as the difference to the monotonic clock here, so a wall clock that is set while the node
+  runs, or while it receives nothing from others, is compared with what was received last.
 - A node that is one of several deletes nothing by age before it has heard of another. One that is alone, and has heard of
-  no other, believes itself.
-- Of two nodes that differ neither knows which is right, so neither deletes. Where most clocks are wrong in the same way,
+  no other, trusts its own clock.
+- Of two nodes that differ neither can tell which is right, so neither deletes. Where most clocks are wrong in the same way,
   theirs counts.
 """
 

@@ -1,7 +1,7 @@
 """The real runtime: the system's clock, one event loop (uvloop's or asyncio's own), a few threads, sockets.
 
 Everything else in the tree receives it as `storage.runtime.Runtime`; only the process that owns the loop
-(barnabas/server.py, the in-process fixtures, tests) knows this class and its run, stop and close.
+(barnabas/server.py, the in-process fixtures, tests) uses this class and its run, stop and close.
 
 - `listen` binds before it returns, so an address in use is an OSError at the caller and port 0 is known at
   once; the loop starts to accept one turn later, which the kernel's backlog covers.
@@ -126,7 +126,7 @@ class AsyncioServer:
 
 
 def refused_everywhere(error: OSError) -> OSError:
-    """asyncio tells of all addresses of a name at once, without an errno; where each has refused, nobody listens."""
+    """asyncio reports all addresses of a name at once, without an errno; where each has refused, there is no listener."""
     text = str(error)
     refused = text.count(f"[Errno {errno.ECONNREFUSED}]")
     if error.errno is None and refused and refused == text.count("[Errno "):

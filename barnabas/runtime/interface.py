@@ -2,9 +2,7 @@
 
 Nothing below the composition root imports `time`, `random`, `threading` or `asyncio` (ruff TID251 keeps
 them out), so the same code runs for real (barnabas/runtime/asyncio_runtime.py), under a virtual clock
-(compat_tests/virtual/runtime.py) and, later, under a simulator that owns the order of events.
-
-The interface sits in storage because that is the lowest layer with need of a clock; wire has none.
+(compat_tests/virtual/runtime.py) and under a simulator that decides the order of events (compat_tests/simulation).
 """
 
 from __future__ import annotations
@@ -66,7 +64,7 @@ class Runtime(Protocol):
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         """Do pieces of blocking work, several at a time in threads, and wait for all of them: for starting and
-        stopping, when the loop serves nobody. What each has raised, in their order."""
+        stopping, when the loop serves no requests. Returns what each has raised, in their order."""
         ...
 
     def listen(
@@ -80,7 +78,7 @@ class Runtime(Protocol):
         tls: ssl.SSLContext | None = None,
     ) -> Server:
         """Listen on host:port (0 picks one), with the system's buffers of each connection of these sizes (-1:
-        the system's choice), under TLS if told so. OSError when the address is in use or not ours."""
+        the system's choice), under TLS if given. OSError when the address is in use or not ours."""
         ...
 
     def connect(
@@ -94,7 +92,7 @@ class Runtime(Protocol):
     ) -> Connecting:
         """Connect to host:port. The protocol is called as asyncio's are: connection_made(transport), then
         data_received or get_buffer and buffer_updated, at last connection_lost. `failed(error)` instead, once, when there is no connection
-        (ConnectionRefusedError where nobody listens); neither after `cancel`."""
+        (ConnectionRefusedError where there is no listener); neither after `cancel`."""
         ...
 
     def start_tls(

@@ -1,8 +1,8 @@
 """Warnings about peers, bounded in number: the first line at once, then one with a count per interval.
 
-Lines are told apart by the peer's address and by a reason; what a peer can vary at will (ports, numbers, names) stands in the
-line and not in the reason, or is bounded by the number of reasons that one peer has. So a stranger who sends garbage as fast
-as he can costs a few lines a minute.
+Lines are distinguished by the peer's address and by a reason; what a peer can vary at will (ports, numbers, names) is part
+of the line and not of the reason, or is bounded by the number of reasons per peer. So a peer that sends garbage costs a few
+lines a minute.
 """
 
 from __future__ import annotations

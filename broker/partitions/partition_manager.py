@@ -128,7 +128,7 @@ class PartitionManager:
 
     def load(self, image: MetadataImage) -> None:
         """At start: everything in the image that is ours."""
-        self._log_manager.settle_twins(partial(self._named_directory, image))
+        self._log_manager.settle_duplicates(partial(self._named_directory, image))
         for topic in image.topics.values():
             for _ in self._update_topic(image, topic, tuple(topic.partitions), new=False):
                 pass

@@ -1,9 +1,9 @@
 """What compaction leaves of one batch: all of it, a smaller one, an empty one, or nothing.
 
-A batch that loses nothing stays as it is, byte for byte. One that loses records is encoded anew with its own
+A batch that loses nothing stays as it is, byte for byte. One that loses records is encoded again with its own
 codec; offsets, leader epoch, producer fields and the last offset stay, the times follow what is left. The
-first cleaning that finds a tombstone, or a marker whose transaction is gone, writes into the batch when it may
-go (KIP-534): the base timestamp becomes that delete horizon, attribute bit 6 says so. An empty batch is left
+first cleaning that finds a tombstone, or a marker whose transaction has no batch left, writes into the batch when it may
+be removed (KIP-534): the base timestamp becomes that delete horizon, attribute bit 6 says so. An empty batch is left
 where it holds the last sequence of a producer that is known, or the last offset of the cleaned section.
 """
 
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 UNKNOWN_TYPE = -1  # of control records other than transaction markers; they stay
 
-# Of each producer that the log knows: (last offset of its data or -1, epoch).
+# Of each producer of the log: (last offset of its data or -1, epoch).
 LastRecords = Mapping[int, tuple[int, int]]
 
 
 class FilterSettings(msgspec.Struct, frozen=True):
-    """What one cleaning goes by; times in ms since the epoch."""
+    """The rules of one cleaning; times in ms since the epoch."""
 
     now_ms: int
     delete_retention_ms: int

@@ -45,7 +45,7 @@ class CleanerCheckpoint:
             self._write()
 
     def truncate(self, key: Key, offset: int) -> None:
-        """Records from `offset` on are gone; what follows them is dirty."""
+        """Records from `offset` on have been removed; what is appended there is dirty."""
         if self._offsets.get(key, -1) > offset:
             self.set(key, offset)
 
@@ -73,8 +73,8 @@ class CleanerCheckpoint:
             self._write()
 
     def write_now(self) -> None:
-        """At a stop: blocks, when something has not been written. OSError when the disk refuses. A thread that
-        is writing has the file for itself: what it does not know yet is lost."""
+        """At a stop: blocks, when something has not been written. OSError when the disk refuses. If a
+        thread is writing the file, changes since it began are lost."""
         if self._changed and not self._writing:
             self._changed = False
             write_offsets(self._disk, self._path, self._offsets)

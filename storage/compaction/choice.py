@@ -83,7 +83,7 @@ def _is_overdue(dirty: Iterable[Segment], clean_until_ms: int) -> bool:
     return bool(stamps) and min(stamps) < clean_until_ms
 
 
-def filthiest(candidates: Iterable[LogToClean]) -> LogToClean | None:
+def dirtiest(candidates: Iterable[LogToClean]) -> LogToClean | None:
     """The one with the highest ratio among those that must be cleaned, or are dirty enough to be."""
     due = [
         one

@@ -1,6 +1,6 @@
 """Writing the segment that compaction puts in place of others: its log, its indexes, its transaction index.
 
-Everything is named `.cleaned` and synced before anybody else hears of it; a start removes what bears that
+Every file is named `.cleaned` and synced before the log uses it; a start removes files of that
 name. One writer is used by one thread.
 """
 
@@ -56,7 +56,7 @@ class CleanedSegmentWriter:
             self._gathered = 0
 
     def finish(self, aborted: Sequence[AbortedTransaction], like: str) -> Segment:
-        """The segment, on the disk for good; as old as the file `like`, for retention's sake."""
+        """The segment, synced; as old as the file `like`, for retention."""
         segment = self._segment
         self._flush()
         self._file.sync()

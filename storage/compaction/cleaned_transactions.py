@@ -1,6 +1,6 @@
-"""What compaction knows of transactions while it goes through a log: whose batches go, which markers may go.
+"""Transactions during compaction: whose batches are removed, and which markers may be.
 
-Batches of aborted transactions go at once. A marker stays until no batch of its transaction is left in front
+Batches of aborted transactions are removed at once. A marker stays until no batch of its transaction is left in front
 of it, and then for delete.retention.ms more (KIP-534, batch_filter.py), so that a reader who saw the batches
 sees the end too. The aborted transactions whose batches are still seen make up the new `.txnindex`.
 """

@@ -3,7 +3,7 @@
 One log at a time, as long as one is dirty enough. Reading and writing run slice by slice in a thread
 (cleaning.py), no faster than `log.cleaner.io.max.bytes.per.second`; between two slices the loop looks
 whether the log is still there, swaps in what is finished (segment_swap.py) and keeps the checkpoint. A log that
-can't be cleaned is left alone until a restart; the others go on. None begins while the wall clock can't be trusted
+can't be cleaned is not cleaned until a restart; the others go on. None begins while the wall clock can't be trusted
 (wall_clock.py). All state belongs to the loop's thread.
 """
 
@@ -99,7 +99,7 @@ class LogCleaner:
             checkpoint.remove((log.topic, log.partition))
 
     def log_truncated(self, log: Log, offset: int) -> None:
-        """Everything from `offset` on is gone. Blocks while a swap is undone; OSError when it can't be."""
+        """Everything from `offset` on has been removed. Blocks while a swap is undone; OSError when it can't be."""
         checkpoint = self._checkpoints.get(log.log_dir)
         if checkpoint is not None:
             checkpoint.truncate((log.topic, log.partition), offset)
@@ -149,7 +149,7 @@ class LogCleaner:
                 )
             except (OSError, RecordBatchError) as error:
                 self._give_up(log, error)
-        self._forget_the_gone()
+        self._drop_removed()
 
     def _first_dirty(self, log: Log, checkpoint: CleanerCheckpoint) -> int:
         key = log.topic, log.partition
@@ -161,14 +161,14 @@ class LogCleaner:
             checkpoint.set(key, dirty)
         return dirty
 
-    def _forget_the_gone(self) -> None:
+    def _drop_removed(self) -> None:
         get = self._manager.get
         self._uncleanable = {key: log for key, log in self._uncleanable.items() if get(*key) is log}
 
     def _choose(self, candidates: list[LogToClean]) -> None:
         if self._stopped:
             return
-        choice = choosing.filthiest(candidates)
+        choice = choosing.dirtiest(candidates)
         if choice is None or choice.log.closed:
             self._wait()
             return
@@ -247,7 +247,7 @@ class LogCleaner:
 
     def _give_up(self, log: Log, error: BaseException) -> None:
         self._uncleanable[log.topic, log.partition] = log
-        logger.warning("%s can't be cleaned, and is left alone until a restart: %s", log.name, error)
+        logger.warning("%s can't be cleaned, and is not cleaned until a restart: %s", log.name, error)
 
 
 def _is_settled(segment: Segment) -> bool:

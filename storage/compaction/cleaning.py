@@ -1,4 +1,4 @@
-"""One cleaning of one log: read its dirty section, then write its segments anew without what is superseded.
+"""One cleaning of one log: read its dirty section, then rewrite its segments without superseded records.
 
 It runs in a thread, slice by slice, on segments that no longer change, and touches nothing of the log: what it
 makes are files named `.cleaned`, synced, which the loop then swaps in (segment_swap.py). A generator is the
@@ -181,7 +181,7 @@ def _clean_group(
                 moved += len(data) + written
             yield Slice(moved)
         cleaned = writer.finish(transactions.take_retained(), group[-1].path)
-    except BaseException:  # GeneratorExit too: somebody has given up on this cleaning
+    except BaseException:  # GeneratorExit too: the cleaning was cancelled
         writer.discard()
         raise
     yield Slice(0, cleaned, tuple(source.segment for source in group))

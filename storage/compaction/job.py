@@ -15,7 +15,7 @@ from barnabas.storage.segment.segment import Segment
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`finished`: all segments were swapped in. Without it and without an error the log has changed or gone."""
+    """`finished`: all segments were swapped in. Without it and without an error the log has changed or was removed."""
 
     finished: bool
     error: BaseException | None = None
@@ -68,7 +68,7 @@ class CleaningJob:
             self._close()
 
     def stop(self) -> None:
-        """The loop has stopped: leave the log's files in order, and call nobody. Blocks. OSError."""
+        """The loop has stopped: leave the log's files in order, without a call of `done`. Blocks. OSError."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

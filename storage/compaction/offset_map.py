@@ -1,9 +1,9 @@
 """Key -> offset of its last record, over the dirty section of a log: what compaction decides by.
 
-Bounded: a map that is full ends the section early, and the next cleaning goes on from there, as Kafka's does.
+Bounded: a full map ends the section early, and the next cleaning continues from there, as in Kafka.
 Keys beyond 32 bytes are kept as their BLAKE2b digest of 33, so no key can be mistaken for a digest. A value is
-`offset << 1 | is_tombstone`, which saves a second table. Sealed, the map also knows the surviving offsets in
-order, and so tells of a whole dirty batch without reading its records how much of it survives.
+`offset << 1 | is_tombstone`, which saves a second table. Sealed, the map also has the surviving offsets in
+order, so how much of a whole dirty batch survives is known without reading its records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def map_key(key: bytes) -> bytes:
 
 
 class OffsetMap:
-    """See the module. `latest_offset` is the last offset that the map speaks for, -1 before the first.
+    """See the module. `latest_offset` is the last offset that the map covers, -1 before the first.
 
     No call takes long in one go, however many entries there are: a thread that works here shares the
     interpreter with the loop, which gets its turn between two steps of a Python loop but not inside a sort.

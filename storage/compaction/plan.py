@@ -1,4 +1,4 @@
-"""What a thread must know to clean a log, gathered on the loop (cleaning.py)."""
+"""The plan of a cleaning: what a thread needs, gathered on the loop (cleaning.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from barnabas.storage.disk.disk import Disk
 
 
 def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_factor: float) -> Cleaning:
-    """All that a thread needs to know. OSError, RecordBatchError or StorageError when the log can't be read."""
+    """What a thread needs. OSError, RecordBatchError or StorageError when the log can't be read."""
     log, dirty = choice.log, choice.first_dirty_offset
     sources = _sources(choice)
     first_dirty = next(source for source in sources if source.end_offset > dirty)

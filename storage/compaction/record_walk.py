@@ -2,7 +2,7 @@
 
 Compaction looks at every record of a log, so each function here is one flat loop with its varints inline: one
 or two bytes hold nearly all of them, the rest goes through `_long_varint`. Whatever contradicts the record's
-length raises InvalidBatch. The format stands in wire/records.py.
+length raises InvalidBatch. The format is described in wire/records.py.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ def live_spans(data: bytes | mmap, header: BatchHeader, live: Sequence[int]) -> 
 def latest_spans(
     data: bytes | mmap, header: BatchHeader, offsets: OffsetMap, keeps_tombstones: bool
 ) -> Spans:
-    """The records that no later one of the map supersedes, and those behind all that the map speaks for.
+    """The records that no later one of the map supersedes, and those behind the last offset that the map covers.
 
-    A record without a key goes (it can't be told when it is superseded), a tombstone unless
+    A record without a key is removed (nothing supersedes it), a tombstone unless
     `keeps_tombstones`.
     """
     spans = Spans()
@@ -189,7 +189,7 @@ def latest_spans(
 
 
 class Encoded(msgspec.Struct, gc=False):
-    """Records encoded anew, uncompressed, and the times that their batch has from now on."""
+    """Records encoded again, uncompressed, and the new times of their batch."""
 
     payload: bytes
     base_timestamp: int

@@ -5,7 +5,7 @@
     3. `.swap` loses its suffix, and that is synced.
 
 Renames not yet synced may survive in any order, so each step waits for the one before; what a start makes of
-each state stands in recovery.py. The renames happen on the loop, the syncs in a thread. Readers see the old
+each state is described in log/recovery.py. The renames happen on the loop, the syncs in a thread. Readers see the old
 segments until step 2 and the new one from then on; regions that wait to be sent hold their files.
 """
 

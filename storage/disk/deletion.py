@@ -51,7 +51,7 @@ def _remove(disk: Disk, runtime: Runtime, paths: list[str]) -> None:
 
 class DirectoryRemover:
     """Removes directories with all that is in them, one at a time: a topic of a thousand partitions must not take
-    every thread, or whoever waits for a sync or for cold records would wait for it as well."""
+    every thread, or syncs and cold reads would wait for it as well."""
 
     def __init__(self, disk: Disk, runtime: Runtime) -> None:
         self._disk = disk

@@ -1,6 +1,6 @@
 """The disk: the only way from storage to files, small enough to be replaced by one that fails on purpose.
 
-A file is closed when nobody holds it any more: the segment that owns it drops it, and every FileRegion that
+A file is closed when it has no holder any more: the segment that owns it drops it, and every FileRegion that
 still waits in some connection's queue keeps it open, so a region can always be sent, even after its segment
 has been deleted. Reads and writes name their position; nothing shares a seek pointer.
 """
@@ -20,12 +20,12 @@ from barnabas.storage.disk.open_files import OPEN_FILES_MAX, OpenFiles
 from barnabas.storage.disk.write_pressure import WritePressure
 from barnabas.wire.compression import Bytes
 
-# Of what is made anew; the process's umask may take more away.
+# Of what is created; the process's umask may take more away.
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
 SECRET_MODE = 0o600
 
-_THIS_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # Linux alone tells threads apart
+_THIS_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # only Linux counts by thread
 
 
 class File(Protocol):
@@ -156,7 +156,7 @@ class Disk(Protocol):
 class FileRegion:
     """`length` bytes of a file at `position`, to be sent without being read. Immutable, owns a hold on the file.
 
-    `is_hot`: it was written a moment ago, so whoever sends it at once need not ask whether it is in memory.
+    `is_hot`: it was written a moment ago, so it is in memory if it is sent at once.
     """
 
     __slots__ = ("file", "is_hot", "length", "position")

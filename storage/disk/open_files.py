@@ -1,12 +1,12 @@
 """Which segments keep their file open, so that many partitions share few descriptors.
 
 A segment that is written to keeps its file, because opening it for every append would cost more than the
-write. Beyond the limit the one that has been open longest lets go, unless it has grown meanwhile: then it goes
+write. Beyond the limit the one that has been open longest is closed, unless it has grown meanwhile: then it moves
 to the end of the queue. So an append to an open file does nothing here, and busy partitions stay open.
 
 Closing loses nothing: the kernel holds what was written, and an fsync through a later descriptor of the file
 covers it. One thing is weaker: an error of the kernel's own write-back, which came while the file was closed,
-is told to the next descriptor only as long as the kernel keeps the file's inode in memory.
+is reported to the next descriptor only as long as the kernel keeps the file's inode in memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Holder(Protocol):
 
 
 class OpenFiles:
-    """Holders of open files in the order in which they will be asked to let go. `limit` is at least 1."""
+    """Holders of open files in the order in which they will be closed. `limit` is at least 1."""
 
     __slots__ = ("_sizes", "limit")
 
@@ -47,7 +47,7 @@ class OpenFiles:
         sizes[holder] = holder.size
 
     def discard(self, holder: Holder) -> None:
-        """`holder` has let go."""
+        """`holder` has closed its file."""
         self._sizes.pop(holder, None)
 
     def _close_one(self) -> None:

@@ -1,6 +1,6 @@
 """Whether bytes of a file are in memory, so that reading them does not wait for the disk.
 
-Linux tells in two ways. cachestat (6.5) counts the cached pages of a range and copies nothing, about 1 us; as
+Linux offers two ways. cachestat (6.5) counts the cached pages of a range and copies nothing, about 1 us; as
 it counts pages that are still on their way too, the last byte is tried as well. RWF_NOWAIT reads what is
 cached and refuses the rest; where there is no cachestat, one byte in 64 KB is tried so. Where there is neither,
 everything counts as cached.

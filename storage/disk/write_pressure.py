@@ -39,12 +39,12 @@ class WritePressure:
             self._until[log_dir] = now + _PRESSURE_S
 
     def go_on(self, log_dir: str, now: float) -> None:
-        """What is held back still waits long for the disk: let go now, it would be too much again soon."""
+        """Writing back is still slow: released now, large appends would soon be too much again."""
         if log_dir in self._until:
             self._until[log_dir] = now + _PRESSURE_S
 
     def is_on(self, log_dir: str, now: float) -> bool:
-        """Whether the disk has been slow of late."""
+        """Whether the disk has been slow recently."""
         until = self._until.get(log_dir)
         if until is None:
             return False

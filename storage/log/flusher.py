@@ -91,7 +91,7 @@ class Flusher:
         self.failure: str | None = (
             None  # set when the disk may have lost what it had accepted; only a restart resets it
         )
-        self.closed = False  # the log has released its files for good
+        self.closed = False  # the log has released its files
         self.held_from = (
             -1
         )  # records from this offset on are not shown before they are synced; -1: all are shown
@@ -333,7 +333,7 @@ class Flusher:
     # --- truncation
 
     def truncated(self, offset: int) -> None:
-        """The log ends at `offset` now. `refuse_waiters` follows once the rest of the log knows it."""
+        """The log ends at `offset` now. `refuse_waiters` follows once the rest of the log is truncated too."""
         self.truncations += 1
         self.recovery_point = min(self.recovery_point, offset)
         self._appended_to = min(self._appended_to, offset)

@@ -2,7 +2,7 @@
 
 The file is written without fsync as epochs begin, or soon after: a broker that leads a thousand partitions more from
 one moment to the next serves them first. It is synced with the batches (flusher.py). What lies beyond the
-recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet is nobody's loss.
+recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet may be lost.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class LeaderEpochCache:
             self.unsaved = True
 
     def recover(self, epoch: int, start_offset: int) -> None:
-        """A batch of that epoch stands there, while a log is scanned: the caller saves at the end. What the file
-        said otherwise is older than the log."""
+        """A scan of the log has found a batch of that epoch there; the caller saves at the end. A different entry of the
+        file is older than the log."""
         if epoch >= 0 and self.epoch_for_offset(start_offset) != epoch:
             self._insert(epoch, start_offset)
 
@@ -91,7 +91,7 @@ class LeaderEpochCache:
         return self._epochs[index - 1] if index else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> None:
-        """Forget the epochs that begin at or beyond `end_offset`."""
+        """Remove the epochs that begin at or beyond `end_offset`."""
         if self._starts and self._starts[-1] >= end_offset >= 0:
             while self._starts and self._starts[-1] >= end_offset:
                 self._starts.pop()
@@ -100,7 +100,7 @@ class LeaderEpochCache:
             self.save()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget what lies below `start_offset`; the epoch that spans it then begins there."""
+        """Remove what lies below `start_offset`; the epoch that spans it then begins there."""
         index = bisect_right(self._starts, start_offset)
         if index and (index > 1 or self._starts[0] < start_offset):
             del self._epochs[: index - 1], self._starts[: index - 1]

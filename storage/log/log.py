@@ -543,7 +543,7 @@ class Log:
     # --- truncation
 
     def truncate_to(self, offset: int) -> None:
-        """Remove everything from `offset` on; the batch that holds it goes whole. Blocking. OSError when it fails;
+        """Remove everything from `offset` on; the batch that holds it is removed whole. Blocking. OSError when it fails;
         CORRUPT_MESSAGE, and nothing has changed, when damage keeps the batch from being found."""
         make_last = self.cut_to(offset)
         if make_last is not None:
@@ -604,7 +604,7 @@ class Log:
             self._epochs.save()
             self._producers.truncate(self.log_start_offset, offset, restarted=True)
         except OSError as error:
-            self._flusher.fail(f"{self.name} can't be begun anew: {error}", error)
+            self._flusher.fail(f"{self.name} can't be restarted: {error}", error)
             raise
         self._events.start_offset_changed(self)
         disk, directory = self._disk, self.directory
@@ -689,7 +689,7 @@ class Log:
 
     @property
     def closed(self) -> bool:
-        """Whether the log has released its files for good."""
+        """Whether the log has released its files."""
         return self._flusher.closed
 
     @property
@@ -711,7 +711,7 @@ class Log:
 
     @property
     def start_checkpoint(self) -> int | None:
-        """The start offset; None while the first segment's name says it for good, as in Kafka."""
+        """The start offset; None while the first segment's synced name is the same, as in Kafka."""
         first = self._segments.bases[0] if self._flusher.names_are_synced else 0
         return self.log_start_offset if self.log_start_offset > first else None
 
@@ -737,7 +737,7 @@ class Log:
         self._flusher.when_synced(offset, call)
 
     def sync_soon(self) -> None:
-        """Sync everything appended so far in a thread; `when_synced` tells."""
+        """Sync everything appended so far in a thread; `when_synced` reports the end."""
         self._flusher.sync_soon(self.log_end_offset)
 
     def flush(self) -> None:

@@ -1,4 +1,4 @@
-"""The topic-level settings that the log obeys, typed. Names are Kafka's with underscores, times in ms, sizes in bytes.
+"""The topic-level settings of a log, typed. Names are Kafka's with underscores, times in ms, sizes in bytes.
 
 The strings come from the controller's table, where they have been validated; absent ones take Kafka 4.3's
 defaults.
@@ -47,7 +47,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> LogConfig:
-        """From strings under Kafka's names; names that the log does not know are passed over."""
+        """From strings under Kafka's names; other names are ignored."""
         values: dict[str, object] = {}
         for name, property_name, kind in _table():
             text = properties.get(property_name)

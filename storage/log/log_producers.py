@@ -204,12 +204,12 @@ class LogProducers:
         self._transaction_indexes = indexes or None
 
     def truncate(self, start_offset: int, end_offset: int, *, restarted: bool = False) -> None:
-        """The log has been cut back to `end_offset`, or restarts there: know the producers of what is left, and remove the
+        """The log has been cut back to `end_offset`, or restarts there: hold the producers of what is left, and remove the
         files that describe more. OSError."""
         names = self._disk.list(self._directory)
         recovery = ProducerRecovery(self._disk, self._directory, self._name, names, start_offset)
         if restarted:
-            recovery.forget()
+            recovery.reset()
         else:
             recovery.transaction_indexes = self._transaction_indexes or {}
             state = self.state

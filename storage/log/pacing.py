@@ -7,7 +7,7 @@ for long show that the disk below a log directory is behind. From then on a larg
 appended. A producer has few requests in flight, so it slows down to the speed of the disk. Nothing else waits: what was
 appended is readable at once, and small appends are acknowledged at once.
 
-It ends when neither an append nor a write-back has been slow for a while, and the log's backlog has gone.
+It ends when neither an append nor a write-back has been slow for a while, and the log has no backlog any more.
 """
 
 from __future__ import annotations

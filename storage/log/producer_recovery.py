@@ -1,7 +1,7 @@
-"""Knowing the producers again when a log is opened or cut back: the newest snapshot, then the batches behind it.
+"""Rebuilding the producers of a log that is opened or truncated: the newest snapshot, then the batches behind it.
 
 A damaged snapshot is removed and the next older one tried; without any the log is read from its start. What
-has been recovered batch by batch is followed as it goes (`replay`), so nothing is read twice.
+recovery reads batch by batch is replayed at once (`replay`), so nothing is read twice.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class ProducerRecovery:
         self._load_newest(recovery_point)
 
     def take_transaction_index(self, segment: Segment) -> bool:
-        """Whether the segment's transaction index can be believed, or there is none; it is known then."""
+        """Whether the segment's transaction index can be trusted, and is used from now on, or there is none."""
         if segment.base_offset not in self._indexed:
             return True
         index = TransactionIndex(self._disk, self._directory, segment.base_offset, None)
@@ -85,34 +85,34 @@ class ProducerRecovery:
             if index.entries():
                 self.transaction_indexes[segment.base_offset] = index
         except CorruptTransactionIndex as error:
-            logger.warning("%s is made anew: %s", index.path, error)
+            logger.warning("%s is rebuilt: %s", index.path, error)
             return False
         return True
 
     def go_back(self, offset: int) -> None:
-        """Forget what is known of `offset` and what follows; `advance` then begins with an older snapshot."""
+        """Drop the state of `offset` and beyond; `advance` then begins with an older snapshot."""
         self.drop_snapshots_beyond(offset)
         if self.offset > offset:
             self.offset = self.snapshot_offset = -1
             self.producers.restore([], self._now_ms, self._expiration_ms)
 
-    def forget(self) -> None:
-        """The log begins anew, where nothing is known."""
+    def reset(self) -> None:
+        """The log restarts: there are no producers."""
         self.go_back(-1)
         self.transaction_indexes.clear()
 
     def as_of(self, offset: int) -> ProducerRecovery:
-        """Another one, for the same log, that knows snapshots of at most `offset` alone."""
+        """Another one, for the same log, with the snapshots of at most `offset` only."""
         other = ProducerRecovery(self._disk, self._directory, self._partition, (), self._log_start_offset)
         other._snapshots = [snapshot for snapshot in self._snapshots if snapshot <= offset]
         return other
 
     def drop_snapshots_beyond(self, offset: int) -> None:
-        """What they speak of is not in the log, or not for certain."""
+        """The batches that they describe are not in the log, or not for certain."""
         self._drop(lambda snapshot: snapshot > offset)
 
     def drop_snapshots_before(self, offset: int) -> None:
-        """What followed them has been removed: who believed them would miss sequences that were used since."""
+        """The batches that followed them have been removed: they lack sequences that were used since."""
         self._drop(lambda snapshot: snapshot < offset)
 
     def finish(self, segments: Sequence[Segment], end_offset: int) -> None:
@@ -167,7 +167,7 @@ class ProducerRecovery:
             index.append(aborted)
 
     def cut_transaction_index(self, base_offset: int, offset: int) -> None:
-        """Forget the transactions of that segment which end at `offset` or later."""
+        """Remove the transactions of that segment that end at `offset` or later."""
         index = self.transaction_indexes.get(base_offset)
         if index is not None and index.last_offset >= offset:
             kept = [transaction for transaction in index.entries() if transaction.last_offset < offset]
@@ -203,7 +203,7 @@ class ProducerRecovery:
             return
 
     def _scan(self, segment: Segment, offset: int) -> None:
-        """Replay what stands in `segment` from the offset that is known to `offset`."""
+        """Replay the batches of `segment` from `self.offset` to `offset`."""
         position = segment.index_position(self.offset)
         try:
             for at, header in segment.headers(position, _SCAN_WINDOW):
@@ -213,8 +213,8 @@ class ProducerRecovery:
                 if header.is_control:
                     batch = segment.open_for_read().pread(min(header.size, MARKER_SIZE_MAX), at)
                 self.replay(segment, header, batch)
-        except RecordBatchError as error:  # readers are told; the log opens all the same, as far as it can be
-            logger.warning("%s: producers behind damage are not known: %s", segment.path, error)
+        except RecordBatchError as error:  # reads report it; the log opens all the same
+            logger.warning("%s: producers behind damage are unknown: %s", segment.path, error)
 
     def _drop(self, unwanted: Callable[[int], bool]) -> None:
         for snapshot in [snapshot for snapshot in self._snapshots if unwanted(snapshot)]:

@@ -6,8 +6,8 @@ Layout, big-endian (ProducerSnapshot.json of Kafka's storage jar, version 1):
     producer id i64 | epoch i16 | last sequence i32 | last offset i64 | offset delta i32 | timestamp i64
     coordinator epoch i32 | first offset of the open transaction i64
 
-Of each producer it holds the last batch alone. A file that does not keep to this is as good as none: what it
-said stands in the log's batches too.
+Of each producer it holds the last batch alone. A file of another form counts as none: the log's batches hold
+the same facts.
 """
 
 from __future__ import annotations

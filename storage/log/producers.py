@@ -1,5 +1,5 @@
-"""Producers with an id (KIP-98, KIP-360): what each wrote last, to tell the next batch from the duplicate and the
-lost one, and which of them have a transaction open.
+"""State of producers with an id (KIP-98, KIP-360): the last batches of each, to distinguish the next batch from a duplicate
+and from one after a gap, and open transactions.
 
 Five batches are remembered, because a producer may have five requests in flight. The state is a function of
 the batches in the log: `replay` takes those that are there, `check` guards those that want to be. A snapshot
@@ -165,10 +165,10 @@ class ProducerStateManager:
             f"(TV{_NO_TRANSACTION_VERSION})",
         )
 
-    # --- what stands in the log
+    # --- what is in the log
 
     def replay(self, header: BatchHeader, marker: EndTransactionMarker | None) -> AbortedTransaction | None:
-        """A batch with a producer id now stands in the log at `header.base_offset`; `marker` is what a control
+        """A batch with a producer id is in the log at `header.base_offset`; `marker` is what a control
         batch says, None when it says nothing of a transaction. Returns the transaction that it aborts."""
         attributes = header.attributes
         if attributes & CONTROL_FLAG:
@@ -219,8 +219,8 @@ class ProducerStateManager:
     # --- the whole
 
     def cut(self, end_offset: int) -> bool:
-        """Forget the batches from `end_offset` on. False, and nothing has changed, when only reading the log can
-        tell what was before: a producer's batches all go, or there have been transactions."""
+        """Remove the batches from `end_offset` on. False, and nothing has changed, when only reading the log can show what
+        was before: all batches of a producer would be removed, or there have been transactions."""
         cut: list[ProducerEntry] = []
         for entry in self.entries.values():
             if (
@@ -252,7 +252,7 @@ class ProducerStateManager:
         }
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been silent for `expiration_ms` and have no open transaction."""
+        """Remove producers that have been silent for `expiration_ms` and have no open transaction."""
         expired = [
             producer_id
             for producer_id, entry in self.entries.items()

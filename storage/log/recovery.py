@@ -132,7 +132,7 @@ def load_segments(
     producer_expiration_ms: int,
 ) -> LoadedSegments:
     """Open the segments of `directory`, recovering what must be. OSError when the directory can't be read."""
-    names = _tidy(disk, directory)
+    names = _settle(disk, directory)
     bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
     producers = ProducerRecovery(
         disk,
@@ -146,7 +146,7 @@ def load_segments(
     if bases:
         producers.drop_snapshots_before(bases[0])
     if not clean:
-        # One of the log's beginning speaks of nothing that a crash could have taken.
+        # A snapshot of the log's start describes nothing that a crash could have removed.
         producers.begin(max(recovery_point, bases[0] if bases else 0))
     loaded = LoadedSegments([], bases[0] if bases else log_start_offset, producers)
     for index, base in enumerate(bases):
@@ -181,7 +181,7 @@ def load_segments(
         disk.sync_directory(directory)
         loaded.segments.clear()
         loaded.next_offset = log_start_offset
-        producers.forget()
+        producers.reset()
     if not loaded.segments:
         loaded.segments.append(Segment.create(disk, directory, loaded.next_offset, now_ms))
     producers.finish(loaded.segments, loaded.next_offset)
@@ -192,10 +192,10 @@ def _is_log(name: str) -> bool:
     return name.endswith(LOG_SUFFIX) and name[: -len(LOG_SUFFIX)].isdecimal()
 
 
-def _tidy(disk: Disk, directory: str) -> list[str]:
-    """The names in the directory, when leftovers of interrupted work have been settled; indexes without a log
+def _settle(disk: Disk, directory: str) -> list[str]:
+    """The names in the directory, after files of interrupted work have been settled; indexes without a log
     are removed."""
-    names = settle_leftovers(disk, directory)
+    names = settle_interrupted_work(disk, directory)
     logs = {name[: -len(LOG_SUFFIX)] for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
         if name.endswith(_INDEXES) and name.split(".")[0] not in logs:
@@ -213,7 +213,7 @@ def _load(
     recovery_point: int,
 ) -> int:
     """Make one segment usable and set `loaded.next_offset` to its end; the bytes cut from it."""
-    if next_base is None and segment.size == 0:  # nothing to read, and no index to believe
+    if next_base is None and segment.size == 0:  # nothing to read, and no index to trust
         segment.clear_indexes()
         loaded.next_offset = max(loaded.next_offset, segment.base_offset)
         return 0
@@ -241,12 +241,12 @@ def _recover(
     whole: bool,
     recovery_point: int,
 ) -> int:
-    """A segment that reaches beyond the recovery point. `whole`: its transaction index can be believed."""
+    """A segment that reaches beyond the recovery point. `whole`: its transaction index can be trusted."""
     producers = loaded.producers
     if not whole:
         producers.go_back(segment.base_offset)
     file_size = segment.size
-    offset = skip_synced_part(segment, epochs, recovery_point) if whole else None
+    offset = skip_synced(segment, epochs, recovery_point) if whole else None
     if offset is None:
         segment.size = 0
         segment.clear_indexes()
@@ -269,7 +269,7 @@ def _mend(
     next_base: int | None,
     whole: bool,
 ) -> int:
-    """A segment that is on the disk for good, with indexes that can't be believed. Damage in it takes its rest
+    """A segment that had been synced, with indexes that can't be trusted. Damage in it removes its rest
     and nothing else, as in Kafka, unless it is the last: 0 then."""
     producers = None
     if not whole:  # its transactions have to be found again, with what was known when it began
@@ -381,7 +381,7 @@ def _batches(file: File, position: int, end: int) -> Iterator[tuple[BatchHeader,
 # --- the part that was synced
 
 
-def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point: int) -> int | None:
+def skip_synced(segment: Segment, epochs: LeaderEpochCache, recovery_point: int) -> int | None:
     """Cut the segment and its indexes back to its last index entry below the recovery point.
 
     What lies below was synced, so only what came later has to be read. The offset index says where to begin, if it can be
@@ -392,7 +392,7 @@ def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point:
 
     `segment.size` has to be the file's; afterwards it is where reading has to go on, and the offset expected
     there is returned. None, and nothing has changed, when there is no such entry or the indexes can't be
-    believed.
+    trusted.
     """
     try:
         if not (segment.offset_index.is_well_formed() and segment.time_index.is_well_formed()):
@@ -415,7 +415,7 @@ def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point:
         if (
             header.last_offset != segment.base_offset + relative
             or epochs.epoch_for_offset(header.base_offset) != header.partition_leader_epoch
-            or not _is_true(segment, offsets, [entry for entry in times if entry[1] <= relative])
+            or not _names_its_batch(segment, offsets, [entry for entry in times if entry[1] <= relative])
         ):
             return None
         segment.offset_index.truncate(lambda entry, _: entry <= relative)
@@ -428,9 +428,11 @@ def skip_synced_part(segment: Segment, epochs: LeaderEpochCache, recovery_point:
     return header.base_offset
 
 
-def _is_true(segment: Segment, offsets: Sequence[tuple[int, int]], times: Sequence[tuple[int, int]]) -> bool:
-    """Whether the last of `times` is what the batch that it names says. Entries may be left from what the log
-    held before it was cut back."""
+def _names_its_batch(
+    segment: Segment, offsets: Sequence[tuple[int, int]], times: Sequence[tuple[int, int]]
+) -> bool:
+    """Whether the last of `times` has the timestamp of the batch that it names. Entries may be left from before the log
+    was truncated."""
     if not times:
         return False
     timestamp, relative = times[-1]
@@ -453,7 +455,7 @@ def _ascend(entries: Sequence[tuple[int, int]]) -> bool:
 # --- files of interrupted work
 
 
-def settle_leftovers(disk: Disk, directory: str) -> list[str]:
+def settle_interrupted_work(disk: Disk, directory: str) -> list[str]:
     """Remove what interrupted work has left, or complete it; the names in the directory afterwards. OSError."""
     names = disk.list(directory)
     garbage = [name for name in names if name.endswith(_GARBAGE)]

@@ -3,7 +3,7 @@
 A batch whose records can't be read, or take more than `unpacked_bytes_max`, answers with its first offset and largest
 time: a consumer that seeks there gets that batch and its error, and other lookups are not affected.
 
-A lookup is work in steps: a thread looks at indexes and headers and unpacks, records are gone through on the loop.
+A lookup is work in steps: a thread reads indexes and headers and unpacks, the loop decodes the records.
 """
 
 from __future__ import annotations

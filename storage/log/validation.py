@@ -55,7 +55,7 @@ _SMALL_STEPS: Final = 10
 
 
 def read_batch_header(records: Bytes, position: int = 0) -> BatchHeader:
-    """The header at `position`, or the StorageError that its sender is told."""
+    """The header at `position`, or the StorageError for its sender."""
     try:
         return read_header(records, position)
     except RecordBatchError as error:
@@ -63,7 +63,7 @@ def read_batch_header(records: Bytes, position: int = 0) -> BatchHeader:
 
 
 def refusal(error: RecordBatchError) -> StorageError:
-    """What the sender of a header that can't be read is told."""
+    """The error for the sender of a header that can't be read."""
     if isinstance(error, UnsupportedMagic):
         return StorageError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error))
     return StorageError(ErrorCode.CORRUPT_MESSAGE, str(error))
@@ -122,7 +122,7 @@ def needs_inspection(config: LogConfig) -> bool:
 
 
 class Inspected(msgspec.Struct, frozen=True):
-    """A batch whose records have been read, and converted, as `config` asks."""
+    """A batch whose records have been read, and converted, as `config` requires."""
 
     records: memoryview
     header: BatchHeader
@@ -153,7 +153,7 @@ class RecordsUnread(Exception):
 
 
 class Inspection(msgspec.Struct):
-    """Reads the records of a batch as the topic's settings ask."""
+    """Reads the records of a batch as the topic's settings require."""
 
     records: Bytes
     header: BatchHeader

@@ -388,7 +388,7 @@ class LogWriter:
         reach = header.base_offset + header.last_offset_delta - self._segments.active.base_offset
         if reach > MAX_RELATIVE_OFFSET and header.base_offset > self.end_offset:
             self.end_offset = header.base_offset  # the gap is so wide that the new segment begins behind it
-        # Not written to its file before the batch: until both are synced, the batch itself tells.
+        # Not written to its file before the batch: until both are synced, recovery reads the epoch from the batch.
         self._epochs.assign_unsaved(header.partition_leader_epoch, header.base_offset)
         return self._prepare_segment(header, size, header.partition_leader_epoch, now)
 

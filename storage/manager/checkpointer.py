@@ -72,8 +72,8 @@ class CheckpointFile:
         self._waiters: list[Callable[[BaseException | None], object]] = []
 
     def write(self, offsets: Offsets, done: Callable[[BaseException | None], object] | None = None) -> None:
-        """Have this written, unless the file says so already. Of several that wait the last one counts. `done`
-        hears when this, or what came later, has been synced, or of the error."""
+        """Write these, unless the file has them already; of several that wait, the last. `done` gets None once
+        they, or later ones, have been synced, or the error."""
         if done is not None:
             self._waiters.append(done)
         if self._busy:
@@ -85,7 +85,7 @@ class CheckpointFile:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the file may still say what it should not: a thread is at it, or has failed."""
+        """Whether the file may still hold outdated offsets: a thread is writing it, or has failed."""
         return self._failing or (self._busy and self._version == self._begun)
 
     def may_claim(self, key: tuple[str, int]) -> bool:
@@ -93,7 +93,7 @@ class CheckpointFile:
         return self._found is None or any(key in offsets for offsets in self._found)
 
     def write_now(self, offsets: Offsets) -> None:
-        """Blocking. What is on its way is overtaken. OSError."""
+        """Blocking. A write that a thread has begun has no effect. OSError."""
         self._version += 1
         self._next = None
         write_offsets(self._disk, self._path, offsets)
@@ -149,7 +149,7 @@ class CheckpointFile:
 
 
 class Checkpointer:
-    """The checkpoint files of all directories. `failed(log_dir, reason)` hears of disks that are broken."""
+    """The checkpoint files of all directories. `failed(log_dir, reason)` is called when a disk is broken."""
 
     def __init__(
         self,
@@ -180,28 +180,28 @@ class Checkpointer:
         """Start offsets that have moved are written soon, however many at once."""
         self._write_soon(log_dir, LOG_START_OFFSET_FILE)
 
-    def forget(self, log_dir: str) -> None:
-        """A log has gone from the directory: a new one of its name must not find its offsets."""
+    def log_removed(self, log_dir: str) -> None:
+        """A log has been removed from the directory: a new one of its name must not find its offsets."""
         for name in _VALUES:
             self._write_soon(log_dir, name)
 
     def settle(self, log_dir: str, key: tuple[str, int]) -> None:
-        """A log is about to be made in the directory: what is known of another one of its name is forgotten now.
-        Blocking, if one has just gone. OSError."""
+        """A log is about to be created in the directory: offsets of another one of its name are removed now.
+        Blocking, if one has just been removed. OSError."""
         for name in _VALUES:
             file = self._file(log_dir, name)
             if ((log_dir, name) in self._soon or file.is_behind) and file.may_claim(key):
                 self._soon.discard((log_dir, name))
                 self._write_now(log_dir, name)
 
-    def forget_now(self, log_dir: str) -> None:
-        """As `forget`, blocking. OSError."""
+    def rewrite(self, log_dir: str) -> None:
+        """As `log_removed`, blocking. OSError."""
         for name in _VALUES:
             self._write_now(log_dir, name)
 
     def truncating(self, log: Log, offset: int) -> None:
         """The log's end is about to become `offset`: no checkpoint may claim more, or what is written there next
-        would be believed unread, or count as committed, or as below the log's start. Blocking where they do.
+        would be trusted without being read, or count as committed, or as below the log's start. Blocking where they do.
         OSError."""
         claims = {
             RECOVERY_POINT_FILE: log.recovery_point,

@@ -156,7 +156,7 @@ class LogDirectory:
     def take_clean_shutdown_marker(self) -> None:
         """Note whether the last stop was clean; from now on the next one is not until it is marked.
 
-        Synced, or the marker would be found again after a power failure and the torn logs be believed.
+        Synced, or the marker would be found again after a power failure and the torn logs be trusted.
         """
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         self.clean = self._disk.exists(path)
@@ -167,7 +167,7 @@ class LogDirectory:
 
     def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
         """`broker_epoch`: which registration has ended here. Kafka takes a stop for unclean that is not of the
-        last one it knows; -1 stands for none."""
+        last one in its metadata; -1 means none."""
         content = msgspec.json.encode({"version": 0, "brokerEpoch": broker_epoch})
         self._disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", content)
 

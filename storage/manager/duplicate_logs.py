@@ -25,8 +25,8 @@ def goes_on(longer: Log, shorter: Log) -> bool:
     return mine is not None and mine == other
 
 
-def describe_twins(kept: Log, aside: Log, name: str) -> str:
-    """What is told of them; `name` is the one that the directory of `aside` gets."""
+def describe_duplicates(kept: Log, aside: Log, name: str) -> str:
+    """The log line about them; `name` is the one that the directory of `aside` gets."""
     return (
         f"{kept.name} lies in two directories; {kept.directory} (end {kept.log_end_offset}) is used, "
         f"{aside.directory} (end {aside.log_end_offset}) is set aside as {name}."

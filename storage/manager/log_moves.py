@@ -109,7 +109,7 @@ class LogMove:
         if not all(segment.has_final_name for segment in self.log.segments):
             self._runtime.call_later(_WAIT_S, self._step)
             return
-        gone = self._forget_the_gone()
+        gone = self._drop_changed()
         for segment in self.log.segments:
             copied = self._copied.setdefault(segment.base_offset, _Copied(segment))
             if copied.whole:
@@ -128,9 +128,9 @@ class LogMove:
             self._complete(copied, gone)
             return
 
-    def _forget_the_gone(self) -> list[str]:
+    def _drop_changed(self) -> list[str]:
         """Files of copies whose segment retention or compaction has taken away since; all when the log has been cut
-        back, as what was copied may have been written anew."""
+        back, as what was copied may have been rewritten."""
         cut, self._truncations = self._truncations != self.log.truncations, self.log.truncations
         here = {segment.base_offset: segment for segment in self.log.segments}
         gone: list[str] = []
@@ -284,15 +284,15 @@ class LogOwner(Protocol):
     def get(self, topic: str, partition: int) -> Log | None: ...
 
     def open_moved(self, log: Log, log_dir: str) -> Log:
-        """The log anew, from its copy in another directory. OSError."""
+        """Open the log again, from its copy in another directory. OSError."""
         ...
 
     def reopen(self, log: Log) -> None:
-        """A closed log anew where it was."""
+        """Open a closed log again where it was."""
         ...
 
     def replace(self, old: Log, new: Log) -> None:
-        """Have `new` stand for a closed log from now on."""
+        """Put `new` in the place of a closed log."""
         ...
 
     def remove_directory(self, path: str, doomed: str, delay_ms: int) -> None:
@@ -310,7 +310,7 @@ class LogMoves:
         self._disk = disk
         self._runtime = runtime
         self._moves: dict[tuple[str, int], LogMove] = {}
-        self.bytes_per_second: Callable[[], float] = lambda: float("inf")  # over which no move goes
+        self.bytes_per_second: Callable[[], float] = lambda: float("inf")  # the limit of each move
 
     def get(self, topic: str, partition: int) -> LogMove | None:
         return self._moves.get((topic, partition))
@@ -375,7 +375,7 @@ class LogMoves:
         return list(self._moves.values())
 
     def end(self, topic: str, partition: int) -> None:
-        """Give up a move, if there is one: the log stays where it is, or goes with its copy."""
+        """End a move, if there is one: the log stays where it is."""
         move = self._moves.pop((topic, partition), None)
         if move is not None:
             move.cancel()

@@ -98,17 +98,19 @@ class LogManager:
         self._checkpointer = Checkpointer(disk, runtime, self._logs, self.directory_failed)
         self._periodic: list[Periodic] = []
         self._futures: dict[str, list[str]] = {}  # directory -> interrupted moves found there
-        self._twins: list[Log] = []  # found in a second directory, until `settle_twins`
+        self._duplicates: list[Log] = []  # found in a second directory, until `settle_duplicates`
         self._events = LogEvents(self._start_offset_changed, self._truncating, self.directory_failed)
         self._closed = False
         self.producer_id_expiration_ms = self._settings.producer_id_expiration_ms  # may change at run time
         self.log_dirs: list[str] = list(self._directories)
         self.offline: dict[str, str] = {}  # directories that have failed, and why
-        self.cordoned: Sequence[str] = ()  # directories that shall take nothing new
+        self.cordoned: Sequence[str] = ()  # directories that take no new logs
         self.cluster_id = cluster_id or ""
         self.broker_epoch = -1  # of this broker's registration, for the marker of a clean stop
         self.clean_start = True  # whether every directory had been stopped cleanly
-        self.on_truncation: Callable[[Log, int], object] | None = None  # before everything from there on goes
+        self.on_truncation: Callable[[Log, int], object] | None = (
+            None  # before everything from there on is removed
+        )
         self.on_removed: Callable[[Log], object] | None = None  # out of service, deleted or not
         self.on_moved: Callable[[Log, Log], object] | None = None  # opened again, maybe in another directory
         self.is_led: Callable[[Log], bool] = lambda _: True  # whether this broker leads the log's partition
@@ -210,7 +212,7 @@ class LogManager:
             )
         if any(key not in self._logs for key in (*recovery_points, *start_offsets, *high_watermarks)):
             try:
-                self._checkpointer.forget_now(directory.path)
+                self._checkpointer.rewrite(directory.path)
             except OSError as error:
                 raise LogDirectoryOffline(f"{directory.path} can't be used (log.dirs): {error}") from error
         if unclean:
@@ -248,10 +250,10 @@ class LogManager:
         if other is None:
             self._add(key, log)
         else:
-            self._twins_found(other, log)
+            self._duplicate_found(other, log)
 
-    def _twins_found(self, first: Log, second: Log) -> None:
-        """One log in two directories. Until the metadata is known the one that reaches further stands for it."""
+    def _duplicate_found(self, first: Log, second: Log) -> None:
+        """One log in two directories. Until the metadata is known, the one that reaches further is used."""
         if first.topic_id != second.topic_id:
             raise LogDirectoryError(
                 f"{first.name} lies in both {first.log_dir} and {second.log_dir} (log.dirs), and they are not "
@@ -262,30 +264,30 @@ class LogManager:
         key = (first.topic, first.partition)
         kept, other = (second, first) if second.log_end_offset > first.log_end_offset else (first, second)
         if goes_on(kept, other):
-            self._keep_twin(kept, other, logging.WARNING, "It has nothing that the first one lacks.")
+            self._keep_duplicate(kept, other, logging.WARNING, "It has nothing that the first one lacks.")
         else:
             self._use(key, kept)
-            self._twins.append(other)
+            self._duplicates.append(other)
 
-    def settle_twins(self, named: Callable[[str, int], bytes]) -> None:
+    def settle_duplicates(self, named: Callable[[str, int], bytes]) -> None:
         """At start: of two copies that differ, keep the one in the directory that `named(topic, partition)`
         gives the id of, else the one that reaches further; the other is set aside."""
-        twins, self._twins = self._twins, []
-        for other in twins:
+        duplicates, self._duplicates = self._duplicates, []
+        for other in duplicates:
             key = (other.topic, other.partition)
             kept = self._logs[key]
             if decode_uuid(self.directory_id(other.log_dir)) == named(*key):
                 self.moves.end(*key)
                 kept, other = other, kept
-            self._keep_twin(kept, other, logging.ERROR, "Its records are not served.")
+            self._keep_duplicate(kept, other, logging.ERROR, "Its records are not served.")
 
-    def _keep_twin(self, kept: Log, other: Log, level: int, meaning: str) -> None:
-        from barnabas.storage.manager.duplicate_logs import describe_twins
+    def _keep_duplicate(self, kept: Log, other: Log, level: int, meaning: str) -> None:
+        from barnabas.storage.manager.duplicate_logs import describe_duplicates
 
         self._use((kept.topic, kept.partition), kept)
         name = self._keep_aside(other)
         if name is not None:
-            logger.log(level, "%s %s", describe_twins(kept, other, name), meaning)
+            logger.log(level, "%s %s", describe_duplicates(kept, other, name), meaning)
 
     def _use(self, key: tuple[str, int], log: Log) -> None:
         if self._logs.get(key) is not log:
@@ -330,7 +332,7 @@ class LogManager:
         return self.producer_id_expiration_ms if self.wall_clock.is_trusted else LONG_MAX
 
     def enforce_retention(self, done: Callable[[], object], logs: Iterable[Log] | None = None) -> None:
-        """Remove what retention lets go, of these logs or of all; `done()` afterwards."""
+        """Enforce retention on these logs, or on all; `done()` afterwards."""
         chosen = self.logs() if logs is None else logs
         RetentionPass(self._runtime, self._disk, self.wall_clock, chosen, done, self.is_led)
 
@@ -425,14 +427,14 @@ class LogManager:
             self._set_aside(log.directory, topic, partition, log.log_dir, log.config.file_delete_delay_ms)
         except OSError as error:
             logger.error("%s can't be deleted: %s", log.directory, error)
-        self._checkpointer.forget(log.log_dir)
+        self._checkpointer.log_removed(log.log_dir)
 
     def open_moved(self, log: Log, log_dir: str) -> Log:
-        """The log anew, from its copy in another directory. OSError."""
+        """Open the log again, from its copy in another directory. OSError."""
         return self._open_again(log, log_dir)
 
     def reopen(self, log: Log) -> None:
-        """A closed log anew where it was; its directory is offline when it can't be opened."""
+        """Open a closed log again where it was; its directory is offline when it can't be opened."""
         try:
             self.replace(log, self._open_again(log, log.log_dir))
         except OSError as error:
@@ -453,14 +455,14 @@ class LogManager:
         )
 
     def replace(self, old: Log, new: Log) -> None:
-        """Have `new` stand for a closed log from now on."""
+        """Put `new` in the place of a closed log."""
         new.take_high_watermark(old)
         if self.on_moved is not None:
             self.on_moved(old, new)
         self._counts[old.log_dir] -= 1
         self._add((old.topic, old.partition), new)
         for log_dir in {old.log_dir, new.log_dir}:
-            self._checkpointer.forget(log_dir)
+            self._checkpointer.log_removed(log_dir)
         if self.on_replaced is not None:
             self.on_replaced(old, new)
 
@@ -493,7 +495,7 @@ class LogManager:
         except OSError as error:
             logger.error("%s can't be renamed to %s: %s", log.directory, name, error)
             return None
-        self._checkpointer.forget(log.log_dir)
+        self._checkpointer.log_removed(log.log_dir)
         return name
 
     def _add(self, key: tuple[str, int], log: Log) -> None:
@@ -509,7 +511,7 @@ class LogManager:
         return log
 
     def _in(self, log_dir: str) -> list[Log]:
-        return [log for log in (*self._logs.values(), *self._twins) if log.log_dir == log_dir]
+        return [log for log in (*self._logs.values(), *self._duplicates) if log.log_dir == log_dir]
 
     def _set_aside(self, path: str, topic: str, partition: int, log_dir: str, delay_ms: int) -> None:
         name = suffixed_name(topic, partition, random_uuid(self._runtime), DELETE_SUFFIX)
@@ -559,14 +561,14 @@ class LogManager:
             self.on_fatal(f"the log directory of the metadata, {log_dir}, has failed: {reason}")
 
     def _start_offset_changed(self, log: Log) -> None:
-        """A log's event: records at its start are gone."""
+        """A log's event: records at its start have been removed."""
         self._checkpointer.start_offset_changed(log.log_dir)
         mine = self._logs.get((log.topic, log.partition))
         if mine is log and self.on_start_offset is not None:
             self.on_start_offset(mine)
 
     def _truncating(self, log: Log, offset: int) -> None:
-        """A log's event: everything from `offset` on is about to go."""
+        """A log's event: everything from `offset` on is about to be removed."""
         self._checkpointer.truncating(log, offset)
         mine = self._logs.get((log.topic, log.partition))
         if mine is log and self.on_truncation is not None:
@@ -587,7 +589,7 @@ class LogManager:
             done(None)
 
     def offline_log(self, topic: str, topic_id: bytes, partition: int, config: LogConfig, reason: str) -> Log:
-        """What stands for the log of a partition that has none."""
+        """The log of a partition that has no files."""
         return Log.without_files(self._disk, self._runtime, topic, partition, topic_id, config, reason)
 
     def online_ids(self) -> list[bytes]:

@@ -1,12 +1,12 @@
 """Retention: segments that are too old, too many bytes, or below the log's start are removed, oldest first.
 
-What goes and what stays is Kafka's (UnifiedLog.deleteOldSegments):
-- Only whole segments go, from the front, and only below the high watermark.
+The rules are Kafka's (UnifiedLog.deleteOldSegments):
+- Only whole segments are removed, from the front, and only below the high watermark.
 - By time when the segment's largest record timestamp lies more than `retention.ms` back; records without a
   timestamp count with the file's modification time; a timestamp in the future keeps its segment, and those
   behind it. Not while the wall clock can't be trusted (wall_clock.py).
 - By size as long as at least `retention.bytes` remain. By start offset always.
-- The active segment goes too, after a new one has been begun; an empty one stays.
+- The active segment is removed too, after a new one has been begun; an empty one stays.
 - `cleanup.policy` without `delete` leaves only the start offset.
 
 In Kafka every replica does so by itself. Here the leader alone decides by time and size, and followers take over its
@@ -37,7 +37,7 @@ READS_PER_THREAD = 64
 
 
 class TimestampsUnread(Exception):
-    """The segment's timestamps must be read before more can be said."""
+    """The segment's timestamps must be read before more can be decided."""
 
     def __init__(self, segment: Segment) -> None:
         super().__init__(segment.path)
@@ -47,7 +47,7 @@ class TimestampsUnread(Exception):
 def enforce_retention(
     log: Log, disk: Disk, now_ms: int | None, is_led: Callable[[Log], bool] = lambda _: True
 ) -> Iterator[int]:
-    """Remove what the log's settings let go, SEGMENTS_PER_STEP a step, and yield how many segments went. Of a log that
+    """Remove what the log's settings allow, SEGMENTS_PER_STEP a step, and yield how many segments were removed. Of a log that
     is not led here only what lies below its start offset; nothing by its age where `now_ms` is None.
 
     TimestampsUnread; StorageError (KAFKA_STORAGE_ERROR).
@@ -101,7 +101,7 @@ def _deletable(log: Log, disk: Disk, now_ms: int | None) -> tuple[int, str]:
 
 
 def _leading(log: Log, may_go: Callable[[Segment, int], bool], *, but_last: bool = False) -> int:
-    """How many segments from the front `may_go(segment, its end offset)` lets go, all below the high watermark."""
+    """How many segments from the front `may_go(segment, its end offset)` allows to remove, all below the high watermark."""
     segments = log.segments
     committed = log.high_watermark
     count = 0

@@ -5,8 +5,8 @@
 
 What an index holds in memory is bounded: the entries made last, up to TAIL_BYTES_MAX. The older ones lie in the
 file and are searched there with a few preads, so a partition costs neither more memory the more it holds nor a
-descriptor while nobody asks. The file is neither synced nor replaced in one step while its segment is written
-to: after a crash the entries are made anew from the log.
+descriptor between searches. The file is neither synced nor replaced in one step while its segment is written
+to: after a crash the entries are rebuilt from the log.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class SparseIndex:
         self._tail = None
 
     def clear(self) -> None:
-        """Forget every entry; what the file holds counts no more."""
+        """Remove every entry; the file's content no longer counts."""
         self._saved = _FRESH
         self._tail = None
         self._unsynced = True

@@ -1,4 +1,4 @@
-"""Message sets of magic 0 and 1, which nobody may write any more (KIP-724) and old logs may still hold.
+"""Message sets of magic 0 and 1, which clients may no longer write (KIP-724) and old logs may still hold.
 
 The log looks at them as it looks at batches: one entry each, with an offset, a size and perhaps a time. A
 compressed entry holds several messages and carries the offset of the last. Layout, big-endian:

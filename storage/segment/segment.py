@@ -64,7 +64,7 @@ class Segment:
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, size: int, *, fresh: bool, suffix: str = ""
     ) -> None:
-        """`fresh`: its indexes start empty, whatever lies on the disk. `suffix`: what stands behind
+        """`fresh`: its indexes start empty, whatever lies on the disk. `suffix`: what follows
         the usual names, until `rename`, while the segment is not part of the log yet."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
@@ -109,7 +109,7 @@ class Segment:
         return file
 
     def open_for_read(self) -> File:
-        file = self._file  # asked for once: threads read too, and the loop may let go of it meanwhile
+        file = self._file  # read once: the loop may close it while a thread reads
         return file if file is not None else self._disk.open(self.path)
 
     def cut_torn_tail(self) -> None:
@@ -183,7 +183,7 @@ class Segment:
             if header.max_timestamp > self._max_timestamp and header.max_timestamp > self.max_timestamp:
                 self._max_timestamp = header.max_timestamp
                 self._max_timestamp_offset = last_offset
-        except OSError:  # the batch is in the log; whoever asks next for the largest has it read
+        except OSError:  # the batch is in the log; the next reader of the maximum reads the file
             pass
         if self.bytes_since_index_entry > index_interval_bytes:
             self._add_index_entries(last_offset, position, index_max_bytes)
@@ -194,7 +194,7 @@ class Segment:
         try:
             self.offset_index.append(last_offset - self.base_offset, position)
             self.add_time_index_entry()
-        except OSError:  # the batch is in the log; the next one asks the disk again
+        except OSError:  # the batch is in the log; the next one tries again
             return
         self.bytes_since_index_entry = 0
         self.index_full = (
@@ -227,7 +227,7 @@ class Segment:
         return self.first_timestamp
 
     def clear_indexes(self) -> None:
-        """Begin them anew, before the batches are gone through from the first on."""
+        """Empty them, before the batches are read from the first on."""
         self.offset_index.clear()
         self.time_index.clear()
         self.bytes_since_index_entry = 0
@@ -265,8 +265,8 @@ class Segment:
         return self._max_timestamp_offset
 
     def reset_timestamps(self, known: tuple[int, int] | None = None) -> None:
-        """Forget them, before the batches are gone through again; from those behind the time index entry `known`
-        on, which says the largest so far."""
+        """Drop them, before the batches are read again, beginning behind the time index entry `known`, which has
+        the largest so far."""
         timestamp, relative = known if known is not None else (NO_TIMESTAMP, 0)
         self._max_timestamp = timestamp
         self._max_timestamp_offset = self.base_offset + relative
@@ -315,7 +315,7 @@ class Segment:
     ) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of the batches from `position` on, without their records.
 
-        Reads `window` bytes at a time. CorruptBatch when what stands there is no whole batch; without `wait`
+        Reads `window` bytes at a time. CorruptBatch where there is no whole batch; without `wait`
         BlockingIOError when it is not in memory.
         """
         if position >= self.size:

@@ -5,7 +5,7 @@ One entry of 34 bytes for each ABORT marker in the segment, in the order of the 
     version i16 = 0 | producer id i64 | first offset i64 | last offset (the marker's) i64 | last stable offset i64
 
 The last is where the log became stable when the marker was written: an entry behind one whose last stable
-offset is at least X speaks only of offsets from X on, so a search ends there. There is no file without an
+offset is at least X covers only offsets from X on, so a search ends there. There is no file without an
 entry. As with the other indexes, the active segment's entries live in memory and reach the disk when it is
 rolled or closed, since a crash makes them be rebuilt from the markers; an older segment's are read where they
 lie.
@@ -107,7 +107,7 @@ class TransactionIndex:
         return index
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Its marker now stands in the segment, behind those of all others."""
+        """Its marker is in the segment now, behind all others."""
         if self._content is None:
             self._content = bytearray(self._disk.read_file(self.path))
         self._content += encode_transactions((transaction,))

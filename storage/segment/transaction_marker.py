@@ -1,4 +1,4 @@
-"""The end of a transaction as it stands in the log: a control batch of one record, COMMIT or ABORT (KIP-98).
+"""The end of a transaction in the log: a control batch of one record, COMMIT or ABORT (KIP-98).
 
 Its key is a version i16 and a type i16 (0 ABORT, 1 COMMIT), its value a version i16 and the epoch i32 of the
 coordinator that decided. Other control records (KRaft's leader changes and the like) end no transaction.
