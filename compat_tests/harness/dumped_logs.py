@@ -39,9 +39,12 @@ class LogJudge:
         self.judged = 0
 
     def copy(self) -> list[Path]:
-        """Copy the segments that have changed; the broker has to be down meanwhile."""
+        """Copy the segments that have changed; the broker has to be down meanwhile. Partitions that were being deleted may
+        have lost any of their files."""
         copied = []
         for log in sorted(self._log_dir.glob("*-*/*.log")):
+            if log.parent.name.endswith("-delete"):
+                continue
             files = [file for suffix in SUFFIXES if (file := log.with_suffix(suffix)).exists()]
             states = {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
             if all(self._seen.get(file) == state for file, state in states.items()):
