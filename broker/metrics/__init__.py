@@ -1,4 +1,4 @@
 """The metrics of a node and the HTTP listener that serves them (`barnabas.metrics.listener`).
 
-It may import partitions and the rooms below it; it imports config alone. Extensions import `families`.
+It may import partitions and what that may import. Extensions import `families`.
 """

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.testing.control import table
-from barnabas.testing.control.http import HttpServer
+from barnabas.testing.control.http import ControlServer
 
 if TYPE_CHECKING:
     from barnabas.testing.broker import Broker
@@ -28,13 +28,13 @@ class Control:
         self.links: dict[int, Link] = {}
         self.snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
-        self._server = HttpServer(broker.loop, host, port, partial(table.answer, self))
+        self._server = ControlServer(broker.loop, host, port, partial(table.answer, self))
 
     @property
     def url(self) -> str:
         """Where it is found from this machine."""
         host = HOST if self._host == ANY_HOST else self._host
-        return f"http://{host}:{self._server.port}"
+        return f"http://{host}:{self._server.server.port}"
 
     def number(self) -> int:
         """One that no snapshot and no link has."""

@@ -13,14 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from barnabas.broker.config.listeners import parse_address
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, exposition
-from barnabas.broker.metrics.listener import (
-    ANSWER_S_MAX,
-    CONNECTIONS_MAX,
-    HEAD_BYTES_MAX,
-    REQUEST_S_MAX,
-    MetricsListener,
-    make_page,
-)
+from barnabas.broker.metrics.listener import BOUNDS, MetricsListener, make_page
 from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.runtime.slices import TURN_S
@@ -182,7 +175,7 @@ def test_the_page(world: World) -> None:
     world.page = b"b 2\n" * 1_000_000
     assert len(world.ask(REQUEST)) > 4_000_000
     world.runtime.advance(60)
-    assert not world.listener.connections
+    assert not world.listener.server.requests
 
 
 @pytest.mark.sockets
@@ -195,7 +188,7 @@ def test_the_page(world: World) -> None:
         (b"GET  /metrics HTTP/1.1\r\n\r\n", b"400 Bad Request"),
         (b"\x16\x03\x01\xff\xff\r\n\r\n", b"400 Bad Request"),
         (b"\r\n\r\n", b"400 Bad Request"),
-        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * HEAD_BYTES_MAX, b"431 Request Header Fields Too Large"),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * BOUNDS.head_bytes, b"431 Request Header Fields Too Large"),
         (b"x" * 1_000_000, b"431 Request Header Fields Too Large"),
     ],
 )
@@ -213,7 +206,7 @@ def test_before_there_is_anything_to_tell(world: World) -> None:
 def test_a_request_that_does_not_come_is_not_waited_for(world: World) -> None:
     client = Client(world)
     client.send(REQUEST[:10])
-    world.runtime.advance(REQUEST_S_MAX - 0.1)
+    world.runtime.advance(BOUNDS.request_s - 0.1)
     assert not client.transport.is_closing
     world.runtime.advance(0.2)
     assert client.transport.written.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
@@ -225,7 +218,7 @@ def test_a_request_that_does_not_come_is_not_waited_for(world: World) -> None:
 def test_an_answer_that_is_not_read_is_dropped(world: World) -> None:
     client = Client(world)
     client.send(REQUEST)
-    world.runtime.advance(ANSWER_S_MAX - 0.1)
+    world.runtime.advance(BOUNDS.answer_s - 0.1)
     assert not client.transport.is_aborted
     world.runtime.advance(0.2)
     assert client.transport.is_aborted
@@ -244,23 +237,23 @@ def test_silent_connections_keep_no_scraper_out(world: World) -> None:
     opened = [Client(world) for _ in range(5)]
     for client in opened:
         client.send(b"GET /metrics HTTP/1.1\r\nX: ")  # and never the rest
-    opened += [Client(world) for _ in range(CONNECTIONS_MAX)]
-    assert [client.transport.is_aborted for client in opened] == [True] * 5 + [False] * CONNECTIONS_MAX
-    assert len(world.listener.connections) == CONNECTIONS_MAX
+    opened += [Client(world) for _ in range(BOUNDS.connections)]
+    assert [client.transport.is_aborted for client in opened] == [True] * 5 + [False] * BOUNDS.connections
+    assert len(world.listener.server.requests) == BOUNDS.connections
     assert world.ask(REQUEST).endswith(b"a 1\n")
 
 
 def test_clients_that_do_not_read_their_answer_keep_no_scraper_out(world: World) -> None:
-    opened = [Client(world) for _ in range(CONNECTIONS_MAX)]
+    opened = [Client(world) for _ in range(BOUNDS.connections)]
     for client in opened:
         client.send(REQUEST)
     assert world.ask(REQUEST).endswith(b"a 1\n")
-    assert [client.transport.is_aborted for client in opened] == [True] + [False] * (CONNECTIONS_MAX - 1)
+    assert [client.transport.is_aborted for client in opened] == [True] + [False] * (BOUNDS.connections - 1)
 
 
 def test_nothing_makes_room_where_all_pages_are_being_made(world: World) -> None:
     world.runtime.look_s = TURN_S
-    opened = [Client(world) for _ in range(CONNECTIONS_MAX)]
+    opened = [Client(world) for _ in range(BOUNDS.connections)]
     for client in opened:
         client._protocol.data_received(REQUEST)
     assert Client(world).transport.is_aborted

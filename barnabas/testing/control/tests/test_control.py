@@ -11,11 +11,12 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from barnabas.testing import Broker
 from barnabas.testing.control import Control
-from barnabas.testing.control.http import READING_MAX
+from barnabas.testing.control.http import BOUNDS
 from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
 from barnabas.testing.external.raw_client import RawClient
@@ -32,8 +33,13 @@ FETCH, METADATA, HEARTBEAT = 1, 3, 12
 class Http:
     """Asks a control, as a test in another language does."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, control: Control) -> None:
+        self.url = control.url
+        self._server = control._server.server
+
+    def bound(self, **bounds: float) -> None:
+        """Change bounds of the server."""
+        self._server.bounds = msgspec.structs.replace(BOUNDS, **bounds)
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         data = None if body is None else json.dumps(body).encode()
@@ -62,7 +68,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def http(broker: Broker) -> Iterator[Http]:
     control = Control(broker)
-    http = Http(control.url)
+    http = Http(control)
     yield http
     http.done("POST", "/reset")
     control.close()
@@ -293,8 +299,8 @@ def ended(client: socket.socket) -> bool:
         return True
 
 
-def test_half_sent_bodies_make_room(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.testing.control.http.HELD_BYTES_MAX", 1_000_000)
+def test_half_sent_bodies_make_room(http: Http) -> None:
+    http.bound(held_bytes=1_000_000)
     held = [half_sent(http, bytes(300_000)) for _ in range(3)]
     more = half_sent(http, bytes(300_000))
     assert ended(held[0])  # the oldest
@@ -306,15 +312,15 @@ def test_half_sent_bodies_make_room(http: Http, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_silent_connections_make_room(http: Http) -> None:
-    silent = [half_sent(http, b"{") for _ in range(READING_MAX + 1)]
+    silent = [half_sent(http, b"{") for _ in range(BOUNDS.unfinished + 1)]
     assert ended(silent[0])
     http.done("GET", "/status")
     for client in silent:
         client.close()
 
 
-def test_a_request_that_stands_still_is_ended(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.testing.control.http.IDLE_SECONDS_MAX", 0.05)
+def test_a_request_that_stands_still_is_ended(http: Http) -> None:
+    http.bound(idle_s=0.05)
     client = half_sent(http, b"{")
     assert client.recv(65536).startswith(b"HTTP/1.1 408 ")
     client.close()
