@@ -7,11 +7,11 @@ everything is local, so -4 is the log's start, and -5 and -6 have no offset.
 The leader answers, up to what is committed, but for a debugger and for a follower (replica_authorization.py) up to the
 log's end. A new leader that does not know
 yet how much was committed before says OFFSET_NOT_AVAILABLE where that would count (KIP-207, version 5). A leader whose
-session with the active controller has ended says NOT_LEADER_OR_FOLLOWER: another may have told more by now, and an end
-does not go back.
+session with the active controller has ended says NOT_LEADER_OR_FOLLOWER: another may have answered with a later end by now,
+and an end does not go back.
 
-Looking for a time reads segments that may have been cold for long, and unpacks a batch: threads do that, for a few requests
-at a time (services.lookups).
+A lookup by time reads segments that may be cold, and decompresses a batch: threads do that, for a few requests at a time
+(services.lookups).
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from barnabas.wire.messages.list_offsets import (
 log = logging.getLogger("barnabas.list_offsets")
 
 Key: TypeAlias = "tuple[str, int]"  # topic and partition
-Looked: TypeAlias = "TimestampOffset | StorageError | None"
-Found: TypeAlias = "Mapping[Key, Looked]"
+LookupResult: TypeAlias = "TimestampOffset | StorageError | None"
+Found: TypeAlias = "Mapping[Key, LookupResult]"
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
     -1,
@@ -64,7 +64,7 @@ FIRST_VERSION_OF = {
 }
 UNKNOWN_SPECIAL = 1 << 15  # a version that no request has
 READ_COMMITTED = 1
-CONSUMER, DEBUGGER = -1, -2  # replica ids of those that are no followers
+CONSUMER, DEBUGGER = -1, -2  # replica ids that are no followers'
 LOOKUPS_MAX = 3  # of one partition in one request, if what was found is deleted before it can be answered
 OFFSET_NOT_AVAILABLE_FROM = 5  # the first version whose clients know it
 
@@ -117,7 +117,7 @@ def _refused(request: ListOffsetsRequest) -> Generator[None, None, ListOffsetsRe
 
 def _look_up(context: HandlerContext, times: Mapping[Key, int | None]) -> Steps[Found]:
     """What is found for each. What was deleted meanwhile is looked for again, a few times."""
-    found: dict[Key, Looked] = {}
+    found: dict[Key, LookupResult] = {}
     missing = list(times)
     for _ in range(LOOKUPS_MAX):
         for key in missing:
@@ -134,7 +134,7 @@ def _look_up(context: HandlerContext, times: Mapping[Key, int | None]) -> Steps[
     return found
 
 
-def _is_gone(context: HandlerContext, key: Key, looked: Looked) -> bool:
+def _is_gone(context: HandlerContext, key: Key, looked: LookupResult) -> bool:
     """Whether records have been deleted that the lookup has found, or was about to read."""
     partition = context.services.partitions.get(*key)
     if partition is None or partition.log.offline or looked is None:

@@ -8,7 +8,7 @@ The records stay opaque: the log looks at the batch header alone, unless a setti
 than a few records have to be read, or more than a few partitions to be appended to, the rest of the request is served in
 later turns of the loop, in its order; the connection's next request waits (`_Serving`). A request of more than a thousand
 partitions is not even decoded on the loop (`produce_large`).
-acks=0 gets no answer, and a failure under acks=0 closes the connection so that the producer learns of it at all.
+acks=0 gets no response, and a failure under acks=0 closes the connection, which is all that the producer can notice.
 Where a batch must be synced first, other replicas have to have it (acks=all), or the disk has fallen behind, the
 answer waits (broker/partitions/delayed_produce.py). Most requests take the fast path (broker/fastpath/produce.py).
 """
@@ -22,9 +22,9 @@ from barnabas.broker.fastpath.produce import fast_produce
 from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.delayed_produce import (
     DelayedProduce,
+    add_current_leaders,
     appended_answer,
     failed_answer,
-    tell_leaders,
 )
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.requests.context import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome
@@ -293,7 +293,7 @@ def _answer(
         return delayed.begin(context, NO_RESPONSE, 0) if delayed else NO_RESPONSE
     if delayed:
         return delayed.begin(context, response, request.timeout_ms)
-    tell_leaders(context, response)
+    add_current_leaders(context, response)
     return response
 
 

@@ -40,9 +40,7 @@ STEP: Final = 128  # records between two looks at the clock: some 0.1 ms
 _FRAME: Final = struct.Struct(">qi4xb4xhi30xiHI")
 _KEY_OFFSET: Final = _FRAME.size
 _LENGTH_END: Final = _FRAME.size - 4
-_PADDING: Final = bytes(
-    _FRAME.size - HEADER_SIZE
-)  # what no bound keeps the loops below from reaching: varints end here
+_PADDING: Final = bytes(_FRAME.size - HEADER_SIZE)  # behind the data: the loops below end a varint here
 _UNUSUAL: Final = 0x37  # attributes: compressed, transactional, control
 _NULL: Final = 1  # the zigzag form of -1, in one byte
 
@@ -101,11 +99,10 @@ class CommittedRecords:
 
 
 class CompactedRecords:
-    """Takes what a log holds, whole batches in their order, and replays what counts of it: `take` until all is
-    there, then `finish`. Both are gone through in slices, and raise RecordBatchError for what can't be read and
-    StorageError where offsets go back.
+    """Takes the whole batches of a log in their order, and replays the compacted view: `take` each piece, then `finish`. Both
+    run in slices, and raise RecordBatchError for what can't be read and StorageError where offsets go back.
 
-    With `every` each record is replayed at its place instead, also if another has superseded it.
+    With `every`, each committed record is replayed at its place, also if a later one supersedes it.
     """
 
     def __init__(self, name: str, replay: Replay, *, every: bool = False) -> None:
@@ -168,11 +165,11 @@ class CompactedRecords:
         self.next_offset = next_offset
 
     def _is_plain(self) -> bool:
-        """Whether records count at their place and only the last of a key does."""
+        """Whether no transaction is open and only the last record of a key counts."""
         return not self.every and not self._settled.has_pending
 
     def _take_plain(self, data: bytes, pos: int, end: int, count: int) -> Generator[None, None, bool]:
-        """Take the records of a plain batch; False when one is unusual: then they are to be looked at one by one."""
+        """Take the records of a plain batch; False when one is unusual: then the batch is decoded."""
         last, forget = self._last, self._last.pop
         for number in range(1, count + 1):
             length = data[pos]
@@ -218,7 +215,7 @@ class CompactedRecords:
         return pos == end
 
     def _take_settled(self, batch: bytes) -> Iterator[None]:
-        """Take a batch of any kind, and what it settles."""
+        """Take a batch of any kind, and the records that it commits."""
         last = self._last
         for number, record in enumerate(self._settled.of(batch), 1):
             if self.every or record.key is None:
@@ -233,7 +230,7 @@ class CompactedRecords:
         yield
 
     def finish(self) -> Iterator[None]:
-        """That was all: replay what counts of it."""
+        """After the last batch: replay the compacted view."""
         self._settled.end(self.name)
         last, self._last = self._last, {}
         for number, (key, rest) in enumerate(last.items(), 1):

@@ -1,8 +1,7 @@
-"""The reading of one partition of a coordinator's log, from its start to its end.
+"""Loads one partition of a coordinator's log: reads it from its start to its end.
 
-What the log of a new leader holds is replayed in full (compacted_records.py). Most of it is below the high watermark;
-what is above it was appended by a leader before and will be committed with this one's first word from its followers,
-which takes a moment (CoordinatorLog.when_committed).
+A new leader replays its log in full (compacted_records.py). Records above the high watermark were appended by a former
+leader; they are committed after the first fetches of the followers (CoordinatorLog.when_committed).
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ if TYPE_CHECKING:
     from barnabas.storage.log.log import Log
 
 READ_BYTES: Final = 1 << 18  # a few of them fit into a slice
-TRIES_MAX: Final = 16  # memory so short that what a thread brings in is gone again: then the loop waits
+TRIES_MAX: Final = 16  # with little memory what a thread has read may be evicted again: then the loop waits
 
 
 class Replay(Protocol):
-    """What takes the log. Its steps are short; between them others are served and the lead may be lost."""
+    """The state machine that takes the log. Its steps are short; between them requests are served and leadership may end."""
 
     next_offset: int  # behind what was taken
 
@@ -33,7 +32,7 @@ class Replay(Protocol):
         ...
 
     def finish(self) -> Iterator[None]:
-        """That was all."""
+        """After the last batch."""
         ...
 
 
@@ -51,17 +50,17 @@ class Loading:
         self._done = done
         self._data = b""  # read, not replayed,
         self._data_offset = -1  # from here on
-        self.for_a_thread: Callable[[], bytes | None] | None = None  # what has to be done before it can go on
+        self.for_a_thread: Callable[[], bytes | None] | None = None  # work for a thread, before the next step
         self._tries = 0
         self._error: Exception | None = None
         self._cancelled = False
 
     def cancel(self) -> None:
-        """The partition is no longer wanted."""
+        """Stop loading; `done` is not called."""
         self._cancelled = True
 
     def steps(self) -> Iterator[None]:
-        """Read and replay up to the end, or until a thread is needed or something is wrong."""
+        """Read and replay up to the end, a read that needs a thread, or an error."""
         if self._cancelled or self._error is not None:
             return
         try:
@@ -76,7 +75,7 @@ class Loading:
         while True:
             log = self._led_log()
             offset = replay.next_offset = max(replay.next_offset, log.log_start_offset)
-            if offset != self._data_offset:  # its records have been removed while a thread read them
+            if offset != self._data_offset:  # its records have been deleted while a thread read them
                 self._data = b""
             if not self._data and offset >= log.log_end_offset:
                 break
@@ -122,7 +121,7 @@ class Loading:
             return b""
 
     def thread_has_read(self, data: bytes | None, error: BaseException | None) -> None:
-        """What came of `for_a_thread`."""
+        """The result of `for_a_thread`."""
         self.for_a_thread = None
         self._tries += 1
         self._data = data or b""
@@ -130,7 +129,7 @@ class Loading:
             self._error = StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"it can't be read: {error}")
 
     def end(self) -> None:
-        """Nothing more is to be read: say how it went."""
+        """Call `done` with the result."""
         if not self._cancelled:
             self._done(self._error)
 

@@ -1,8 +1,7 @@
 """The log of a coordinator: an internal topic that state machines append to and are rebuilt from.
 
-A state machine is rebuilt when this broker becomes the leader of its partition. That takes as long as it takes:
-partitions are read one after the other, in slices that leave the loop to the requests, and by a thread where a
-read would wait for the disk (loading.py).
+A state machine is rebuilt when this broker becomes the leader of its partition. Partitions are read one after the other,
+in slices of the loop, and by a thread where a read would wait for the disk (loading.py).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class CoordinatorLog:
     def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], object]) -> None:
         """Append one record batch; `done(error)` once it is committed (with one replica: at once).
 
-        NOT_LEADER_OR_FOLLOWER when this broker does not lead the partition, or ceases to before the batch is
+        NOT_LEADER_OR_FOLLOWER when this broker does not lead the partition, or stops leading it before the batch is
         committed; NOT_ENOUGH_REPLICAS when it was not appended for that reason, NOT_ENOUGH_REPLICAS_AFTER_APPEND
         when it was and is committed, by too few.
         """
@@ -55,7 +54,7 @@ class CoordinatorLog:
         partition.when_committed(result.last_offset + 1, done)
 
     def is_replicated(self, partition_index: int) -> bool:
-        """Whether other brokers have the partition too, so that one of them may lead it by now without our knowing."""
+        """Whether the partition has other replicas, one of which may have been elected already."""
         partition = self._partitions.get(self.topic, partition_index)
         return partition is not None and partition.leadership is not None
 
@@ -76,8 +75,8 @@ class CoordinatorLog:
         """Have `replay` take all batches of the partition, oldest first, then `done(None)`.
 
         `done(error)` when it can't be: StorageError or RecordBatchError, as when the log directory is offline, a
-        batch is damaged or the partition is not led here any more. Either may happen before this returns, and
-        neither does after `Loading.cancel`.
+        batch is damaged or the partition is no longer led here. `done` may be called before this returns, and is not after
+        `Loading.cancel`.
         """
         partition = self._partitions.get(self.topic, partition_index)
         loading = Loading(partition, replay, done)
@@ -107,7 +106,7 @@ class CoordinatorLog:
             return
         loading = self._loadings[0]
         work = loading.for_a_thread
-        if work is None:  # an end went wrong, and was logged
+        if work is None:  # `done` has failed, and that was logged
             self._work()
             return
         self._working = True

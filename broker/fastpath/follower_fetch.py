@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.fastpath.partition_key import ID_KEY_SIZE, id_of_key
 from barnabas.broker.fetch.delayed_fetch import IncrementalFetch
-from barnabas.broker.fetch.purgatory import NEWS_S
+from barnabas.broker.fetch.purgatory import HIGH_WATERMARK_DELAY_S
 from barnabas.broker.fetch.reader import COPIED_BYTES, copied
 from barnabas.broker.requests.context import PENDING, Outcome, RawResponse
 from barnabas.storage.errors import StorageError, WouldWait
@@ -158,7 +158,7 @@ class FollowerFetch:
             partition.log.high_watermark != one.high_watermark
             or partition.log.log_start_offset != one.log_start_offset
         ):
-            max_wait_s = min(max_wait_s, NEWS_S)
+            max_wait_s = min(max_wait_s, HIGH_WATERMARK_DELAY_S)
         self._waiter = waiter = context.services.purgatory.wait(1, max_wait_s, self._answer)
         context.on_disconnect(self._abandon)
         context.on_next_request(lambda _api_key: waiter.wake())

@@ -16,10 +16,10 @@ from barnabas.broker.fastpath.partition_key import (
 )
 from barnabas.broker.partitions.delayed_produce import (
     DelayedProduce,
+    add_current_leaders,
     appended_answer,
     failed_answer,
     one_answer,
-    tell_leaders,
 )
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.broker.requests.context import PENDING, Outcome, RawResponse
@@ -162,5 +162,5 @@ class _CommitWait:
         if error == ErrorCode.KAFKA_STORAGE_ERROR:
             answer.base_offset = answer.log_start_offset = answer.log_append_time_ms = -1
         response = one_answer(self._partition, answer)
-        tell_leaders(self._context, response)
+        add_current_leaders(self._context, response)
         self._context.complete(response)

@@ -1,8 +1,8 @@
-"""A fetch being served: read, wait for more if need be, answer.
+"""Serving a fetch: read, wait for more if need be, answer.
 
-Two kinds. A full fetch names all its partitions and may found a session; an incremental one goes on with a
-session and looks only at the partitions that may have something to say. While either waits it holds no file
-open, and when it is woken it reads again only what had records or has changed.
+A full fetch names all its partitions and may create a session; an incremental one continues a session and reads only the
+partitions that may have something new. A fetch that waits holds no file open, and when it is woken it reads again only what
+had records or has changed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from barnabas.broker.fetch.purgatory import NEWS_S
+from barnabas.broker.fetch.purgatory import HIGH_WATERMARK_DELAY_S
 from barnabas.broker.fetch.reader import (
     FOLLOWERS_FROM,
     READ_COMMITTED,
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
-LEADERS_FROM: Final = 16  # the first version whose answers say where the leader is found
+LEADERS_FROM: Final = 16  # the first version whose responses have the leaders' addresses
 LIST_OFFSETS: Final = 2  # its API key
 TRIES_MAX: Final = 16
-_ELSEWHERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+_NOT_LED_HERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
 class FetchServices(LeaderServices, Protocol):
@@ -66,7 +66,7 @@ class FetchServices(LeaderServices, Protocol):
 
 
 class DelayedFetch:
-    """What both kinds do. `serve` once; the answer is its result, or goes out through the context."""
+    """The base of both kinds. `serve` once; the response is its result, or leaves through the context."""
 
     __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_tries", "_waiter")
 
@@ -89,11 +89,11 @@ class DelayedFetch:
             quota = context.services.leader_quota
             self._reader.quota = quota if quota is not None and quota.is_set else None
         self._waiter: FetchWaiter | None = None
-        self._tries = 0  # how often a thread has gone to the disk for us
+        self._tries = 0  # how often a thread has read from the disk for it
 
     def serve(self) -> FetchResponse | Outcome:
         if self._reader.follower_id >= 0:
-            self._note_follower()
+            self._record_follower()
         return self._serve()
 
     def _serve(self) -> FetchResponse | Outcome:
@@ -108,28 +108,28 @@ class DelayedFetch:
         context = self._context
         max_wait_s = request.max_wait_ms / 1000
         if reader.follower_id >= 0 and self._has_news():
-            max_wait_s = min(max_wait_s, NEWS_S)
+            max_wait_s = min(max_wait_s, HIGH_WATERMARK_DELAY_S)
         self._waiter = waiter = context.services.purgatory.wait(missing_bytes, max_wait_s, self._answer_late)
         waiter.committed = request.isolation_level == READ_COMMITTED
         context.on_disconnect(self._abandon)
         context.on_next_request(self._overtaken)
         self._watch(waiter)
-        self._let_go()
+        self._release()
         return PENDING
 
     def _prepare(self, then: Callable[[], object]) -> None:
-        """Let a thread wait for the disk, and go on afterwards."""
+        """Have a thread wait for the disk; `then()` continues."""
 
         def done(_result: object, _error: BaseException | None) -> None:
             if not self._context.closed:
                 then()
 
-        self._let_go()
+        self._release()
         self._tries += 1
         self._context.services.runtime.run_in_thread(partial(_run_all, self._reader.cold), done)
 
     def _renew_reader(self) -> None:
-        # Memory can be so short that what a thread fetched is gone again: then the loop waits, at last.
+        # With little memory the pages that a thread has read may be evicted again: in the end the loop waits.
         advice, quota = self._reader.advice, self._reader.quota
         self._reader = PartitionReader(
             self._request,
@@ -140,7 +140,8 @@ class DelayedFetch:
         self._reader.advice, self._reader.quota = advice, quota
 
     def serve_late(self) -> None:
-        """Read, now or again, of what has been taken note of already; the answer goes out through the context."""
+        """Read, for the first time or again, after the follower's position has been recorded; the response leaves through the
+        context."""
         self._renew_reader()
         answer = self._serve()
         if isinstance(answer, FetchResponse):
@@ -157,11 +158,11 @@ class DelayedFetch:
         self._context.complete(self._response())
 
     def _overtaken(self, api_key: int) -> None:
-        """A follower has something new to ask. A consumer that asks for offsets waits for them and not for records: Kafka
-        lets it wait for both, half a second in each partition that Spark reads to its end.
+        """Ends the waiting of a follower, which has something new to ask, and of a consumer that asks for offsets: it waits for
+        them and not for records. Kafka makes it wait for both, half a second in each partition that Spark reads to its end.
 
-        Nothing else ends a consumer's waiting. Above all no other fetch: a client with two of them under way would never
-        wait for anything.
+        Nothing else ends a consumer's waiting, above all no other fetch: a client with two of them in flight would never
+        wait.
         """
         assert self._waiter is not None
         if self._reader.follower_id >= 0 or api_key == LIST_OFFSETS:
@@ -172,28 +173,28 @@ class DelayedFetch:
         self._unwatch(self._waiter)
         self._waiter.cancel()
 
-    def _note_follower(self) -> None:
-        """Take note of how far the follower has come that asks."""
+    def _record_follower(self) -> None:
+        """Record how far the follower that fetches has come."""
         raise NotImplementedError
 
     def _read(self) -> None:
-        """Read everything that may have something to say."""
+        """Read all partitions that may have something new."""
         raise NotImplementedError
 
     def _can_grow(self) -> bool:
-        """Whether anything that was asked for exists, so that more of it may come."""
+        """Whether any partition of the request exists, so that it may grow."""
         raise NotImplementedError
 
     def _has_news(self) -> bool:
-        """Whether something other than records is to be told to a follower."""
+        """Whether there is something other than records for a follower."""
         raise NotImplementedError
 
     def _watch(self, waiter: FetchWaiter) -> None:
-        """Let the waiter hear of all partitions."""
+        """Have the waiter notified of all partitions."""
         raise NotImplementedError
 
-    def _let_go(self) -> None:
-        """Forget the regions that were read: they hold their files open."""
+    def _release(self) -> None:
+        """Drop the regions that were read: they hold their files open."""
         raise NotImplementedError
 
     def _unwatch(self, waiter: FetchWaiter) -> None:
@@ -203,15 +204,17 @@ class DelayedFetch:
         """Read what had records or is among the touched."""
         raise NotImplementedError
 
-    def _tell_leaders(self, topics: list[FetchableTopicResponse], response: FetchResponse) -> FetchResponse:
-        """Where this broker does not lead, or not in that epoch: who does, and where it is found (KIP-951)."""
+    def _with_current_leaders(
+        self, topics: list[FetchableTopicResponse], response: FetchResponse
+    ) -> FetchResponse:
+        """Where this broker does not lead, or not in that epoch: add the current leaders and their addresses (KIP-951)."""
         context = self._context
         if not self._reader.failed or context.api_version < LEADERS_FROM:
             return response
         leaders = []
         for topic in topics:
             for answer in topic.partitions:
-                if answer.error_code in _ELSEWHERE:
+                if answer.error_code in _NOT_LED_HERE:
                     leader_id, epoch = current_leader(
                         context, topic.topic, topic.topic_id, answer.partition_index
                     )
@@ -229,7 +232,7 @@ class DelayedFetch:
 
 
 def _run_all(prepares: list[Callable[[], object]]) -> None:
-    """In a thread. What can't be read tells so when the loop tries."""
+    """In a thread. What can't be read fails again when the loop reads it."""
     for prepare in prepares:
         try:
             prepare()
@@ -238,21 +241,21 @@ def _run_all(prepares: list[Callable[[], object]]) -> None:
 
 
 class FullFetch(DelayedFetch):
-    """A request that names all its partitions. With `found_session` the answer may begin a session."""
+    """A request that names all its partitions. With `create_session` the response may create a session."""
 
-    __slots__ = ("_answers", "_found", "_found_session")
+    __slots__ = ("_answers", "_create_session", "_found")
 
     def __init__(
-        self, context: RequestContext[FetchServices], request: FetchRequest, found_session: bool
+        self, context: RequestContext[FetchServices], request: FetchRequest, create_session: bool
     ) -> None:
         super().__init__(context, request)
-        self._found_session = found_session
+        self._create_session = create_session
         self._found: list[Partition | None] = []  # for each wanted partition, in the order of the request
         self._answers: list[FetchableTopicResponse] = []
 
-    def _note_follower(self) -> None:
+    def _record_follower(self) -> None:
         partitions = self._context.services.partitions
-        note = self._reader.note_follower
+        record = self._reader.record_follower
         for topic in self._request.topics:
             for wanted in topic.partitions:
                 if self._by_id:
@@ -260,7 +263,7 @@ class FullFetch(DelayedFetch):
                 else:
                     partition = partitions.get(topic.topic, wanted.partition)
                 if partition is not None:
-                    note(partition, wanted)
+                    record(partition, wanted)
 
     def _read(self) -> None:
         partitions = self._context.services.partitions
@@ -293,11 +296,12 @@ class FullFetch(DelayedFetch):
         return self._found.count(None) < len(self._found)
 
     def _has_news(self) -> bool:
-        told = (wanted for topic in self._request.topics for wanted in topic.partitions)
+        known = (wanted for topic in self._request.topics for wanted in topic.partitions)
         answers = (answer for topic in self._answers for answer in topic.partitions)
         return any(
-            wanted.high_watermark < answer.high_watermark  # without a word about it it is endless
-            for wanted, answer in zip(told, answers, strict=False)
+            wanted.high_watermark
+            < answer.high_watermark  # where the request has none it is the largest number
+            for wanted, answer in zip(known, answers, strict=False)
         )
 
     def _watch(self, waiter: FetchWaiter) -> None:
@@ -306,7 +310,7 @@ class FullFetch(DelayedFetch):
             if partition is not None:
                 partition.waiters(of_followers)[waiter] = None
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         for topic in self._answers:
             for answer in topic.partitions:
                 if answer.records:
@@ -339,13 +343,13 @@ class FullFetch(DelayedFetch):
 
     def _response(self) -> FetchResponse:
         response = FetchResponse(responses=self._answers)
-        if self._found_session:
+        if self._create_session:
             cache = self._context.services.fetch_sessions
             if cache.make_room(self._reader.follower_id >= 0, len(self._found)):
                 session = self._new_session()
                 cache.add(session)
                 response.session_id = session.id
-        return self._tell_leaders(self._answers, response)
+        return self._with_current_leaders(self._answers, response)
 
     def _new_session(self) -> FetchSession:
         committed = self._request.isolation_level == READ_COMMITTED
@@ -363,25 +367,25 @@ class FullFetch(DelayedFetch):
 
 
 class IncrementalFetch(DelayedFetch):
-    """A request that goes on with a session, which has taken in what the request says."""
+    """A request that continues a session, which has been updated from the request."""
 
     __slots__ = ("_answers", "_epoch", "_session")
 
     def __init__(
         self, context: RequestContext[FetchServices], request: FetchRequest, session: FetchSession, epoch: int
     ) -> None:
-        """`epoch`: the session's after this request; another number says that another one overtook it."""
+        """`epoch`: the session's after this request; a later one means that another request has overtaken it."""
         super().__init__(context, request)
         self._session = session
         self._epoch = epoch
         self._answers: list[tuple[SessionPartition, Partition | None, PartitionData]] = []
 
-    def _note_follower(self) -> None:
-        note = self._reader.note_follower
+    def _record_follower(self) -> None:
+        record = self._reader.record_follower
         for one in self._session.to_read():
             partition = self._find(one)
             if partition is not None:
-                note(partition, one.wanted)
+                record(partition, one.wanted)
 
     def _find(self, one: SessionPartition) -> Partition | None:
         partitions = self._context.services.partitions
@@ -433,7 +437,7 @@ class IncrementalFetch(DelayedFetch):
             one.partition = partition
         self._session.wait(waiter)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._answers = []
 
     def _unwatch(self, waiter: FetchWaiter) -> None:
@@ -455,4 +459,4 @@ class IncrementalFetch(DelayedFetch):
             if not topics or topics[-1].topic_id != one.topic_id or topics[-1].topic != topic:
                 topics.append(FetchableTopicResponse(topic, one.topic_id, []))
             topics[-1].partitions.append(answer)
-        return self._tell_leaders(topics, FetchResponse(session_id=session.id, responses=topics))
+        return self._with_current_leaders(topics, FetchResponse(session_id=session.id, responses=topics))

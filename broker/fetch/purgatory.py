@@ -1,7 +1,7 @@
 """Fetches that wait for data (KIP-541 calls the place a purgatory).
 
 Consumers wait for what is committed, followers for what is appended. A waiting fetch, or its session, stands in
-a waiter set of every partition it asked for; a partition tells its waiters how many bytes came, and one that has
+a waiter set of every partition that it fetches; a partition notifies its waiters of how many bytes came, and one that has
 collected its min_bytes is answered on the next turn of the loop. So an append costs what waits on that partition, and
 nothing scans. A timer answers the fetch when max_wait has passed, whatever is there.
 """
@@ -18,16 +18,25 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.purgatory")
 
-# A follower is told so late of a high watermark that has moved, if no record comes that it can go along with: under
-# load it costs nothing then, and without load nobody notices.
-NEWS_S: Final = 0.005
+# A follower gets a high watermark that has moved so late, unless records come that it is sent with: under load it then costs
+# nothing, and without load the delay does not matter.
+HIGH_WATERMARK_DELAY_S: Final = 0.005
 
 
 class FetchWaiter:
-    """One waiting fetch. `answer()` is called exactly once, unless `abandoned()` says nobody listens.
-    `touched` are the partitions that changed meanwhile."""
+    """One waiting fetch. `answer()` is called exactly once, unless it is cancelled. `touched` are the partitions that have
+    changed while it waited."""
 
-    __slots__ = ("_answer", "_missing_bytes", "_news", "_purgatory", "_timer", "committed", "done", "touched")
+    __slots__ = (
+        "_answer",
+        "_delayed_wake",
+        "_missing_bytes",
+        "_purgatory",
+        "_timer",
+        "committed",
+        "done",
+        "touched",
+    )
 
     def __init__(
         self, purgatory: FetchPurgatory, missing_bytes: int, answer: Callable[[], object], max_wait_s: float
@@ -36,7 +45,7 @@ class FetchWaiter:
         self._missing_bytes = missing_bytes
         self._answer = answer
         self._timer = purgatory.runtime.call_later(max_wait_s, self.finish)
-        self._news: Timer | None = None
+        self._delayed_wake: Timer | None = None
         self.committed = False  # whether it reads up to the last stable offset only
         self.done = False
         self.touched: set[Partition] = set()
@@ -56,11 +65,10 @@ class FetchWaiter:
         self.wake()
 
     def high_watermark_moved(self, partition: Partition) -> None:
-        """What our follower has of the partition is committed: it shall hear of that soon, along with records if some
-        come."""
+        """What the follower has of the partition is committed: answer soon, with records if some come."""
         self.touched.add(partition)
-        if self._news is None:
-            self._news = self._purgatory.runtime.call_later(NEWS_S, self.wake)
+        if self._delayed_wake is None:
+            self._delayed_wake = self._purgatory.runtime.call_later(HIGH_WATERMARK_DELAY_S, self.wake)
 
     def wake(self) -> None:
         """Answer on the next turn of the loop."""
@@ -73,12 +81,12 @@ class FetchWaiter:
             self._answer()
 
     def cancel(self) -> None:
-        """Never answer: nobody listens any more."""
+        """Never answer: the client has disconnected."""
         if not self.done:
             self.done = True
             self._timer.cancel()
-            if self._news is not None:
-                self._news.cancel()
+            if self._delayed_wake is not None:
+                self._delayed_wake.cancel()
             self._purgatory.waiting -= 1
 
 
@@ -91,8 +99,8 @@ class FetchPurgatory:
         self.waiting = 0
 
     def wait(self, missing_bytes: int, max_wait_s: float, answer: Callable[[], object]) -> FetchWaiter:
-        """Call `answer()` once the waiter has heard of missing_bytes more, or after max_wait_s. The caller puts
-        the waiter where it hears of appends, takes it away again, and cancels it when its client has gone."""
+        """Call `answer()` once the waiter has been notified of missing_bytes more, or after max_wait_s. The caller adds
+        the waiter to the partitions, removes it again, and cancels it when its client disconnects."""
         self.waiting += 1
         return FetchWaiter(self, missing_bytes, answer, max_wait_s)
 

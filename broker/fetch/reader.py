@@ -1,7 +1,7 @@
 """What a fetch answers about one partition: its records as file regions, or why there are none.
 
 A consumer reads what is committed, from the leader or (since version 11, KIP-392) from a follower. A follower reads all
-there is, from the leader alone, which takes note of how far it has come before it reads.
+there is, from the leader alone, which records how far it has come before it reads.
 """
 
 from __future__ import annotations
@@ -172,19 +172,19 @@ class PartitionReader:
                 quota.record(result.size)
         return answer
 
-    def note_follower(self, partition: Partition, wanted: FetchPartition) -> None:
-        """Take note of how far a follower has come, unless it will be told that its log is not ours.
+    def record_follower(self, partition: Partition, wanted: FetchPartition) -> None:
+        """Record how far a follower has come, unless its log diverges from this one.
 
         Before anything is read, once for each request: what is committed by this is acknowledged at once, and the
-        producers that have waited for it may append meanwhile."""
+        producers that have waited for it may append before the read."""
         epoch = wanted.current_leader_epoch
         log = partition.log
         if not partition.is_leader or log.offline or (epoch > -1 and epoch != partition.leader_epoch):
-            return  # as reading will tell
+            return  # read() answers with the error
         leadership = partition.leadership
         replica = leadership.replicas.get(self.follower_id) if leadership is not None else None
         if leadership is None or replica is None:
-            # No replica, as far as is known here. Who knows of epochs is told that this one is unknown, as in Kafka.
+            # No replica in the metadata that has arrived. With an epoch the error is that the epoch is unknown, as in Kafka.
             self._refused[partition] = (
                 ErrorCode.NOT_LEADER_OR_FOLLOWER if epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
@@ -198,8 +198,8 @@ class PartitionReader:
             self._refused[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def absence(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
-        """The answer where there is nothing to read, which keeps no consumer's fetch from waiting for the others. A
-        follower asks again soon: news of the partition is on its way."""
+        """The answer where there is nothing to read. A consumer's fetch may still wait for other partitions; a follower's is
+        answered at once, and sent again when the metadata has arrived."""
         self.failed = self.failed or self.follower_id >= 0
         return PartitionData(
             partition_index=wanted.partition, error_code=error, high_watermark=-1, records=b""

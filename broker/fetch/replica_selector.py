@@ -35,8 +35,8 @@ Selector = Callable[[str, ReplicaView, Sequence[ReplicaView]], ReplicaView]
 
 
 def rack_aware(client_rack: str, leader: ReplicaView, replicas: Sequence[ReplicaView]) -> ReplicaView:
-    """The leader if it stands in the client's rack or nobody does; else the replica there that has most, of equals
-    the one that was caught up last, of those the one with the highest id."""
+    """The leader if it is in the client's rack or no replica is; else the replica there that has most, of equals the one
+    that was caught up last, of those the one with the highest id."""
     near = [replica for replica in replicas if replica.rack == client_rack]
     if not client_rack or not near or any(replica.broker_id == leader.broker_id for replica in near):
         return leader

@@ -1,18 +1,18 @@
-"""Fetch sessions (KIP-227): what a client fetches is remembered, so that its requests name only what changes
-and its answers hold only what is new.
+"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that requests name only what changes and
+responses hold only what is new.
 
-A session splits its partitions in two. Those in `active` may have something to say: they were just named, had
-records or an error last time, or have changed since. All others are at their end, with nothing new; of them
-the session hears from the partition itself (`appended`, `changed`), which is a note in a set. So a request
-costs what changed, not what exists, and an append costs nothing where nobody fetches.
+A session splits its partitions in two. Those in `active` may have something new: they were just named, had
+records or an error last time, or have changed since. All others are at their end, with nothing new; the partition
+notifies the session of changes (`appended`, `changed`), which adds it to a set. So a request costs what changed, not what
+exists, and an append costs nothing where nothing is fetched.
 
-Partitions take turns as in Kafka: who got records goes to the end of the line, so that a small max_bytes
-starves nobody.
+Partitions take turns as in Kafka: one that had records goes to the end of the order, so that a small max_bytes
+starves none.
 
 The cache is bounded by max.incremental.fetch.session.cache.slots, and, which Kafka's is not, by CLIENT_PARTITIONS_MAX in
 all sessions of clients together. A new session takes the place of one that was not used for two minutes, or else of a
-smaller one that is at least that old; followers' sessions are worth more than clients'. Without a place the answer says
-session 0, and the client goes on without. A session that grows beyond the bound is closed (FETCH_SESSION_ID_NOT_FOUND).
+smaller one that is at least that old; followers' sessions are worth more than clients'. Without a place the response has
+session 0, and the client continues without. A session that grows beyond the bound is closed (FETCH_SESSION_ID_NOT_FOUND).
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _TURN = attrgetter("turn")
 
 
 class SessionPartition:
-    """One partition of a session: what the client wants of it and what it was last told."""
+    """One partition of a session: the client's request for it, and what the last response had."""
 
     __slots__ = ("high_watermark", "log_start_offset", "partition", "topic", "topic_id", "turn", "wanted")
 
     def __init__(self, topic: str | None, topic_id: bytes, wanted: FetchPartition, turn: int) -> None:
-        self.topic = topic  # None while nobody knows the name of topic_id
+        self.topic = topic  # None while the name of topic_id is unknown
         self.topic_id = topic_id
         self.wanted = wanted
-        self.turn = turn  # who has the lowest is read first
+        self.turn = turn  # the lowest is read first
         self.partition: Partition | None = None  # as it was last found
         self.high_watermark = -1
         self.log_start_offset = -1
@@ -82,16 +82,18 @@ class FetchSession:
         self._changed: set[Partition] = set()
         self._turns = 0
 
-    # -- told by partitions
+    # -- notifications of partitions
 
     def appended(self, partition: Partition, byte_count: int) -> None:
         """A partition of ours grew."""
         self._changed.add(partition)
         leadership = partition.leadership
-        if self.privileged and leadership is not None:  # it has asked for more as long as it has asked at all
+        if self.privileged and leadership is not None:  # it has been fetching this one as well
             leadership.was_idle(self.follower_id, self.last_used_ms / 1000)
         if self.waiter is None:
-            partition.waiters(self.privileged).pop(self, None)  # one note is enough until the next request
+            partition.waiters(self.privileged).pop(
+                self, None
+            )  # one notification is enough until the next request
         else:
             self.waiter.appended(partition, byte_count)
 
@@ -107,10 +109,10 @@ class FetchSession:
         if self.waiter is not None:
             self.waiter.high_watermark_moved(partition)
 
-    # -- what the client says
+    # -- requests
 
     def update(self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]) -> None:
-        """Take in what a request names and drop what it forgets."""
+        """Add what a request names and drop what it forgets."""
         for topic in topics:
             name = topic.topic_id if self.uses_topic_ids else topic.topic
             for wanted in topic.partitions:
@@ -119,9 +121,9 @@ class FetchSession:
                     known = self.add(None if self.uses_topic_ids else topic.topic, topic.topic_id, wanted)
                 known.wanted = wanted
                 self.active.add(known)
-        for gone in forgotten:
-            name = gone.topic_id if self.uses_topic_ids else gone.topic
-            for index in gone.partitions:
+        for topic_forgotten in forgotten:
+            name = topic_forgotten.topic_id if self.uses_topic_ids else topic_forgotten.topic
+            for index in topic_forgotten.partitions:
                 dropped = self.partitions.pop((name, index), None)
                 if dropped is not None:
                     self.active.discard(dropped)
@@ -129,7 +131,7 @@ class FetchSession:
                         dropped.partition.waiters(self.privileged).pop(self, None)
 
     def add(self, topic: str | None, topic_id: bytes, wanted: FetchPartition) -> SessionPartition:
-        """A partition, at the end of the line. Of one that a request names twice the last counts, as in Kafka."""
+        """A partition, at the end of the order. Of one that a request names twice the last counts, as in Kafka."""
         key: Key = topic_id if self.uses_topic_ids else topic or "", wanted.partition
         added = self.partitions.get(key)
         if added is not None:
@@ -146,13 +148,13 @@ class FetchSession:
             self.active.update(self.partitions.values())
 
     def advance(self) -> None:
-        """A request has been taken: the next one has to say the next epoch."""
+        """A request has been accepted: the next one must have the next epoch."""
         self.epoch = self.epoch % EPOCH_MAX + 1
 
     # -- waiting
 
     def wait(self, waiter: FetchWaiter) -> None:
-        """Hear of everything, until `stop_waiting`; a fetch that waits already has been overtaken."""
+        """Be notified of everything, until `stop_waiting`; a fetch that waits already has been overtaken."""
         if self.waiter is not None:
             self.waiter.wake()
         self.waiter = waiter
@@ -163,7 +165,7 @@ class FetchSession:
             waiter.wake()
 
     def _watch(self, partition: Partition) -> None:
-        """Hear of it. One that has been closed while its last fetch was served would be kept there by nothing else."""
+        """Be notified of it. Not after `close`: no later request would end that."""
         if not self.is_closed:
             partition.waiters(self.privileged)[self] = None
 
@@ -174,7 +176,7 @@ class FetchSession:
     # -- reading
 
     def to_read(self) -> list[SessionPartition]:
-        """The partitions that may have something to say, in the order of their turns."""
+        """The partitions that may have something new, in the order of their turns."""
         active = self.active
         if self._changed:
             for partition in self._changed:
@@ -186,7 +188,7 @@ class FetchSession:
         return sorted(active, key=_TURN) if len(active) > 1 else list(active)
 
     def settle(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> bool:
-        """Take note of what is about to be answered; whether it has to be (else the client knows it all)."""
+        """Record what is about to be sent. Returns whether it must be: the client may have it all."""
         respond = False
         if answer.records:
             respond = True
@@ -202,13 +204,12 @@ class FetchSession:
             respond = True
         if answer.error_code:
             respond = True
-            one.high_watermark = -1  # so that it is told again when it works again
+            one.high_watermark = -1  # so that it is sent again when the error is over
         self._place(one, partition, answer)
         return respond
 
     def only_active(self, partition: Partition, by_ids: bool) -> SessionPartition | None:
-        """What the session has of the partition, if a request that names it, as read_uncommitted, and nothing else
-        has nothing else to look at."""
+        """The partition in the session, if a request that names it alone, as read_uncommitted, has to read nothing else."""
         if by_ids != self.uses_topic_ids or self.committed or self._changed or self.waiter is not None:
             return None
         one = self.partitions.get((partition.topic_id if by_ids else partition.topic, partition.partition))
@@ -216,8 +217,7 @@ class FetchSession:
         return one if len(active) - (one in active) == 0 else None
 
     def named_alone(self, partition: Partition) -> SessionPartition | None:
-        """What the session has of the partition, if a follower's request that names it, by its id, and nothing else has
-        nothing else to look at."""
+        """The partition in the session, if a follower's request that names it alone, by its id, has to read nothing else."""
         if not self.uses_topic_ids or self.committed or self.waiter is not None:
             return None
         one = self.partitions.get((partition.topic_id, partition.partition))
@@ -226,7 +226,7 @@ class FetchSession:
         return one if self.has_only(one, partition) else None
 
     def has_only(self, one: SessionPartition, partition: Partition) -> bool:
-        """Whether nothing but this partition may have something to say."""
+        """Whether no other partition may have something new."""
         changed, active = self._changed, self.active
         return (not changed or (len(changed) == 1 and partition in changed)) and (
             not active or (len(active) == 1 and one in active)
@@ -235,7 +235,7 @@ class FetchSession:
     def settle_records(
         self, one: SessionPartition, partition: Partition, high_watermark: int, log_start_offset: int
     ) -> None:
-        """As `settle`, of an answer that has records."""
+        """As `settle`, for a response that has records."""
         self._turns += 1
         one.turn = self._turns
         one.topic = partition.topic
@@ -277,7 +277,7 @@ class FetchSession:
         )
 
     def close(self) -> None:
-        """Watch nothing any more; a fetch that waits is answered."""
+        """End all notifications; a fetch that waits is answered."""
         self.is_closed = True
         for one in self.partitions.values():
             if one.partition is not None:
@@ -287,7 +287,7 @@ class FetchSession:
 
 
 def is_at_end(wanted: FetchPartition, answer: PartitionData, committed: bool) -> bool:
-    """Whether nothing can be said about the partition before it changes."""
+    """Whether the partition has nothing new before it changes."""
     end_offset = answer.last_stable_offset if committed else answer.high_watermark
     return (
         not answer.records
@@ -305,7 +305,7 @@ class FetchSessionCache:
         self._slots = slots
         self._sessions: dict[int, FetchSession] = {}  # by id, the one that was used last at the end
         self._client_partitions = 0  # in all sessions that are not followers'
-        # Kafka's order of what goes first: clients' before followers', small before large.
+        # Kafka's order of eviction: clients' before followers', small before large.
         self._evictable_by_all: list[tuple[bool, int, int]] = []
         self._evictable_by_privileged: list[tuple[bool, int, int]] = []
 
@@ -351,7 +351,7 @@ class FetchSessionCache:
         self.touch(session)
 
     def touch(self, session: FetchSession) -> None:
-        """It is being used."""
+        """The session is being used."""
         session.last_used_ms = now_ms = self._now_ms()
         self._sessions[session.id] = self._sessions.pop(session.id)
         key = (session.privileged, len(session.partitions), session.id)

@@ -1,4 +1,4 @@
-"""What producers are answered, and when: an answer leaves once all that it acknowledges is as safe as was asked for.
+"""Answers to produces, and what they wait for: an answer leaves once all that it acknowledges is as durable as requested.
 
 It may wait for other replicas (acks=all), for a sync (flush.messages), or for a disk that is behind; for the replicas not
 longer than the request allows.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from barnabas.storage.errors import StorageError
     from barnabas.storage.log.log import AppendResult
 
-LEADERS_FROM = 10  # the first version whose answers say who leads instead (KIP-951)
+LEADERS_FROM = 10  # the first version whose answers name the current leader (KIP-951)
 
 
 class ProduceServices(LeaderServices, Protocol):
@@ -159,12 +159,12 @@ class DelayedProduce:
         if self._timer is not None:
             self._timer.cancel()
         if isinstance(self._response, ProduceResponse):
-            tell_leaders(self._context, self._response)
+            add_current_leaders(self._context, self._response)
         self._context.complete(self._response)
 
 
-def tell_leaders(context: RequestContext[ProduceServices], response: ProduceResponse) -> None:
-    """Where this broker does not lead: who does, and where it is found (KIP-951)."""
+def add_current_leaders(context: RequestContext[ProduceServices], response: ProduceResponse) -> None:
+    """Where this broker does not lead: add the current leaders and their addresses (KIP-951)."""
     if context.api_version < LEADERS_FROM:
         return
     leaders = []

@@ -1,16 +1,16 @@
 """The leader's side of one replicated partition: its followers, the in-sync replicas, and what is committed.
 
 The rules, Kafka's (Partition.scala, KIP-497, KIP-841, KIP-903, KIP-966):
-- The high watermark is the smallest end of all replicas of the maximal ISR, which holds everybody who is in the ISR
+- The high watermark is the smallest end of all replicas of the maximal ISR, which holds all that are in the ISR
   or may be: the committed one and a replica whose admission has been proposed; a replica whose removal has been proposed
-  stays until that is committed. It never goes back, and stands still while the ISR is smaller than
+  stays until that is committed. It never goes back, and does not move while the ISR is smaller than
   min.insync.replicas.
-- A replica that is close behind and eligible is waited for as well, or it could never catch up with a high watermark
+- A replica that is close behind and eligible holds the high watermark back as well, or it could never catch up with one
   that follows the leader's end.
 - A follower joins the ISR when it has reached the high watermark and the start of the leader's epoch: what was
   committed before may lie above the high watermark that is known here, but not above that start. Where a leader has
   to hold more than its log, a follower joins when it does, too (`IsrRules.may_take_over`).
-- One proposal at a time; what the controller has committed counts, whether its answer or the metadata tells of it.
+- One proposal at a time; what the controller has committed counts, whether it comes in its answer or in the metadata.
 
 A follower's fetch, an append, a sync and a change of the ISR each call `advance`, and nothing else moves the high
 watermark of a leader.
@@ -43,10 +43,10 @@ Call = Callable[[ErrorCode], object]
 _OFFSET: Final = itemgetter(0)
 UNCOMMITTED_MAX: Final = 256
 TAIL_BYTES_MAX: Final = 8 * 1024
-# The controller knows that the partition epoch is right and that nothing has happened.
+# The partition epoch is right, and the controller has changed nothing.
 _NOT_DONE: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
-# What is known here is old, or will be: the metadata tells what is so, and until then the proposal stands.
-_METADATA_TELLS: Final = frozenset(
+# The state here is old, or will be: the next metadata settles it, and until then the proposal stays.
+_SETTLED_BY_METADATA: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -59,8 +59,8 @@ _METADATA_TELLS: Final = frozenset(
 
 
 class PartitionLeadership:
-    """See the module. It exists while this broker leads a partition that has other replicas, so it starts without what followers
-    have told when this broker led before."""
+    """See the module. It exists while this broker leads a partition that has other replicas, so it starts without what
+    followers have fetched when this broker led before."""
 
     __slots__ = (
         "_deletions",
@@ -127,7 +127,7 @@ class PartitionLeadership:
         self._maximal = frozenset(isr)
 
     def resign(self) -> None:
-        """This broker leads no more, or hosts the partition no more."""
+        """This broker no longer leads, or no longer hosts, the partition."""
         self._is_over = True
         if self._pending is not None:
             self._pending.obsolete = True
@@ -178,7 +178,7 @@ class PartitionLeadership:
         if not result.duplicate:
             self._last_base_offset = result.base_offset
             self._note_uncommitted(end_offset, byte_count)
-            # Who waits for the commit holds the result: it must not hold the buffer of the request as well.
+            # A produce that waits keeps the result, which must not keep the buffer of the request.
             records, result.records = result.records, None
             self._tail = bytes(records) if records and len(records) <= TAIL_BYTES_MAX else b""
             waiters = partition.replica_waiters
@@ -193,7 +193,7 @@ class PartitionLeadership:
 
     def _note_uncommitted(self, end_offset: int, byte_count: int) -> None:
         uncommitted = self._uncommitted
-        if len(uncommitted) >= UNCOMMITTED_MAX:  # nobody keeps up: what is long counts together
+        if len(uncommitted) >= UNCOMMITTED_MAX:  # no follower keeps up: the last ones are counted as one
             byte_count += uncommitted.pop()[1]
         uncommitted.append((end_offset, byte_count))
 
@@ -206,8 +206,8 @@ class PartitionLeadership:
             self.advance()
 
     def when_committed(self, end_offset: int, call: Call) -> None:
-        """Call once, with NONE, when the high watermark has reached `end_offset` (NOT_ENOUGH_REPLICAS_AFTER_APPEND when the
-        ISR has become too small), with NOT_LEADER_OR_FOLLOWER when leadership goes before."""
+        """Call once: with NONE when the high watermark has reached `end_offset` (NOT_ENOUGH_REPLICAS_AFTER_APPEND when the
+        ISR has become too small), with NOT_LEADER_OR_FOLLOWER when this broker stops leading before."""
         if self._partition.log.high_watermark >= end_offset:
             call(self._commit_error())
         elif not self._waiting or self._waiting[-1][0] <= end_offset:
@@ -225,8 +225,8 @@ class PartitionLeadership:
     def follower_fetched(
         self, replica: RemoteReplica, broker_epoch: int, fetch_offset: int, start_offset: int
     ) -> bool:
-        """A follower has everything below `fetch_offset`, from `start_offset` on. False, and nothing is noted, when it
-        names no broker epoch, or an older one than the one that is registered."""
+        """A follower has everything below `fetch_offset`, from `start_offset` on. False, and nothing changes, when its broker
+        epoch is missing or older than the registered one."""
         rules = self._rules
         known = rules.alive_epoch(replica.broker_id)
         if broker_epoch < 0 or (known is not None and known > broker_epoch):
@@ -243,14 +243,14 @@ class PartitionLeadership:
         return True
 
     def was_idle(self, broker_id: int, until: float) -> None:
-        """Just before the last append a follower that had everything went on to fetch, up to the time `until`, without
-        being asked about this partition (fetch/sessions.py)."""
+        """Before the last append a follower that had everything was fetching, up to the time `until`, in a session whose
+        requests did not name this partition (fetch/sessions.py)."""
         replica = self.replicas.get(broker_id)
         if replica is not None and replica.end_offset == self._last_base_offset:
             replica.was_idle(until)
 
     def is_settled(self, broker_id: int) -> bool:
-        """Whether nothing about the follower waits for its next fetch: it is in the ISR."""
+        """Whether the follower is in the ISR and no proposal is in flight, so that its next fetch changes nothing here."""
         return self._pending is None and broker_id in self._maximal
 
     def _admit(self, replica: RemoteReplica) -> None:
@@ -266,7 +266,7 @@ class PartitionLeadership:
             self._maximal |= {replica.broker_id}
 
     def reconsider(self, broker_id: int) -> None:
-        """What kept a follower out of the ISR may be over (`IsrRules.may_take_over`)."""
+        """Propose the follower if it may join by now (`IsrRules.may_take_over` may have changed)."""
         replica = self.replicas.get(broker_id)
         if replica is not None and self._pending is None and broker_id not in self._maximal:
             self._admit(replica)
@@ -289,7 +289,7 @@ class PartitionLeadership:
         if len(kept) < len(self.isr):
             partition = self._partition
             log.info(
-                "%s-%d: the ISR shall shrink from %s to %s (high watermark %d, end %d)",
+                "%s-%d: the ISR is to shrink from %s to %s (high watermark %d, end %d)",
                 partition.topic,
                 partition.partition,
                 self.isr,
@@ -320,7 +320,7 @@ class PartitionLeadership:
         return -1 if replica is None or replica.broker_epoch is None else replica.broker_epoch
 
     def answered(self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None) -> None:
-        """What has become of a proposal."""
+        """The answer to a proposal."""
         if change is not self._pending:
             return
         partition = self._partition
@@ -330,7 +330,7 @@ class PartitionLeadership:
                 decided.leader_epoch != partition.leader_epoch
                 or decided.partition_epoch < partition.partition_epoch
             ):
-                return  # the metadata knows better, or will
+                return  # the metadata is newer, or will be
             partition.partition_epoch = decided.partition_epoch
             self._settle(decided.isr)
             log.info("%s: the ISR is %s (partition epoch %d)", name, self.isr, decided.partition_epoch)
@@ -339,7 +339,7 @@ class PartitionLeadership:
             log.info("%s: the ISR stays %s: %s", name, self.isr, error.name)
             self._settle(self.isr)
             self.advance()
-        elif error in _METADATA_TELLS:
+        elif error in _SETTLED_BY_METADATA:
             log.info("%s: the ISR is not %s: %s", name, change.isr, error.name)
         else:
             log.warning("%s: the ISR could not be changed to %s: %s", name, change.isr, error.name)
@@ -348,7 +348,7 @@ class PartitionLeadership:
     # -- the high watermark
 
     def advance(self) -> None:
-        """Move the high watermark to where it may be by now, and tell who waits for it."""
+        """Move the high watermark as far as the replicas allow, and complete what waits for it."""
         log = self._partition.log
         if len(self.isr) < self.min_isr:
             return
@@ -372,7 +372,7 @@ class PartitionLeadership:
         )
 
     def _committed(self, high_watermark: int, stable_offset: int) -> None:
-        """The high watermark has come here. Acknowledgements go first: others wait for a turn of the loop anyway."""
+        """The high watermark has moved. Acknowledgements go first: fetches wait for a turn of the loop anyway."""
         byte_count = 0
         uncommitted = self._uncommitted
         if high_watermark > self._last_base_offset:
@@ -405,7 +405,7 @@ class PartitionLeadership:
         return low_watermark
 
     def when_deleted(self, offset: int, call: Call) -> None:
-        """Call once the low watermark has reached `offset`, or leadership goes."""
+        """Call once the low watermark has reached `offset`, or this broker stops leading."""
         if self.low_watermark >= offset:
             call(ErrorCode.NONE)
         else:
@@ -421,9 +421,9 @@ class PartitionLeadership:
 
 
 def _call_all(waiting: list[tuple[int, Call]], error: ErrorCode) -> None:
-    """Tell all of them; one that fails is its own affair."""
+    """Call all of them, also behind one that fails."""
     for _, call in waiting:
         try:
             call(error)
         except Exception:
-            log.exception("who waited for an offset could not deal with %s", error.name)
+            log.exception("a callback that waited for an offset failed (%s)", error.name)

@@ -1,9 +1,9 @@
-"""The log directories of this broker as the rest of it sees them: which work, and what lies where.
+"""The log directories of this broker in the metadata: which ones work, and which partition lies in which.
 
-A directory that fails is told to the controller, which takes the leadership of what lies in it away; waiting
-fetches of its partitions are answered. With several directories the metadata is told which one holds each
-partition (KIP-858): a start without one of them, be it broken, replaced or left out of log.dirs, does not make its
-partitions anew, empty, elsewhere. They have no leader until it is back.
+A directory that fails is reported to the controller, which moves the leadership of its partitions away; waiting
+fetches of them are answered. With several directories the metadata has the directory of each partition (KIP-858): a start
+without one of them, be it broken, replaced or left out of log.dirs, does not create its partitions again, empty, in
+another one. They have no leader until it is back.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ASSIGN_REPLICAS_TO_DIRS: Final = 73
 
 
 def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
-    """What of the broker's settings the logs' own timers follow."""
+    """The broker's settings for the timers of the logs."""
     return LogManagerSettings(
         log_initial_task_delay_ms=config.log_initial_task_delay_ms,
         log_retention_check_interval_ms=config.log_retention_check_interval_ms,
@@ -60,9 +60,9 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
 
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-RETRY_S = 10.0  # how often logs that could not be made are tried again
-TELL_RETRY_S = 0.05  # after a failure to note directories; doubled after each
-TELL_RETRY_MAX_S = 10.0
+RETRY_S = 10.0  # how often the creation of logs is retried
+REPORT_RETRY_S = 0.05  # after a failure to report directories; doubled after each
+REPORT_RETRY_MAX_S = 10.0
 
 
 def _move_rate(config: BrokerConfig) -> float:
@@ -86,7 +86,7 @@ class LogDirectories:
         on_failed: Callable[[], object] | None,
         on_fatal: Callable[[str], object],
     ) -> None:
-        """`on_failed()` tells a controller elsewhere which directories work; None where this node is alone. `on_fatal(why)`: no
+        """`on_failed()` reports to a controller elsewhere which directories work; None where this node is alone. `on_fatal(why)`: no
         directory works."""
         self._log_manager = log_manager
         self._partitions = partitions
@@ -96,10 +96,12 @@ class LogDirectories:
         self._config = config
         self._node_id = config.node_id
         self._runtime = runtime
-        self._unassigned: dict[tuple[bytes, int], bytes] = {}  # (topic id, index) -> directory, to be told
-        self._telling = False  # a request is under way; what comes meanwhile goes with the next
-        self._tell_timer: Timer | None = None
-        self._tell_retry_s = TELL_RETRY_S
+        self._unassigned: dict[
+            tuple[bytes, int], bytes
+        ] = {}  # (topic id, index) -> directory, to be reported
+        self._is_reporting = False  # a request is in flight; the next one has what has come since
+        self._report_timer: Timer | None = None
+        self._report_retry_s = REPORT_RETRY_S
         log_manager.moves.bytes_per_second = partial(_move_rate, config)
         log_manager.on_start_offset = self._start_offset_changed
         log_manager.on_replaced = self._replaced
@@ -109,12 +111,12 @@ class LogDirectories:
     def start(self) -> None:
         """Before anything is served: bring leadership in line with the directories that work, and with where the
         logs have been found."""
-        self._tell()
+        self._report_assignments()
         self._report()
         self._runtime.call_later(RETRY_S, self._retry)
 
     def opened(self, partition: Partition, state: PartitionState) -> None:
-        """A log is open: the metadata must know where, unless there is one directory and never was another."""
+        """A log is open: the metadata must have its directory, unless there is one directory and never was another."""
         named = directory_of(state, self._node_id)
         if named == UNASSIGNED and len(self._log_manager.log_dirs) == 1:
             return
@@ -123,47 +125,47 @@ class LogDirectories:
             self.assign(partition.topic_id, partition.partition, directory)
 
     def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
-        """Tell the metadata where a partition lies, along with all others of this turn of the loop, and with those that
-        wait for another try."""
+        """Report the directory of a partition, along with all others of this turn of the loop, and those that wait for a
+        retry."""
         self._unassigned[topic_id, index] = directory
-        self._tell_later(0)
+        self._report_assignments_later(0)
 
-    def _tell_later(self, delay_s: float) -> None:
-        if self._tell_timer is not None:
-            self._tell_timer.cancel()
-        self._tell_timer = self._runtime.call_later(delay_s, self._tell)
+    def _report_assignments_later(self, delay_s: float) -> None:
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+        self._report_timer = self._runtime.call_later(delay_s, self._report_assignments)
 
-    def _tell(self) -> None:
-        if self._tell_timer is not None:
-            self._tell_timer.cancel()
-            self._tell_timer = None
-        if self._telling or not self._unassigned:
+    def _report_assignments(self) -> None:
+        if self._report_timer is not None:
+            self._report_timer.cancel()
+            self._report_timer = None
+        if self._is_reporting or not self._unassigned:
             return
-        told, self._unassigned = self._unassigned, {}
-        self._telling = True
+        reported, self._unassigned = self._unassigned, {}
+        self._is_reporting = True
         self._to_controller.send(
             ASSIGN_REPLICAS_TO_DIRS,
-            _assignment(self._node_id, self._log_manager.broker_epoch, told),
-            partial(self._told, told),
+            _assignment(self._node_id, self._log_manager.broker_epoch, reported),
+            partial(self._answered, reported),
         )
 
-    def _told(self, told: dict[tuple[bytes, int], bytes], response: Any, failure: ErrorCode) -> None:
-        self._telling = False
+    def _answered(self, reported: dict[tuple[bytes, int], bytes], response: Any, failure: ErrorCode) -> None:
+        self._is_reporting = False
         error = failure or ErrorCode.of(response.error_code)
         if not error:
-            self._tell_retry_s = TELL_RETRY_S
-            self._tell()
+            self._report_retry_s = REPORT_RETRY_S
+            self._report_assignments()
             return
-        log.warning("the directories of %d partitions are not noted yet: %s", len(told), error.name)
+        log.warning("the directories of %d partitions are not noted yet: %s", len(reported), error.name)
         has_news = bool(self._unassigned)
-        for key, directory in told.items():
+        for key, directory in reported.items():
             self._unassigned.setdefault(key, directory)
-        self._tell_later(TELL_RETRY_S if has_news else self._tell_retry_s)
-        self._tell_retry_s = min(2 * self._tell_retry_s, TELL_RETRY_MAX_S)
+        self._report_assignments_later(REPORT_RETRY_S if has_news else self._report_retry_s)
+        self._report_retry_s = min(2 * self._report_retry_s, REPORT_RETRY_MAX_S)
 
     def _report(self) -> None:
-        """Which directories work. A broker that has registered with a controller has told it, and tells it of what fails with
-        its heartbeats."""
+        """Report which directories work. A broker that has registered with a controller elsewhere has done so, and reports
+        failures with its heartbeats."""
         if self._on_failed is not None:
             self._on_failed()
             return

@@ -1,8 +1,8 @@
-"""One partition that this broker hosts: the log, who leads it, and what consumers may see.
+"""One partition that this broker hosts: its log, its leader, and what consumers may read.
 
-A partition is led here or follows another broker, as the metadata says; `lead` and `follow` are the two ways into a
-role. What is led with one replica is committed as it is appended, unless flush.messages holds it back until it has
-been synced; the log knows that by itself. What is led with several has a PartitionLeadership, which moves the high
+A partition is led here or follows another broker, as the metadata says; `lead` and `follow` give it a role. With one
+replica a batch is committed as it is appended, or with flush.messages as it is synced, which the log does. A leader of
+several replicas has a PartitionLeadership, which moves the high
 watermark. A follower's high watermark is that of its leader's last answer.
 """
 
@@ -58,10 +58,10 @@ class Partition(LocalReplica):
     def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
         """It has no role yet: see `lead` and `follow`."""
         super().__init__(topic, topic_id, partition, log)
-        self.observer: ReplicaObserver | None = None  # of what is copied from the leader
+        self.observer: ReplicaObserver | None = None  # of what is fetched from the leader
         self.state = _NO_STATE  # as the metadata has it, or had when it was last looked at
         self.leader_id = NO_LEADER
-        self.leader_high_watermark = UNKNOWN  # as the leader that is followed has told last
+        self.leader_high_watermark = UNKNOWN  # of the leader that is followed, as of its last answer
         self.is_leader = False
         self.leadership: PartitionLeadership | None = None  # where it is led here and has other replicas
         self._alone = False  # whether it is led here and has no other replica
@@ -69,8 +69,8 @@ class Partition(LocalReplica):
     # -- roles
 
     def lead(self, state: PartitionState, rules: IsrRules, proposals: AlterPartitionManager) -> None:
-        """This broker leads from now on, or goes on to lead in another state. What is older than what is known
-        changes nothing."""
+        """This broker leads from now on, or leads on in another state. An older state than the present one changes
+        nothing."""
         if state.partition_epoch < self.partition_epoch:
             return
         is_new_epoch = not self.is_leader or state.leader_epoch > self.leader_epoch
@@ -105,7 +105,7 @@ class Partition(LocalReplica):
             self.interrupt_followers()
 
     def follow(self, state: PartitionState) -> None:
-        """Another broker leads from now on, or nobody. What is older than what is known changes nothing."""
+        """Another broker leads from now on, or none. An older state than the present one changes nothing."""
         if state.partition_epoch < self.partition_epoch:
             return
         changes = self.is_leader or state.leader_epoch > self.leader_epoch
@@ -118,14 +118,14 @@ class Partition(LocalReplica):
             self.interrupt_waiters()
 
     def retire(self) -> None:
-        """This broker hosts the partition no more: it was deleted, or moved to others."""
+        """This broker no longer hosts the partition: it was deleted, or reassigned to others."""
         self.is_leader = self._alone = False
         self.leader_id = NO_LEADER
         self._end_leadership()
         self.interrupt_waiters()
 
     def reopened(self, log: Log) -> None:
-        """Go on with another log, which knows nothing of a role yet."""
+        """Take another log. The partition has no role until the next state of it."""
         self._end_leadership()
         self.log = log
         self.state = _NO_STATE
@@ -162,8 +162,8 @@ class Partition(LocalReplica):
         inspected: Inspected | None = None,
     ) -> AppendResult:
         """Append one record batch as the leader; wakes the fetches that wait for it. `header` is the batch's, if
-        it has been read already and `records` are a view that ends with the batch. `from_client` False: it was made
-        here, and may say so.
+        it has been read already and `records` are a view that ends with the batch. `from_client` False: this broker made
+        the batch, and may set flags that clients may not.
 
         Raises storage errors, which carry their ErrorCode: NOT_LEADER_OR_FOLLOWER, and with required_acks -1
         NOT_ENOUGH_REPLICAS, among them. Returning is the acknowledgement's base for acks 1; for acks -1 it is
@@ -197,7 +197,7 @@ class Partition(LocalReplica):
         inspected: Inspected | None,
     ) -> AppendResult:
         leadership = self.leadership
-        if self.log.offline:  # which has cost it the leadership, and says more
+        if self.log.offline:  # which has made it stop leading, and has a better message
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.log.failure))
         if leadership is None:
             raise StorageError(
@@ -221,8 +221,8 @@ class Partition(LocalReplica):
 
     def when_committed(self, end_offset: int, call: Callable[[ErrorCode], object]) -> None:
         """`call(error)` once, maybe at once: NONE when everything below `end_offset` is committed
-        (NOT_ENOUGH_REPLICAS_AFTER_APPEND when the ISR is too small by then), NOT_LEADER_OR_FOLLOWER when leadership
-        goes before, KAFKA_STORAGE_ERROR when the disk can't keep it."""
+        (NOT_ENOUGH_REPLICAS_AFTER_APPEND when the ISR is too small by then), NOT_LEADER_OR_FOLLOWER when this
+        broker stops leading before, KAFKA_STORAGE_ERROR when the disk can't keep it."""
         leadership = self.leadership
         if leadership is not None:
             leadership.when_committed(end_offset, call)
@@ -240,7 +240,7 @@ class Partition(LocalReplica):
 
     @property
     def is_caught_up(self) -> bool:
-        """As a follower: whether everything is here that the leader has said is committed."""
+        """As a follower: whether everything is here that was committed as of the leader's last answer."""
         return UNKNOWN < self.leader_high_watermark <= self.log.log_end_offset
 
     def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
@@ -254,9 +254,9 @@ class Partition(LocalReplica):
     def follower_fetched(
         self, replica_id: int, broker_epoch: int, fetch_offset: int, follower_log_start_offset: int
     ) -> ErrorCode:
-        """The leader's bookkeeping of a follower that has everything below `fetch_offset`; before its fetch is read.
-        NONE; NOT_LEADER_OR_FOLLOWER when it can't be noted: this is not the leader, or the follower is of an older
-        broker epoch; UNKNOWN_LEADER_EPOCH when it is no replica, as far as is known here."""
+        """Record that a follower has everything below `fetch_offset`; before its fetch is read. Returns
+        NOT_LEADER_OR_FOLLOWER when this is not the leader, or the follower is of an older broker epoch;
+        UNKNOWN_LEADER_EPOCH when it is no replica in the metadata that has arrived here."""
         leadership = self.leadership
         replica = leadership.replicas.get(replica_id) if leadership is not None else None
         if leadership is None or replica is None:
@@ -272,7 +272,7 @@ class Partition(LocalReplica):
 
     def when_deleted(self, offset: int, call: Callable[[ErrorCode], object]) -> None:
         """`call(error)` once, maybe at once: NONE when the low watermark has reached `offset`, NOT_LEADER_OR_FOLLOWER when
-        leadership goes before."""
+        this broker stops leading before."""
         if self.leadership is not None:
             self.leadership.when_deleted(offset, call)
         else:
@@ -309,7 +309,7 @@ class Partition(LocalReplica):
         return log.epoch_for_offset(log.log_start_offset)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
-        """Compare what the client believes (KIP-320) with what is; -1 means that it does not say.
+        """Compare the client's leader epoch (KIP-320) with the partition's; -1: the client has none.
 
         KAFKA_STORAGE_ERROR when the log directory is offline.
         """

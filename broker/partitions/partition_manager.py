@@ -1,7 +1,7 @@
 """The partitions of this broker, kept in step with the metadata image.
 
-After each committed change the listener gives partitions the roles that they have now, creates what is new, closes
-and deletes what is gone, and hands changed configs to the logs, a few milliseconds at a time (slices.py); roles
+After each committed change the listener gives partitions their present roles, creates new ones, closes and deletes
+removed ones, and hands changed configs to the logs, a few milliseconds at a time (slices.py); roles
 have a queue of their own, so that a new leader waits for no file to be made. At start it does the same for the whole
 image. It proposes ISRs without followers that lag behind, every half of replica.lag.time.max.ms, as Kafka does.
 """
@@ -67,7 +67,7 @@ class PartitionManager:
         # By name and by id it is the same dict of a topic's partitions by index.
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
-        # What has been learned of the bytes that name a partition (fastpath/partition_key.py); emptied when partitions come or go.
+        # By partition key (fastpath/partition_key.py); emptied when partitions come or go.
         self.by_name_key: dict[bytes, Partition] = {}
         self.by_id_key: dict[bytes, Partition] = {}
         self.on_following = on_following
@@ -75,7 +75,7 @@ class PartitionManager:
         self._on_opened = on_opened
         self.has_session = has_session
         self._expiration: Periodic | None = None
-        self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be made; tried again
+        self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be created; tried again
         self._lost_logs: set[tuple[bytes, int]] = set()  # those in a directory that is not here
         self._begun: list[Partition] = []  # whose leader epoch has to be written down
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
@@ -100,7 +100,7 @@ class PartitionManager:
         return iter([each for partitions in self._by_name.values() for each in partitions.values()])
 
     def leads(self, partition: Partition) -> bool:
-        """Whether this broker leads the partition and is no leader that was replaced for its silence."""
+        """Whether this broker leads the partition, and no other can have been elected in its place."""
         return partition.is_leader and self.has_session()
 
     def _is_led(self, log: Log) -> bool:
@@ -140,7 +140,7 @@ class PartitionManager:
     def metadata_changed(self, image: MetadataImage, topics: TopicChanges, config_topics: set[str]) -> None:
         """Follow a committed change that touched these partitions (by topic id) and the configs of these topics (by
         name). Removes first: a name may have been given away again. Many logs take several turns of the loop;
-        `when_settled` tells when they are through."""
+        `when_settled` calls back when they are done."""
         for topic_id in sorted(topics):
             if image.topic_by_id(topic_id) is None:
                 self._remove_topic(topic_id)
@@ -168,11 +168,11 @@ class PartitionManager:
             self.metadata_changed(image, unmade, set())
 
     def when_settled(self, callback: Callable[[], object]) -> None:
-        """Call back when the partitions are as the changes so far have it; now when they are."""
+        """Call back once the changes so far have been carried out; at once if they have been."""
         self._roles.when_done(lambda: self._work.when_done(callback))
 
     def when_roles_taken(self, callback: Callable[[], object]) -> None:
-        """Call back when partitions that are here lead and follow as the changes so far have it; now when they do."""
+        """Call back once the partitions here have the roles of the changes so far; at once if they have."""
         self._roles.when_done(callback)
 
     def _follow(self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]) -> None:
@@ -188,7 +188,7 @@ class PartitionManager:
     def _update_roles(
         self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]
     ) -> Iterator[None]:
-        """Those of these that are here already take the roles that they have now, or go."""
+        """Give the partitions that are here already their present roles, or remove them."""
         for index in indexes:
             if image.topic_by_id(topic.topic_id) is not topic:
                 return  # removed since the last step
@@ -238,7 +238,7 @@ class PartitionManager:
             self.on_following([partition])
 
     def _remove_partition(self, partition: Partition) -> None:
-        """Other brokers have the partition now: out of service at once, the log goes later."""
+        """Other brokers host the partition now: it is out of service at once, its log is deleted later."""
         topic_id, index = partition.topic_id, partition.partition
         self._unmade.discard((topic_id, index))
         self._lost_logs.discard((topic_id, index))
@@ -277,7 +277,7 @@ class PartitionManager:
             yield
 
     def _may_be_made(self, topic_id: bytes, index: int, state: PartitionState) -> bool:
-        """Whether a log that is not here may come to be."""
+        """Whether a log that is not here may be created."""
         key = topic_id, index
         return key in self._unmade or (key in self._lost_logs and not self._counts(state))
 
@@ -287,10 +287,10 @@ class PartitionManager:
         return len(state.replicas) == 1 or self._node_id in counting
 
     def _lost(self, topic: TopicImage, index: int, state: PartitionState, config: LogConfig) -> Log | None:
-        """What stands for a log that lies, or may lie, in a directory that is not here. None for others.
+        """The offline log in place of one that lies, or may lie, in a directory that is not here. None for others.
 
-        Never a new one in another directory while the old one counts: it would be acknowledged what the old one's
-        return hides. One that does not count any more is fetched again from the others."""
+        Never a new one in another directory while the old one counts: what it acknowledges would be lost when the old one
+        comes back. One that no longer counts is fetched again from the others."""
         manager = self._log_manager
         if manager.get(topic.name, index) is not None:
             return None
@@ -383,7 +383,7 @@ class PartitionManager:
         return opened
 
     def _remove_topic(self, topic_id: bytes) -> None:
-        """Out of service at once; the logs go one by one."""
+        """Out of service at once; the logs are deleted one by one."""
         self._unmade = {each for each in self._unmade if each[0] != topic_id}
         self._lost_logs = {each for each in self._lost_logs if each[0] != topic_id}
         partitions = self._by_id.pop(topic_id, None)
@@ -399,7 +399,7 @@ class PartitionManager:
 
     def _delete_logs(self, partitions: Mapping[int, Partition]) -> Iterator[None]:
         for partition in partitions.values():
-            # By now the name may belong to another topic's log, or the log to a replica that has come back.
+            # By now the name may belong to another topic's log, or the replica may have come back.
             here = self.by_id(partition.topic_id, partition.partition)
             is_used = here is not None and here.log is partition.log
             if not is_used and self._log_manager.get(partition.topic, partition.partition) is partition.log:

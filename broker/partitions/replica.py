@@ -91,7 +91,7 @@ class LocalReplica:
 
 
 class RemoteReplica:
-    """A follower of a partition that is led here, as far as its fetches tell: offsets, and seconds on the monotonic clock.
+    """A follower of a partition that is led here, as its fetches describe it: offsets, and seconds on the monotonic clock.
 
     When it was last caught up follows Kafka's rule (Replica.updateFetchStateOrThrow): a fetch that begins at the leader's
     end says that the follower is caught up now; one that begins at or behind the leader's end at the follower's previous
@@ -111,7 +111,7 @@ class RemoteReplica:
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
-        self.broker_epoch: int | None = None  # as its fetches say; None before the first
+        self.broker_epoch: int | None = None  # of its last fetch
         self.start_offset = UNKNOWN
         self.end_offset = UNKNOWN
         self.last_caught_up = NEVER
@@ -124,7 +124,7 @@ class RemoteReplica:
         self.last_fetch = self.last_caught_up = now if in_sync else NEVER
 
     def fetched(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> bool:
-        """It asks for what comes from `offset` on, while the leader's log ends at `leader_end`. Whether its end has
+        """A fetch from `offset` on, while the leader's log ends at `leader_end`. Returns whether the follower's end has
         moved."""
         if offset >= leader_end:
             self.last_caught_up = now
@@ -140,7 +140,7 @@ class RemoteReplica:
         return True
 
     def was_idle(self, until: float) -> None:
-        """It was at the leader's end, and went on to ask for more, up to the time `until`."""
+        """The follower was at the leader's end, and fetched, up to the time `until`."""
         self.leader_end_at_last_fetch = self.end_offset
         self.last_fetch = max(self.last_fetch, until)
         self.last_caught_up = max(self.last_caught_up, until)

@@ -61,7 +61,7 @@ class ReplicationQuota:
         return indexes is None or partition in indexes
 
     def record(self, size: int) -> None:
-        """So many bytes of throttled replicas have been copied."""
+        """Count `size` bytes of throttled replicas that have been copied."""
         now = self._runtime.monotonic()
         self._forget(now)
         windows = self._windows
@@ -74,11 +74,11 @@ class ReplicationQuota:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more has been copied of late than the rate allows."""
+        """Whether more has been copied in the last windows than the rate allows."""
         return self.delay_s() > 0
 
     def delay_s(self) -> float:
-        """For how long nothing more should be copied, 0 when it may; no more than a second, then ask again."""
+        """For how long nothing more should be copied, at most a second; 0 when it may be."""
         rate = self._rate()
         if rate == NO_LIMIT:
             return 0.0

@@ -1,12 +1,12 @@
-"""A follower's fetcher: keeps its partitions level with one leader, over one connection, one request behind the other.
+"""A follower's fetcher: copies partitions from one leader, over one connection, one request after the other.
 
-What comes is appended in the turn in which it arrives, and the next request, which tells the leader of it, leaves in
+Records are appended in the turn in which they arrive, and the next request, which acknowledges them to the leader, leaves in
 the same turn: that is what acks=all waits for. Of very many batches the rest is appended in later turns, and the next
 request leaves after them. While a request waits on the leader for records, one more may be sent
-when there is something new to ask; the leader then ends the waiting of the first.
+when a partition's offset has changed; the leader then ends the waiting of the first.
 
-An error delays its partition alone. An answer that speaks of what has changed meanwhile (the leader, its epoch, our
-log) is dropped. As Kafka's AbstractFetcherThread, without its threads.
+An error delays its partition alone. An answer for a partition that has changed since (the leader, its epoch, the log of the
+follower) is dropped. As Kafka's AbstractFetcherThread, without its threads.
 """
 
 from __future__ import annotations
@@ -43,16 +43,14 @@ log = logging.getLogger("barnabas.replication")
 FETCH: Final = 1
 FETCH_VERSION: Final = 18
 IN_FLIGHT_MAX: Final = 2
-OVERSIZE_BYTES: Final = 64 * 1024 * 1024  # by so much a first batch may exceed what was asked for
+OVERSIZE_BYTES: Final = 64 * 1024 * 1024  # by so much a first batch may exceed the maximum of the request
 PARTITION_ANSWER_BYTES: Final = 128  # of one partition, without its records
 FIRST_DELAY_S: Final = 0.01
 TURN_BATCHES: Final = 1000  # appended in one turn of the loop: 2 ms, if they are small
-ROUNDS_MAX: Final = (
-    100  # of asking where the logs part, one behind the other, each of which should lead further
-)
+ROUNDS_MAX: Final = 100  # of comparing epochs with the leader, in a row, each of which should make progress
 
-# The leader has not heard of what we have heard of, or the other way round: news of it is on its way.
-_PASSING: Final = frozenset(
+# Leader and follower have different metadata; the newer one is about to arrive.
+_TRANSIENT: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -90,7 +88,7 @@ class FetcherSettings:
 
 
 class _Rest(NamedTuple):
-    """What is still to be appended of a partition's answer, if its log is as it was left."""
+    """The rest of a partition's answer that is still to be appended, if its log has not changed since."""
 
     state: FetchState
     log: Log
@@ -176,7 +174,7 @@ class ReplicaFetcher:
         self._fetch_soon()
 
     def remove(self, topic_id: bytes, index: int) -> None:
-        """Fetch it no more; nothing happens when it is not fetched here. What is on its way is dropped."""
+        """Stop fetching it, if it is fetched here. An answer in flight is dropped."""
         self._session.remove((topic_id, index))
 
     def lag(self, topic_id: bytes, index: int) -> FetchState | None:
@@ -188,14 +186,14 @@ class ReplicaFetcher:
         self._client.close()
 
     def leader_has_changed(self) -> None:
-        """There is news of the broker that is fetched from."""
+        """The registration of the leader's broker has changed."""
         self._client.hurry()
 
     # -- the connection
 
     def _connected(self) -> None:
         self._in_flight = 0
-        self._session.begin_anew()
+        self._session.reset()
         self._valid_from = self._session.request_number + 1
         self._fetch()
 
@@ -205,19 +203,19 @@ class ReplicaFetcher:
         self._truncations.connection_lost()
 
     def _fetch_soon(self) -> None:
-        """At the end of this turn, so that what comes together is asked for together."""
+        """Fetch at the end of this turn, so that one request has all that changes in it."""
         if not self._fetch_is_due:
             self._fetch_is_due = True
             self._runtime.call_soon(self._fetch)
 
     def _fetch(self) -> None:
-        """Send a request, if there is anything to ask and none waits that says the same."""
+        """Send a request, if there is anything to fetch, and none in flight that has the same."""
         self._fetch_is_due = False
         session = self._session
         if not session.ready_count or not self._client.is_connected or self._is_resting or self._rests:
             return
         if self._in_flight and not (
-            self._in_flight < IN_FLIGHT_MAX and session.takes_more and session.has_news
+            self._in_flight < IN_FLIGHT_MAX and session.may_pipeline and session.has_changes
         ):
             return
         settings = self._settings
@@ -245,7 +243,7 @@ class ReplicaFetcher:
         answer = read_fast_fetch_response(frame, start)
         if answer is None or answer.session_id != session.id:
             return False
-        state = session.speaks_of(number, (answer.topic_id, answer.partition))
+        state = session.answered_partition(number, (answer.topic_id, answer.partition))
         if state is not None and state.rounds > ROUNDS_MAX:
             return False
         self._in_flight -= 1
@@ -273,7 +271,7 @@ class ReplicaFetcher:
         for topic in response.responses:
             topic_id = topic.topic_id
             for data in topic.partitions:
-                state = session.speaks_of(number, (topic_id, data.partition_index))
+                state = session.answered_partition(number, (topic_id, data.partition_index))
                 if state is None:
                     continue
                 if data.error_code and data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -295,16 +293,16 @@ class ReplicaFetcher:
             for state in out_of_range:
                 log.info("%s: the leader has nothing at %d", state.name, state.sent_offset)
                 state.rounds += 1
-                session.set_status(state, Status.ASKING)
+                session.set_status(state, Status.AWAITING_OFFSETS)
             self._truncations.ask(out_of_range)
         self._fetch()
 
     def _session_failed(self, number: int, error: ErrorCode) -> None:
         if number >= self._valid_from:
-            self._session.begin_anew()
+            self._session.reset()
             self._valid_from = self._session.request_number + 1
             self._session_failures += 1
-            log.info("%s: the session begins anew: %s", self._client.client_id, error.name)
+            log.info("%s: the session starts again: %s", self._client.client_id, error.name)
             if error not in _SESSION_ERRORS or self._session_failures > 1:
                 delay_s = FIRST_DELAY_S * 2 ** min(self._session_failures, 10)
                 self._is_resting = True
@@ -358,7 +356,7 @@ class ReplicaFetcher:
             self._could_not_write(state, error)
             return
         except Exception:  # the others go on, as in Kafka
-            log.exception("%s: what was fetched could not be dealt with", state.name)
+            log.exception("%s: an answer could not be processed", state.name)
             self._session.set_status(state, Status.FAILED)
             return
         state.failures = state.rounds = 0
@@ -366,7 +364,7 @@ class ReplicaFetcher:
         state.is_caught_up = end >= high_watermark
         if end != state.sent_offset or held.log_start_offset != state.sent_start_offset:
             self._session.changed(state)
-        if state.status is Status.CUTTING or appended is None:
+        if state.status is Status.TRUNCATING or appended is None:
             return
         if rest is not None:
             self._take_later(state, rest, high_watermark, log_start_offset, appended)
@@ -389,7 +387,7 @@ class ReplicaFetcher:
         log_start_offset: int,
         before: FollowerAppend,
     ) -> None:
-        """In the next turns. The answer's buffer goes with this one, so what is left of it is copied once."""
+        """Append in the next turns. The answer's buffer is used again after this one, so the rest of it is copied once."""
         if not isinstance(records.obj, bytes):
             records = memoryview(bytes(records))
         held = state.partition.log
@@ -404,7 +402,7 @@ class ReplicaFetcher:
             self._runtime.call_soon(self._take_rests)
 
     def _take_rests(self) -> None:
-        """Append for a turn. What belongs to a partition that has changed in between is dropped."""
+        """Append for a turn. The rest for a partition that has changed since is dropped."""
         self._rests_are_due = False
         self._batches_left = TURN_BATCHES
         while self._rests and self._batches_left > 0:
@@ -438,15 +436,15 @@ class ReplicaFetcher:
         if not self._is_current(state) or state.status is not Status.SYNCING:
             return
         if failure is not None:
-            log.error("%s is not fetched any more: %s", state.name, failure)
+            log.error("%s is no longer fetched: %s", state.name, failure)
             self._session.set_status(state, Status.FAILED)
         else:
             self._session.set_status(state, Status.READY)
             self._fetch_soon()
 
     def _begin_inside_batch(self, state: FetchState, error: UnexpectedAppendOffset) -> bool:
-        """The leader's start lies inside a batch (DeleteRecords), which comes whole: an empty log begins with it.
-        Whether the batch can be appended now."""
+        """The leader's start lies inside a batch (DeleteRecords), which comes whole: an empty log starts with it. Returns
+        whether the batch can be appended now."""
         held = state.partition.log
         if held.log_start_offset != held.log_end_offset or error.last_offset < held.log_end_offset:
             log.error("%s: %s", state.name, error)
@@ -455,8 +453,8 @@ class ReplicaFetcher:
         if held.is_sealing_from(0):
             self._delay(state, FIRST_DELAY_S * 1000)
             return False
-        log.info("%s begins anew at %d: %s", state.name, error.first_offset, error)
-        self._session.set_status(state, Status.CUTTING)
+        log.info("%s starts again at %d: %s", state.name, error.first_offset, error)
+        self._session.set_status(state, Status.TRUNCATING)
         try:
             self._truncations.make_last([(state, held.restart_at(error.first_offset, held.log_start_offset))])
         except OSError as failure:
@@ -468,7 +466,7 @@ class ReplicaFetcher:
     def _could_not_write(self, state: FetchState, error: StorageError) -> None:
         held = state.partition.log
         if held.offline or held.failure is not None:
-            log.error("%s is not fetched any more: %s", state.name, error)
+            log.error("%s is no longer fetched: %s", state.name, error)
             self._session.set_status(state, Status.FAILED)
         else:
             log.error("%s: what was fetched is refused: %s", state.name, error)
@@ -496,21 +494,21 @@ class ReplicaFetcher:
 
     def _cut(self, cuts: list[tuple[FetchState, int]]) -> None:
         for state, _ in cuts:
-            self._session.set_status(state, Status.CUTTING)
+            self._session.set_status(state, Status.TRUNCATING)
         self._truncations.cut(cuts)
 
     def _is_current(self, state: FetchState) -> bool:
         return self._session.states.get(state.key) is state
 
     def _settled(self, states: list[FetchState], error: BaseException | None) -> None:
-        """These have been cut, or begun anew, or nothing could be done for them."""
+        """These have been truncated or restarted, or that has failed."""
         for state in states:
             if not self._is_current(state):
                 continue
             if error is None:
                 state.failures = 0
                 self._session.set_status(state, Status.READY)
-            elif isinstance(error, StorageError) and error.error in _PASSING:
+            elif isinstance(error, StorageError) and error.error in _TRANSIENT:
                 self._refused(state, error.error)
             else:
                 log.error("%s can't be made to agree with its leader: %s", state.name, error)
@@ -523,7 +521,7 @@ class ReplicaFetcher:
         """The leader did not answer with records."""
         error = ErrorCode.of(code)
         longest_ms = self._settings.backoff_ms
-        if error in _PASSING:
+        if error in _TRANSIENT:
             log.debug("%s: the leader says %s", state.name, error.name)
             longest_ms = min(longest_ms, FIRST_DELAY_S * 1000 * 2 ** min(state.failures, 10))
         else:

@@ -1,7 +1,7 @@
 """The fetchers of a broker: num.replica.fetchers for each leader that it follows anything of.
 
-A partition is fetched by at most one of them. Whoever decides that this broker leads a partition, or has it no more,
-tells `on_not_following` in the same turn, so no record that was fetched comes behind one that was produced.
+A partition is fetched by at most one of them. Where this broker becomes the leader of a partition, or no longer hosts it,
+`on_not_following` is called in the same turn, so no record that was fetched comes behind one that was produced.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FetcherId = tuple[int, int]  # leader and number
 
 
 class ReplicaFetcherManager:
-    """See the module. `endpoint(node_id)` says where a broker's inter-broker listener is; None when nobody knows.
+    """See the module. `endpoint(node_id)` is the address of a broker's inter-broker listener, None if it is unknown.
     All calls on the loop's thread."""
 
     def __init__(
@@ -68,7 +68,7 @@ class ReplicaFetcherManager:
         self._close_idle()
 
     def on_not_following(self, partitions: Iterable[Partition]) -> None:
-        """These are led by this broker now, have no leader, or are gone."""
+        """These are led by this broker now, have no leader, or are no longer hosted here."""
         for partition in partitions:
             key = (partition.topic_id, partition.partition)
             where = self._where.pop(key, None)
@@ -78,7 +78,7 @@ class ReplicaFetcherManager:
 
     def resize(self, num_fetchers: int, partitions: Iterable[Partition]) -> None:
         """num.replica.fetchers has changed: of `partitions`, all that are followed, many get another fetcher. What the
-        old one has asked for is dropped when it comes."""
+        old one has requested is dropped when it comes."""
         if num_fetchers == self._settings.num_fetchers:
             return
         self._settings.num_fetchers = num_fetchers
@@ -91,14 +91,14 @@ class ReplicaFetcherManager:
         self.on_following(moved)
 
     def brokers_changed(self, node_ids: Container[int]) -> None:
-        """There is news of brokers: who waits to connect to one tries at once, and who is connected with one where it does
-        not listen any more goes to where it does."""
+        """Registrations of brokers have changed: fetchers that wait to connect to them try at once, and those that are connected
+        to a former address connect to the new one."""
         for (leader_id, _), fetcher in list(self._fetchers.items()):
             if leader_id in node_ids:
                 fetcher.leader_has_changed()
 
     def stop(self) -> None:
-        """Fetch nothing any more."""
+        """Stop all fetchers."""
         self._stopped = True
         for fetcher in self._fetchers.values():
             fetcher.close()

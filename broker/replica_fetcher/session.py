@@ -1,12 +1,12 @@
-"""The follower's side of a fetch session (KIP-227): what the leader knows of our partitions, and what the next request
-has to tell it.
+"""The follower's side of a fetch session (KIP-227): what the leader has of each partition, and what the next request must
+name.
 
 A request names the partitions whose offsets have changed since the last one, and takes out those that must not be
 fetched now; so it costs what has changed, however many partitions there are. Without a session, as before the first
 answer or when the leader has no place for one, every request names all.
 
-Two requests may be under way: the second one ends the waiting of the first on the leader, which serves a connection
-in order. So an answer may belong to what an earlier request has said; requests have numbers to tell.
+Two requests may be in flight: the second one ends the waiting of the first on the leader, which serves a connection
+in order. So an answer may belong to the offsets of an earlier request; requests are numbered to know which.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class FollowerSession:
         self.partition_max_bytes = partition_max_bytes
         self.id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._began_with = 0  # the request that asked for the session
+        self._began_with = 0  # the request for the session
         self._is_denied = False  # the leader had no place for one
         self._changed: dict[FetchState, None] = {}  # to be named, or to be taken out
-        self._gone: dict[Key, None] = {}  # in the leader's session, and no longer in ours
+        self._forgotten_keys: dict[Key, None] = {}  # in the leader's session, and no longer in ours
 
     # -- partitions
 
@@ -62,7 +62,7 @@ class FollowerSession:
         """From now on it is fetched; takes the place of another one of its key."""
         self.remove(state.key)
         self.states[state.key] = state
-        if self._gone.pop(state.key, 0) is None:
+        if self._forgotten_keys.pop(state.key, 0) is None:
             state.named_in = 1  # the leader's session has it, with other offsets
         if state.status is Status.READY:
             self.ready_count += 1
@@ -75,7 +75,7 @@ class FollowerSession:
             if state.status is Status.READY:
                 self.ready_count -= 1
             if state.named_in:
-                self._gone[key] = None
+                self._forgotten_keys[key] = None
         return state
 
     def set_status(self, state: FetchState, status: Status) -> None:
@@ -89,12 +89,12 @@ class FollowerSession:
         self._changed[state] = None
 
     @property
-    def has_news(self) -> bool:
-        """Whether a request would say something that the leader does not know, of a partition that is to be fetched."""
+    def has_changes(self) -> bool:
+        """Whether the next request would name a partition."""
         return any(state.status is Status.READY for state in self._changed)
 
     @property
-    def takes_more(self) -> bool:
+    def may_pipeline(self) -> bool:
         """Whether a second request may follow one that has no answer yet."""
         return self.id != NO_SESSION or self._is_denied
 
@@ -113,12 +113,17 @@ class FollowerSession:
             state.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset, self.partition_max_bytes,
             ONLY_REPLICA_STATE, replica_id, broker_epoch,
         )  # fmt: skip
-        self.asked()
+        self.request_made()
         return body
 
     def _begin_fast(self) -> FetchState | None:
-        """The partition that the next request names, if it names this one, forgets none, and goes on with the session."""
-        if self.id == NO_SESSION or self.epoch == INITIAL_EPOCH or self._gone or len(self._changed) != 1:
+        """The partition that the next request names, if it names one, forgets none, and continues the session."""
+        if (
+            self.id == NO_SESSION
+            or self.epoch == INITIAL_EPOCH
+            or self._forgotten_keys
+            or len(self._changed) != 1
+        ):
             return None
         (state,) = self._changed
         if state.status is not Status.READY:
@@ -129,18 +134,18 @@ class FollowerSession:
         return state
 
     def _names(self, state: FetchState) -> None:
-        """The request that is being made says where the partition ends."""
+        """The request that is being made has the partition's end."""
         log = state.partition.log
         state.named_in = self.request_number
         state.sent_offset = log.log_end_offset
         state.sent_start_offset = log.log_start_offset
 
-    def asked(self) -> None:
-        """A request that goes on with the session has been made."""
+    def request_made(self) -> None:
+        """A request of the session has been made: the next one has the next epoch."""
         self.epoch = self.epoch % EPOCH_MAX + 1
 
     def next_request(self, replica_id: int, broker_epoch: int) -> FetchRequest:
-        """What to ask now; it counts as asked."""
+        """The next request; it counts as sent."""
         self.request_number += 1
         forgotten: list[ForgottenTopic] = []
         if self.epoch == INITIAL_EPOCH:
@@ -172,7 +177,7 @@ class FollowerSession:
                 )
             )
         self._changed.clear()
-        self._gone.clear()
+        self._forgotten_keys.clear()
         is_first = self.epoch == INITIAL_EPOCH
         request = FetchRequest(
             replica_state=ReplicaState(replica_id, broker_epoch),
@@ -186,11 +191,11 @@ class FollowerSession:
             forgotten_topics_data=forgotten,
         )
         if not is_first:
-            self.asked()
+            self.request_made()
         return request
 
     def _forgotten(self) -> list[ForgottenTopic]:
-        keys = list(self._gone)
+        keys = list(self._forgotten_keys)
         for state in self._changed:
             if state.status is not Status.READY and state.named_in:
                 state.named_in = 0
@@ -213,16 +218,16 @@ class FollowerSession:
                 self.id = session_id
                 self.epoch = 1
         elif number > self._began_with and session_id == NO_SESSION and self.id != NO_SESSION:
-            self.begin_anew()  # the leader has closed it
+            self.reset()  # the leader has closed it
 
-    def begin_anew(self) -> None:
-        """The leader does not know the session: the next request asks for another one."""
+    def reset(self) -> None:
+        """The leader does not have the session: the next request asks for a new one."""
         self.id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._gone.clear()
+        self._forgotten_keys.clear()
 
-    def speaks_of(self, number: int, key: Key) -> FetchState | None:
-        """The partition, if the answer to that request is about what we last said of it, and we still want it."""
+    def answered_partition(self, number: int, key: Key) -> FetchState | None:
+        """The partition, if it is still fetched and the answer is to the offset that was sent last."""
         state = self.states.get(key)
         if (
             state is None

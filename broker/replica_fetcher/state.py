@@ -18,11 +18,11 @@ TOGETHER_S: Final = 0.001  # delays that end so close to each other end together
 class Status(enum.Enum):
     READY = enum.auto()  # is fetched
     DELAYED = enum.auto()  # until a moment, after an error
-    CUTTING = enum.auto()  # the log is being cut back or begun anew
-    ASKING = enum.auto()  # the leader was asked where its log begins and ends
-    SYNCING = enum.auto()  # what was fetched has to reach the disk first
+    TRUNCATING = enum.auto()  # the log is being truncated or restarted
+    AWAITING_OFFSETS = enum.auto()  # the leader's start and end offsets have been requested
+    SYNCING = enum.auto()  # what was fetched must be synced first
     THROTTLED = enum.auto()  # follower.replication.throttled.rate
-    FAILED = enum.auto()  # until metadata has news, as Kafka
+    FAILED = enum.auto()  # until the metadata changes, as in Kafka
 
 
 class FetchState:
@@ -40,8 +40,8 @@ class FetchState:
         self.leader_epoch = partition.leader_epoch
         self.status = Status.READY
         self.failures = 0  # in a row
-        self.rounds = 0  # of finding out where the logs part, in a row
-        self.is_caught_up = False  # it had everything that was committed when it last heard
+        self.rounds = 0  # of comparing epochs with the leader, in a row
+        self.is_caught_up = False  # as of the last answer it had everything that was committed
         self.named_in = 0
         self.sent_offset = -1
         self.sent_start_offset = -1

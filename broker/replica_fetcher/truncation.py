@@ -1,8 +1,8 @@
-"""Cutting logs back, or beginning them anew, for a fetcher: many at once, and without holding the loop.
+"""Truncates and restarts logs for a fetcher: many at once, without holding the loop.
 
-First the checkpoints are made to claim less, then the logs are cut, a few milliseconds' worth a turn, then a thread
-makes the cuts last; until then the partitions are not fetched. A partition that gets another leader meanwhile keeps
-its log: its next fetcher compares the logs again.
+First the checkpoints are lowered, then the logs are truncated, a few milliseconds a turn, then a thread makes it durable;
+until then the partitions are not fetched. A partition that gets another leader in between keeps its log: its next fetcher
+compares the logs again.
 
 Where a log is cut (KIP-101, KIP-279, KIP-595): the leader answers a fetch whose last epoch does not fit with the largest epoch
 up to that one that it has, and with that epoch's end offset.
@@ -59,11 +59,11 @@ def diverging_offset(log: Log, leader_epoch: int, leader_end_offset: int) -> int
 
 
 def offset_out_of_range(log: Log, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
-    """(offset to go on at, whether everything here goes) when the leader has nothing at our end.
+    """(offset to continue at, whether the log is emptied) when the leader has nothing at the follower's end.
 
-    A leader that ends before us was elected uncleanly, or has lost its disk: what we have beyond it goes. One that
-    begins behind our end has removed what we lack: we begin anew there. Else it has caught up since, or it is the
-    records in between that have gone. As Kafka's AbstractFetcherThread.fetchOffsetAndTruncate.
+    A leader whose log ends before the follower's was elected uncleanly, or has lost its disk: the follower truncates to its
+    end. One whose log starts behind the follower's end has removed what the follower lacks: the follower restarts there.
+    Else the leader has caught up since. As Kafka's AbstractFetcherThread.fetchOffsetAndTruncate.
     """
     end = log.log_end_offset
     if leader_end_offset < end:
@@ -74,7 +74,7 @@ def offset_out_of_range(log: Log, leader_start_offset: int, leader_end_offset: i
 
 
 class ReplicaTruncations:
-    """See the module. `settled(states, error)` tells when partitions may be fetched again."""
+    """See the module. `settled(states, error)` is called when partitions may be fetched again."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class ReplicaTruncations:
             yield
 
     def restart(self, state: FetchState, offset: int) -> None:
-        """Begin the log anew at `offset`."""
+        """Empty the log, and start it at `offset`."""
         if not self._is_current(state):
             return
         held = state.partition.log
@@ -157,7 +157,7 @@ class ReplicaTruncations:
         self._settled([state], error)
 
     def make_last(self, works: list[tuple[FetchState, Callable[[], object]]]) -> None:
-        """Let a thread do what cutting a log has left to do."""
+        """Have a thread make the truncations durable."""
         if not works:
             return
 
@@ -174,10 +174,10 @@ class ReplicaTruncations:
 
         self._runtime.run_in_thread(work, done)
 
-    # -- what the leader has nothing of
+    # -- offsets out of the leader's range
 
     def ask(self, states: list[FetchState]) -> None:
-        """The leader has nothing at our end: ask where it ends and begins, and do what follows from that."""
+        """The leader has nothing at the follower's end: request its start and end offsets, then truncate or restart."""
         self._asked += 1
         number = self._asked
         self._asking[number] = states
@@ -200,7 +200,7 @@ class ReplicaTruncations:
             )
 
     def connection_lost(self) -> None:
-        """What was asked gets no answer."""
+        """The requests in flight get no answer."""
         asking, self._asking = self._asking, {}
         for states in asking.values():
             self._settled(states, None)  # the next fetch will be refused again
@@ -224,9 +224,9 @@ class ReplicaTruncations:
                 self._settled([state], StorageError(code, f"the leader's offsets: {code.name}"))
                 continue
             held = state.partition.log
-            offset, anew = offset_out_of_range(held, start, end)
+            offset, restarts = offset_out_of_range(held, start, end)
             log.warning(
-                "%s: has %d to %d, its leader %d to %d; goes on at %d",
+                "%s: has %d to %d, its leader %d to %d; continues at %d",
                 state.name,
                 held.log_start_offset,
                 held.log_end_offset,
@@ -234,7 +234,7 @@ class ReplicaTruncations:
                 end,
                 offset,
             )
-            if anew:
+            if restarts:
                 self.restart(state, offset)
             elif offset < held.log_end_offset:
                 cuts.append((state, offset))

@@ -65,7 +65,7 @@ class Leader:
         ]
         self.node = Node(BrokerConfig.load(None, {}, settings), self.runtime, disk)
         self.node.start()
-        self.told: list[tuple[str, str, int]] = []  # what the fetchers would be told
+        self.told: list[tuple[str, str, int]] = []  # the calls of the fetchers
         partitions = self.node.services.partitions
         partitions.on_following = lambda many: self._note("following", many)
         partitions.on_not_following = lambda many: self._note("not following", many)
