@@ -1,4 +1,4 @@
-"""What a topic's binding to NATS is, once it is read: its nats.* configs with their types, and what follows from them."""
+"""A topic's binding to NATS: its nats.* configs with their types, and what follows from them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ CORE: Final = "core"
 JETSTREAM: Final = "jetstream"
 KV: Final = "kv"
 
-# What nobody's binding takes unasked when a pattern begins with a wildcard: the server's own subjects and the answers
-# to requests, those of this broker's own among them.
+# Subjects that a pattern does not match when it begins with a wildcard: the server's own, and answers to requests.
 INTERNAL: Final = (
     *("$BARNABAS.>", "$SYS.>", "$JS.>", "$JSC.>", "$NRG.>", "$SRV.>", "$KV.>", "$O.>", "$MQTT.>", "$G.>"),
-    *("_INBOX.>", "_R_.>", "_GR_.>", "_BARNABAS.>", "$BARNABAS.>"),
+    *("_INBOX.>", "_R_.>", "_GR_.>", "_BARNABAS.>"),
 )
-# Of these there are streams, which may be read as any other.
+# Streams may have subjects of these, and can be read as any other.
 IN_STREAMS: Final = ("$KV.>", "$O.>", "$MQTT.>", "$SRV.>")
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """A bound topic: its nats.* configs, typed. Equal bindings do the same, so a change that changes nothing is none."""
+    """A bound topic: its nats.* configs, typed. Equal bindings behave alike."""
 
     topic: str
-    subjects: tuple[str, ...] = ()  # as given; `patterns` is what is listened to
+    subjects: tuple[str, ...] = ()  # as given; `patterns` is what is subscribed to
     excludes: tuple[str, ...] = ()
     mode: str = CORE
     connection: str = ""  # "" is the one of nats.servers
@@ -55,12 +54,12 @@ class Binding(msgspec.Struct, frozen=True):
 
     @property
     def takes_whole_stream(self) -> bool:
-        """Whether all that a stream holds is taken, whatever its subjects are."""
+        """Whether the stream is read as a whole, whatever its subjects are."""
         return self.mode == JETSTREAM and bool(self.stream) and not self.subjects
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """What is listened to, none of which another one covers; empty when the topic only publishes."""
+        """The patterns to subscribe to, none of which covers another; empty when the topic only publishes."""
         if self.mode == KV:
             return (f"$KV.{self.bucket}.>",) if self.direction != "out" else ()
         if self.takes_whole_stream:
@@ -69,12 +68,12 @@ class Binding(msgspec.Struct, frozen=True):
 
     @property
     def unwanted(self) -> tuple[str, ...]:
-        """What of it is not taken: the excludes and, where a pattern begins with a wildcard, what is internal to NATS."""
+        """Patterns that are left out: the excludes and, where a pattern begins with a wildcard, subjects internal to NATS."""
         if self.takes_whole_stream or all(
             pattern.split(".", 1)[0] not in (ONE, REST) for pattern in self.patterns
         ):
             return self.excludes
-        # A stream has what its owner put there, a bucket's changes, too.
+        # A stream may hold such subjects, as that of a bucket does.
         internal = [each for each in INTERNAL if self.mode != JETSTREAM or each not in IN_STREAMS]
         return (*self.excludes, *internal)
 
@@ -90,7 +89,7 @@ class Binding(msgspec.Struct, frozen=True):
 
     @property
     def published_pattern(self) -> str | None:
-        """All that it can publish to, for `overlap`; None when it does not publish."""
+        """A pattern of all subjects that it can publish to, for `overlap`; None when it does not publish."""
         if self.mode == KV:
             return f"$KV.{self.bucket}.>" if self.direction != "in" else None
         return None if self.publish_subject is None else self.publish_subject.pattern(self.topic)

@@ -22,30 +22,26 @@ from barnabas.nats.binding.checks import check_effects
 from barnabas.nats.binding.reader import TEMPLATE_OF, only_bound, read_binding, read_configs
 from barnabas.nats.configs import PREFIX
 
-Report = Callable[[str, str], object]
-
-_INTAKE: Final = ">"  # before a topic's name: what comes in for it, which may go to other topics
+_INTAKE: Final = ">"  # before a topic's name: messages that come in for it, which may go to other topics
 
 
-def bindings_of(image: MetadataImage, report: Report | None = None) -> dict[str, Binding]:
-    """Every topic's binding, by topic. `report(topic, what is wrong)` is told of those that this version can't read."""
+def bindings_of(image: MetadataImage) -> dict[str, Binding]:
+    """Every topic's binding, by topic, without those that this version can't read."""
     found: dict[str, Binding] = {}
     for (kind, topic), configs in image.configs.items():
         if kind != TOPIC_RESOURCE or not any(name.startswith(PREFIX) for name in configs):
             continue
         try:
             binding = read_binding(topic, configs)
-        except ConfigError as error:
-            if report is not None:
-                report(topic, str(error))
-        else:
-            if binding is not None:
-                found[topic] = binding
+        except ConfigError:
+            continue
+        if binding is not None:
+            found[topic] = binding
     return found
 
 
 class BindingDecisions:
-    """The decisions of one request, which see each other. `value` gives the deciding node's own properties as text."""
+    """The decisions of one request, which depend on each other. `value` returns the deciding node's own properties as text."""
 
     def __init__(self, image: MetadataImage, value: Callable[[str], str | None]) -> None:
         self._bindings = bindings_of(image)
@@ -66,7 +62,7 @@ class BindingDecisions:
         if read is not None:
             before = _read_as_far(topic, current)
             if _is_pausing(before, read):
-                return  # whatever else is wrong, it can be made to rest
+                return  # a binding can be paused, whatever else is wrong
             _check_widening(before, read)
             check_effects(read, before)
         binding = only_bound(read)
@@ -93,7 +89,7 @@ class BindingDecisions:
             self._bindings[topic] = binding
 
     def _check_template(self, topic: str, bound: str) -> None:
-        """Whether there may be one topic more of a template. What is one already stays one."""
+        """ConfigError when a template may have no further topic. A topic that is one of its topics already stays one."""
         if not bound or self._of_template.get(topic) == bound:
             return
         owner = self._bindings.get(bound)
@@ -110,7 +106,7 @@ class BindingDecisions:
 
     def _check_connection(self, binding: Binding) -> None:
         if binding.paused or "broker" not in (self._value("process.roles") or "broker"):
-            return  # a node that is controller alone connects to no NATS, so it can't know
+            return  # a node that is only a controller has no connections
         name = binding.connection
         prefix = f"nats.connection.{name}" if name else "nats"
         if self._value(f"{prefix}.servers") or (name and not self._is_alone):
@@ -123,7 +119,7 @@ class BindingDecisions:
 
 
 def _read_as_far(topic: str, configs: Mapping[str, str]) -> Binding | None:
-    """What is stored may be what this version can't read: None, as for no configs at all."""
+    """As `read_configs`, but None for stored configs that this version can't read."""
     try:
         return read_configs(topic, configs)
     except ConfigError:
@@ -131,14 +127,14 @@ def _read_as_far(topic: str, configs: Mapping[str, str]) -> Binding | None:
 
 
 def _is_pausing(before: Binding | None, binding: Binding) -> bool:
-    """Whether nothing changes but that it rests."""
+    """Whether nothing changes but nats.paused."""
     return (
         before is not None and not before.paused and binding == msgspec.structs.replace(before, paused=True)
     )
 
 
 def _check_widening(before: Binding | None, binding: Binding) -> None:
-    """Who deletes nats.subjects means to end a binding, and does not mean all that its stream holds."""
+    """ConfigError when deleting nats.subjects, which is meant to end a binding, would make it take a whole stream."""
     if before is None or not (before.subjects and before.stream) or not binding.takes_whole_stream:
         return
     raise ConfigError(
@@ -165,7 +161,7 @@ def check_cycles(topic: str, binding: Binding, others: Mapping[str, Binding]) ->
 
 
 def _way_back(start: str, bindings: Mapping[str, Binding]) -> list[str] | None:
-    """The topics and intakes from `start` on whose records reach it again; None when none do."""
+    """The topics and intakes on a way from `start` back to it; None when there is no such way."""
     came_from: dict[str, str] = {}
     todo = [start]
     while todo:
@@ -190,7 +186,7 @@ def _reached(place: str, bindings: Mapping[str, Binding]) -> Iterator[str]:
         template = target.topic_template
         if template is None:
             yield target.topic
-        else:  # whichever may have such a name
+        else:  # all that may have such a name
             yield from (each for each in sorted(bindings) if template.may_give(each))
         if target.dead_letter_topic in bindings:
             yield target.dead_letter_topic

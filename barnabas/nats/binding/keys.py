@@ -1,4 +1,4 @@
-"""The words of nats.key, nats.partitioner and nats.start: from text to what they say. Who evaluates them is the broker.
+"""Parses nats.key, nats.partitioner and nats.start. The broker evaluates them (records/).
 
     nats.key          subject | token:2 | tokens:1,3 | header:NAME | regex:PATTERN | reply | json:$.path | none
     nats.partitioner  murmur2 | fnv1a | token:2
@@ -36,7 +36,7 @@ _TIME: Final = re.compile(
 
 
 class KeySpec(msgspec.Struct, frozen=True):
-    """What a record's key is made of. What belongs to another kind is empty.
+    """What a record's key is made of. Fields of other kinds are empty.
 
     `kind`: subject, token, tokens, header, regex, reply, json or none.
     """
@@ -51,7 +51,7 @@ class KeySpec(msgspec.Struct, frozen=True):
 
 
 class PartitionerSpec(msgspec.Struct, frozen=True):
-    """What a record's partition follows. `kind`: murmur2, fnv1a or token, then `token` is its number from 1."""
+    """How a record's partition is chosen. `kind`: murmur2, fnv1a or token, then `token` is its number from 1."""
 
     kind: str
     token: int = 0
@@ -114,13 +114,13 @@ def parse_start(text: str) -> StartSpec:
 
 
 def is_time(text: str) -> bool:
-    """Whether this is a moment as RFC 3339 writes it."""
+    """Whether this is a time in the form of RFC 3339."""
     if not _TIME.fullmatch(text):
         return False
     import datetime  # seldom needed here
 
     try:
-        # Beyond microseconds Python reads nothing, and a check needs none of it.
+        # Python reads no more than microseconds, and the check does not need them.
         datetime.datetime.fromisoformat(re.sub(r"\.\d+", "", text.upper()))
     except ValueError:
         return False

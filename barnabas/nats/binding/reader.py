@@ -1,9 +1,8 @@
-"""A topic's binding to NATS, read from its nats.* configs.
+"""Reads a topic's binding to NATS from its nats.* configs.
 
 A topic is bound when nats.subjects is not empty or nats.stream names a stream (messages become records), when nats.mode=kv
 with nats.bucket (a bucket and a compacted topic are kept alike), or when nats.publish.subject is set (records become
-messages). `read_configs` is what the controller refuses configs with and what brokers read them with, so both mean the
-same.
+messages). Controllers validate configs with `read_configs` and brokers read them with it, so both agree.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def read_binding(topic: str, configs: Mapping[str, str]) -> Binding | None:
 
 
 def only_bound(binding: Binding | None) -> Binding | None:
-    """None for one that takes and publishes nothing."""
+    """The binding, or None when it takes and publishes nothing."""
     return binding if binding is not None and (binding.ingests or binding.publishes) else None
 
 

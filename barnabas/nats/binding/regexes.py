@@ -1,13 +1,13 @@
-"""Which regular expressions may run over other people's subjects.
+"""Bounds the time of regular expressions that run over subjects of any publisher.
 
-Python's `re` tries one possibility after the other. `(a+)+$` takes time exponential in the subject's length, so whoever
-can publish could stop a broker with one message. An expression is taken when its time grows at most with the square of
-the length; what it would take is judged from its text, and what can't be judged is refused:
+Python's `re` backtracks: `(a+)+$` takes time exponential in the subject's length, so any publisher could stop a broker
+with one message. An expression is accepted when its time grows at most with the square of the length. This is judged
+from its text, and an expression that can't be judged is refused:
 
 - nothing inside a repeated group repeats or chooses, because then each round can be cut in several ways;
 - two neighbouring repeats that can take the same bytes, with nothing between them that one of them can't take, multiply
   their lengths: two such may be, and only one where the search may begin anywhere;
-- a few optional parts multiply, too, up to a bound; backreferences, lookarounds and flags are not there.
+- optional parts multiply, too, up to a bound; backreferences, lookarounds and flags are refused.
 
 The expression is matched against the subject as bytes, so a character beyond ASCII is several of them.
 """
@@ -35,11 +35,11 @@ _ROUNDS_MAX: Final = 16
 
 
 class _Refused(Exception):
-    """The text says why."""
+    """The expression can't be accepted; the text says why."""
 
 
 class _Piece(msgspec.Struct, frozen=True):
-    """What follows what: bytes it can take, and whether it must take one (`is_firm`) or may repeat without bounds."""
+    """One part of an expression: bytes it can take, and whether it must take one (`is_firm`) or may repeat without bounds."""
 
     takes: frozenset[int]
     is_firm: bool
@@ -47,7 +47,7 @@ class _Piece(msgspec.Struct, frozen=True):
 
 
 def regex_problem(pattern: str) -> str | None:
-    """Why nats.key=regex:PATTERN can't be; None when it can."""
+    """Why nats.key=regex:PATTERN is refused; None when it is accepted."""
     if not pattern:
         return "The regular expression is empty"
     if len(pattern) > PATTERN_LENGTH_MAX:
@@ -74,7 +74,7 @@ def regex_problem(pattern: str) -> str | None:
 
 
 def _degree(pieces: list[_Piece]) -> int:
-    """How many repeats can share text, which is the power of the length that trying all their cuts takes."""
+    """How many repeats can share text: trying all their cuts takes the length to this power."""
     degrees: dict[int, int] = {}
     for index, piece in enumerate(pieces):
         if piece.repeats:
@@ -107,7 +107,7 @@ class _Reader:
         while self._text.startswith("|", self._at):
             self._at += 1
             ways += 1
-            # What comes in another alternative need not come.
+            # A part of one alternative is missing where another one matches.
             pieces = [
                 msgspec.structs.replace(piece, is_firm=False) for piece in (*pieces, *self._sequence(depth))
             ]

@@ -1,4 +1,4 @@
-"""NATS subjects: what is one, which patterns match it, and how patterns lie to each other.
+"""NATS subjects and patterns: validity, matching, and whether patterns overlap or cover each other.
 
 A subject is tokens joined by ".", each of at least one byte; a pattern's token may be "*" (any one token) and its
 last ">" (one token or more). "foo*bar" and "a>" are ordinary tokens. The server compares bytes and knows nothing of
@@ -23,7 +23,7 @@ REST: Final = ">"
 
 Filter = Callable[[bytes], bool]
 
-# Blanks and line ends would end the word in the protocol's line; other control bytes no tool could show.
+# Blanks and line ends would end the word in the protocol's line; other control bytes can't be displayed.
 _UNPRINTABLE: Final = re.compile(rb"[\x00-\x20\x7f]")
 _SUBJECT: Final = re.compile(rb"[^.\x00-\x20\x7f]+(?:\.[^.\x00-\x20\x7f]+)*")
 
@@ -43,7 +43,7 @@ def is_valid_pattern(pattern: str) -> bool:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """Why this can't be subscribed to, in words for its author; None when it can."""
+    """Why this can't be subscribed to, for an error message; None when it can."""
     if not pattern:
         return "it is empty"
     try:
@@ -63,7 +63,7 @@ def pattern_problem(pattern: str) -> str | None:
 
 
 def looks_wild(pattern: str) -> bool:
-    """Whether "*" or ">" stands in it where it is no wildcard, as in "or*ders": inside a token."""
+    """Whether a token contains "*" or ">" without being a wildcard, as in "or*ders"."""
     return any(token not in (ONE, REST) and (ONE in token or REST in token) for token in pattern.split("."))
 
 
@@ -117,9 +117,9 @@ def _covers(wide: list[str], narrow: list[str]) -> bool:
     return len(wide) == len(narrow)
 
 
-@lru_cache(maxsize=64)  # a binding's patterns are asked for again and again
+@lru_cache(maxsize=64)  # called often with the same bindings' patterns
 def without_covered(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns, in their order, without those that another one covers: the same subjects, none twice for that."""
+    """The patterns, in their order, without those that another one covers."""
     distinct = {pattern: pattern.split(".") for pattern in patterns}
     wild = [(pattern, tokens) for pattern, tokens in distinct.items() if has_wildcard(pattern)]
     return tuple(
@@ -130,7 +130,7 @@ def without_covered(patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def compile_filter(patterns: Sequence[str], excludes: Sequence[str] = ()) -> Filter:
-    """A function that says of a subject whether a pattern matches it and no exclude does."""
+    """A function that returns whether a pattern matches a subject and no exclude does."""
     wanted = _any_of(patterns)
     if not excludes:
         return wanted
@@ -141,10 +141,10 @@ def compile_filter(patterns: Sequence[str], excludes: Sequence[str] = ()) -> Fil
 def compile_subscriptions(
     patterns: Sequence[str], excludes: Sequence[str] = ()
 ) -> list[tuple[str, Filter | None]]:
-    """What to subscribe to so that every wanted subject is taken exactly once.
+    """Subscriptions that take every wanted subject exactly once.
 
     A server delivers a message once for each subscription that matches. So each (pattern, filter) here takes only what
-    no earlier one took: the filter says which subjects those are, None when it is all that the pattern brings.
+    no earlier one took: the filter accepts those subjects, None where it is all of the pattern.
     """
     kept = without_covered(tuple(patterns))
     found: list[tuple[str, Filter | None]] = []

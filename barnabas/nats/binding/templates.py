@@ -33,14 +33,14 @@ _NAME_PART: Final = re.compile(r"[a-zA-Z0-9._-]*")
 _ESCAPED: Final = re.compile(rb"[^a-zA-Z0-9.-]")
 _UNESCAPED: Final = re.compile(r"__([0-9A-F]{2})")
 
-# Where the server keeps its own things, or a client its answers. What a record says must never reach them.
+# First tokens of the server's own subjects and of answers to requests. A record must never be published there.
 INTERNAL_FIRST_TOKENS: Final = (b"_INBOX", b"_R_", b"_GR_")
 
 HeaderValue = Callable[[bytes], bytes | None]
 
 
 def is_internal_subject(subject: bytes) -> bool:
-    """Whether a subject belongs to the server or to somebody's request, not to users' messages."""
+    """Whether a subject is the server's own or the reply subject of a request."""
     return subject[:1] == b"$" or subject.partition(b".")[0] in INTERNAL_FIRST_TOKENS
 
 
@@ -52,11 +52,11 @@ class TopicTemplate(msgspec.Struct, frozen=True):
 
     @property
     def token_max(self) -> int:
-        """The highest token's number that it needs."""
+        """The highest token number in it."""
         return max(part for part in self.parts if isinstance(part, int))
 
     def expand(self, subject: bytes) -> str | None:
-        """The topic for a subject; None when there can be none."""
+        """The topic for a subject; None when no topic can have the name."""
         tokens = subject.split(b".")
         if self.token_max > len(tokens):
             return None
@@ -67,7 +67,7 @@ class TopicTemplate(msgspec.Struct, frozen=True):
         return None if len(name) > NAME_LENGTH_MAX or invalid_topic_name(name) else name
 
     def may_give(self, topic: str) -> bool:
-        """Whether some subject could lead to this topic."""
+        """Whether some subject could give this topic."""
         expression = "".join(
             re.escape(part) if isinstance(part, str) else "[^.]+" if part else ".+" for part in self.parts
         )
@@ -83,7 +83,7 @@ class PublishTemplate(msgspec.Struct, frozen=True):
     def expand(
         self, topic: bytes, partition: int, key: bytes | None, header_value: HeaderValue
     ) -> bytes | None:
-        """The subject for a record; `header_value` gives a header's (last) value. None when there can be none."""
+        """The subject for a record; `header_value` returns a header's (last) value. None when it gives no valid subject."""
         found: list[bytes] = []
         for kind, text in self.parts:
             if kind == "text":
@@ -103,8 +103,8 @@ class PublishTemplate(msgspec.Struct, frozen=True):
         return subject if is_valid_subject(subject) and not is_internal_subject(subject) else None
 
     def pattern(self, topic: str) -> str:
-        """All it can publish to, as a pattern for `overlap`; ">" may stand anywhere in it."""
-        # Keys and headers bring tokens of their own, a partition's number none; NUL marks them, it is in no subject.
+        """A pattern of all subjects that it can give, for `overlap`; ">" may be anywhere in it."""
+        # Keys and headers may contain several tokens, a partition's number is part of one. No subject contains NUL.
         marked = "".join(
             text if kind == "text" else topic if kind == "topic" else "\1" if kind == "partition" else "\0"
             for kind, text in self.parts
