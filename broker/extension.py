@@ -12,28 +12,87 @@ A node gets a list of extensions; one that has nothing to do on this node loads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from barnabas.broker.requests.context import PENDING, LocalReply, Outcome, RequestContext
+from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.controller.extension import ConfigExtension
+from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from barnabas.broker.cluster.controller_channel import ControllerChannel
+    from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+    from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.config.listeners import Endpoint
+    from barnabas.broker.groups.coordinator import GroupCoordinator
     from barnabas.broker.metrics.families import Family
+    from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
     from barnabas.broker.services import Services
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.runtime.interface import Runtime
     from barnabas.storage.disk.disk import Disk
 
 Done = Callable[[], object]
+Answered = Callable[[Any, ErrorCode], object]  # the response and NONE, or None and an error; once
+Ask = Callable[[int, int, msgspec.Struct, Answered], object]  # API key, version, request
 
 
-class ExtensionHost(msgspec.Struct, frozen=True):
-    """The broker that an extension runs on. `directory` is for files of the extension's own, on `disk`."""
+class ExtensionHost(msgspec.Struct, eq=False):
+    """The broker that an extension runs on, as far as an extension may use it."""
 
-    services: Services
+    runtime: Runtime
+    config: BrokerConfig
+    node_id: int
+    cluster_id: str
+    controller: Controller  # the committed metadata, and its listeners
+    controller_channel: ControllerChannel  # requests to the active controller, such as CreateTopics
+    partitions: PartitionManager  # those that are led or followed here
+    groups: GroupCoordinator  # which broker coordinates a group
+    producer_ids: ProducerIdAllocator
+    endpoints: Mapping[str, Endpoint]  # where clients reach this broker, by listener name
+    inter_broker_authentication: InterBrokerAuthentication | None  # None: there are no other brokers
+    ask_here: Ask  # a request to this broker itself
     disk: Disk
-    directory: str
+    directory: str  # of the extension's own files, on `disk`
+
+
+def host_of(services: Services, disk: Disk, directory: str) -> ExtensionHost:
+    """What extensions may use of a broker."""
+    return ExtensionHost(
+        runtime=services.runtime,
+        config=services.config,
+        node_id=services.node_id,
+        cluster_id=services.cluster_id,
+        controller=services.controller,
+        controller_channel=services.controller_channel,
+        partitions=services.partitions,
+        groups=services.groups,
+        producer_ids=services.producer_ids,
+        endpoints=services.endpoints,
+        inter_broker_authentication=services.inter_broker_authentication,
+        ask_here=partial(_ask_here, services),
+        disk=disk,
+        directory=directory,
+    )
+
+
+def _ask_here(
+    services: Services, api_key: int, version: int, request: msgspec.Struct, answered: Answered
+) -> None:
+    reply = LocalReply(
+        lambda response: answered(response, ErrorCode.NONE),
+        lambda: answered(None, ErrorCode.UNKNOWN_SERVER_ERROR),
+    )
+    context = RequestContext(services, reply, api_key, version, 0, None, "", str(services.node_id))
+    response: msgspec.Struct | Outcome = REGISTRATIONS[api_key].handler(context, request)
+    if response is not PENDING:
+        context.complete(response)
 
 
 class RunningExtension(Protocol):

@@ -20,7 +20,7 @@ from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_bl
 from barnabas.broker.cluster.topic_creation import have_topic_created
 from barnabas.broker.config.listeners import Endpoint, format_address
 from barnabas.broker.coordinator.log import CoordinatorLog
-from barnabas.broker.extension import ExtensionHost, Extensions
+from barnabas.broker.extension import Extensions, host_of
 from barnabas.broker.fetch.purgatory import FetchPurgatory
 from barnabas.broker.fetch.sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
@@ -471,7 +471,7 @@ class Node:
         if self._config.log_cleaner_enable:
             self._cleaner.start()
         directory = metadata_directory(self._config)
-        self._extensions.start(ExtensionHost(self.services, self._disk, directory))
+        self._extensions.start(host_of(self.services, self._disk, directory))
 
     def _when_settled(self, answer: Callable[[], object]) -> None:
         """Call back when partitions, and what extensions make of them, are as the metadata has them."""

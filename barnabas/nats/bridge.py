@@ -30,9 +30,9 @@ from barnabas.nats.size_limits import log_size_warnings, size_warning_of
 from barnabas.nats.stored_bindings import StoredBindings
 
 if TYPE_CHECKING:
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.broker.metrics.families import Family
     from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
-    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage, TopicChanges, TopicImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.connection_settings import ConnectionSettings
@@ -53,12 +53,12 @@ class NatsBridge:
     """`start` when the partitions have been opened, `stop` before they are closed. All calls on the loop's thread."""
 
     def __init__(
-        self, services: Services, settings: Mapping[str, ConnectionSettings], gap_checkpoint: GapCheckpoint
+        self, host: ExtensionHost, settings: Mapping[str, ConnectionSettings], gap_checkpoint: GapCheckpoint
     ) -> None:
         """`settings` by the name of the connection; "" is that of nats.servers."""
-        self._services = services
-        self.connections = NatsConnections(services.runtime, settings, services.node_id, services.cluster_id)
-        self._positions = Positions(services)  # of what is published
+        self._host = host
+        self.connections = NatsConnections(host.runtime, settings, host.node_id, host.cluster_id)
+        self._positions = Positions(host)  # of what is published
         self.topics: dict[str, BoundTopic] = {}
         self._stored = StoredBindings()
         self._is_stopped = False
@@ -67,7 +67,7 @@ class NatsBridge:
 
     def start(self) -> None:
         """Blocking."""
-        controller = self._services.controller
+        controller = self._host.controller
         names = _configured(controller.image)
         received = self._gap_checkpoint.load()
         for name in names:
@@ -81,7 +81,7 @@ class NatsBridge:
             self._answer_on(connection)
         self._refresh(names)
         controller.add_listener(self._metadata_changed)
-        self._timer = self._services.runtime.call_later(CHECKPOINT_EVERY_S, self._note_gap_checkpoint)
+        self._timer = self._host.runtime.call_later(CHECKPOINT_EVERY_S, self._note_gap_checkpoint)
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -123,7 +123,7 @@ class NatsBridge:
             )
             left()
 
-        timer = self._services.runtime.call_later(LEAVE_S, too_late)
+        timer = self._host.runtime.call_later(LEAVE_S, too_late)
         for member in members:
             member(one_has)
 
@@ -151,7 +151,7 @@ class NatsBridge:
             names.update(templates.names_of(topics))
         if not names:
             return
-        partitions = self._services.partitions
+        partitions = self._host.partitions
         refresh = partial(self._refresh, sorted(names))
         partitions.when_roles_taken(lambda: refresh(is_settled=False))
         partitions.when_settled(refresh)  # partitions that are new here have been opened by then
@@ -159,7 +159,7 @@ class NatsBridge:
     def _refresh(self, names: Sequence[str], is_settled: bool = True) -> None:
         if self._is_stopped:
             return
-        image = self._services.controller.image
+        image = self._host.controller.image
         self._stored.forget_others(image.topics)
         for name in names:
             try:
@@ -170,7 +170,7 @@ class NatsBridge:
             templates.topics_changed(names, is_settled=is_settled)
 
     def _refresh_one(self, name: str, is_settled: bool) -> None:
-        image = self._services.controller.image
+        image = self._host.controller.image
         topic = image.topics.get(name)
         binding = self._stored.read(name, image.topic_configs(name)) if topic is not None else None
         bound = self.topics.get(name)
@@ -193,26 +193,26 @@ class NatsBridge:
 
     def _bind(self, name: str) -> BoundTopic | None:
         """Nothing is carried out yet."""
-        image = self._services.controller.image
+        image = self._host.controller.image
         topic = image.topics.get(name)
         binding = self._stored.read(name, image.topic_configs(name)) if topic is not None else None
         if topic is None or binding is None:
             return None
         stats = CarrierStats()
-        gaps = GapLog(name, stats, self._services.runtime.time_ms, self._gap_checkpoint_known)
+        gaps = GapLog(name, stats, self._host.runtime.time_ms, self._gap_checkpoint_known)
         bound = self.topics[name] = BoundTopic(topic.topic_id, binding, gaps, stats)
         return bound
 
     def _update(self, bound: BoundTopic, binding: Binding, is_settled: bool) -> None:
-        topic = self._services.controller.image.topics[binding.topic]
-        roles = roles_of(self._services, topic, is_settled=is_settled)
+        topic = self._host.controller.image.topics[binding.topic]
+        roles = roles_of(self._host, topic, is_settled=is_settled)
         again = partial(self._refresh, [binding.topic])
-        if bound.waits_to_rest(binding, roles.leading, self._services.runtime, again):
+        if bound.waits_to_rest(binding, roles.leading, self._host.runtime, again):
             return
         partition_count = len(topic.partitions)
         change, is_newcomer = None, False
         if bound.binding != binding or bound.partition_count != partition_count:
-            change = change_of(self._services, topic, binding)
+            change = change_of(self._host, topic, binding)
             is_newcomer = bound.core is None and 0 <= bound.partition_count != partition_count
             bound.change(binding, partition_count, change)
         leading = bound.leading = roles.leading
@@ -224,7 +224,7 @@ class NatsBridge:
         if bound.core is not None:
             bound.core.roles_changed(*roles)
         else:
-            bound.core = make_core(self._services, self.connections, binding, bound.core_stats, bound.gaps)
+            bound.core = make_core(self._host, self.connections, binding, bound.core_stats, bound.gaps)
             if bound.core is not None:
                 bound.core.start(
                     *roles,
@@ -243,7 +243,7 @@ class NatsBridge:
             for carrier in bound.carriers:
                 carrier.roles_changed(leading)
         else:
-            bound.carriers = make_carriers(self._services, self.connections, self._positions, binding)
+            bound.carriers = make_carriers(self._host, self.connections, self._positions, binding)
             for carrier in bound.carriers:
                 carrier.start(leading)
 
@@ -251,7 +251,7 @@ class NatsBridge:
         """Whether it takes messages though there is no partition that they may be for here."""
         if binding.topic_template is not None:
             return True
-        node_id = self._services.node_id
+        node_id = self._host.node_id
         return bool(binding.queue_group) and any(
             node_id in state.replicas for state in topic.partitions.values()
         )
@@ -272,9 +272,7 @@ class NatsBridge:
     def metrics(self) -> Iterable[Family]:
         from barnabas.nats.metrics import nats_metrics  # late: only where metrics are served
 
-        return nats_metrics(
-            list(self.overviews()), self.connections.clients(), self._services.runtime.time_ms()
-        )
+        return nats_metrics(list(self.overviews()), self.connections.clients(), self._host.runtime.time_ms())
 
     def overviews(self) -> list[Overview]:
         """The bindings of topics of which partitions are led here, and of those that can't be read."""
@@ -290,7 +288,7 @@ class NatsBridge:
             if bound.leading
         ]
         for name in self._stored.refused:
-            partitions = self._services.partitions.of_topic(name)
+            partitions = self._host.partitions.of_topic(name)
             leading = [index for index in sorted(partitions) if partitions[index].is_leader]
             if leading:
                 found.append(refused_overview(name, self._stored.refused[name], leading))
@@ -300,19 +298,19 @@ class NatsBridge:
         """Whoever asks there is told, whether anything is bound there or not."""
         client = self.connections.outlet(connection)
         assert client is not None
-        services = self._services
+        host = self._host
 
         def tell(subject: bytes, bytes_max: int) -> bytes:
             return describe(
                 self.overviews(),
-                services.node_id,
-                services.cluster_id,
+                host.node_id,
+                host.cluster_id,
                 subject,
                 connection=connection,
                 bytes_max=bytes_max,
             )
 
-        BindingsService(client, tell, services.runtime.monotonic)
+        BindingsService(client, tell, host.runtime.monotonic)
 
     def _end(self, name: str, why: str) -> None:
         self.topics.pop(name).stop(why=why)
@@ -331,7 +329,7 @@ class NatsBridge:
     def _note_gap_checkpoint(self) -> None:
         log_size_warnings(self.topics, self.connections)
         self._gap_checkpoint.note(self._received_until())
-        self._timer = self._services.runtime.call_later(CHECKPOINT_EVERY_S, self._note_gap_checkpoint)
+        self._timer = self._host.runtime.call_later(CHECKPOINT_EVERY_S, self._note_gap_checkpoint)
 
 
 def _configured(image: MetadataImage) -> list[str]:

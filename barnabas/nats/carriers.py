@@ -18,8 +18,8 @@ from barnabas.nats.kv.made_anew import bury_old_keys
 from barnabas.nats.reverse.carrier import ReverseBinding
 
 if TYPE_CHECKING:
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier
     from barnabas.nats.cluster.positions import Positions
@@ -81,19 +81,19 @@ class Blocked:
 
 
 def make_core(
-    services: Services, connections: NatsConnections, binding: Binding, stats: CarrierStats, gaps: GapLog
+    host: ExtensionHost, connections: NatsConnections, binding: Binding, stats: CarrierStats, gaps: GapLog
 ) -> CoreBinding | None:
     """What takes the messages of a core binding; None where there is none, or no such connection. Counters and gaps are
     those of the binding, whatever took its messages before."""
     intake = connections.intake(binding.connection) if binding.ingests and binding.mode == CORE else None
     if intake is None:
         return None
-    partition_count = len(services.controller.image.topics[binding.topic].partitions)
-    return CoreBinding(services, intake, binding, partition_count, stats, gaps)
+    partition_count = len(host.controller.image.topics[binding.topic].partitions)
+    return CoreBinding(host, intake, binding, partition_count, stats, gaps)
 
 
 def make_carriers(
-    services: Services, connections: NatsConnections, positions: Positions, binding: Binding
+    host: ExtensionHost, connections: NatsConnections, positions: Positions, binding: Binding
 ) -> list[Carrier]:
     """What else there is to do, not started yet."""
     if binding.connection not in connections.names():
@@ -108,24 +108,24 @@ def make_carriers(
     if binding.publishes:
         outlet = connections.outlet(binding.connection)
         assert outlet is not None
-        reverse = ReverseBinding(binding, services, outlet, positions)
+        reverse = ReverseBinding(binding, host, outlet, positions)
     if binding.ingests and binding.mode == JETSTREAM:
         source = connections.streams(binding.connection)
         assert source is not None
-        carriers.append(make_stream_consumer(services, source, positions, binding))
+        carriers.append(make_stream_consumer(host, source, positions, binding))
     if binding.ingests and binding.mode == KV:
         source = connections.streams(binding.connection)
         assert source is not None
         bucket = msgspec.structs.replace(binding, stream=stream_of(binding.bucket), delivery="exactly-once")
         carriers.append(
             make_stream_consumer(
-                services,
+                host,
                 source,
                 positions,
                 bucket,
                 key_of=bucket_key(),
                 value_of=value_of,
-                made_anew=_MadeAnew(services.runtime, binding.bucket, reverse),
+                made_anew=_MadeAnew(host.runtime, binding.bucket, reverse),
             )
         )
     if reverse is not None:

@@ -42,7 +42,7 @@ from barnabas.wire.record_batch import Record, build_batch
 from barnabas.wire.records import decode_records
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.ingress.backpressure import Budget
@@ -184,16 +184,16 @@ class _Letter(msgspec.Struct, gc=False):
 class DeadLetterTopic:
     """Produces dead letters of one binding. All calls on the loop's thread; `topic` may change at any time, "" is none."""
 
-    def __init__(self, services: Services, topic: str = "") -> None:
+    def __init__(self, host: ExtensionHost, topic: str = "") -> None:
         self.topic = topic
-        self._services = services
+        self._host = host
         self._producer: RemoteProducer | None = None
         self._waiting: list[_Letter] | None = None  # while the topic is being created
         self._is_closed = False
 
     def send(self, record: Record, done: Done) -> None:
         """`done(why)` may be called before this returns. `record` is made by `dead_letter_of`; it may be changed here."""
-        self._send(_Letter(record, done, self._services.runtime.monotonic() + RETRIED_S))
+        self._send(_Letter(record, done, self._host.runtime.monotonic() + RETRIED_S))
 
     def close(self) -> None:
         """Drops what is not committed yet; no `done` is called any more."""
@@ -204,12 +204,12 @@ class DeadLetterTopic:
         self._is_closed = True
 
     def _send(self, letter: _Letter) -> None:
-        topic = self._services.controller.image.topics.get(self.topic)
+        topic = self._host.controller.image.topics.get(self.topic)
         if topic is None:
             self._create(letter)
             return
         if self._producer is None:
-            self._producer = RemoteProducer(self._services)
+            self._producer = RemoteProducer(self._host)
         partition = positive_murmur2(letter.record.key or b"") % len(topic.partitions)
         batch = build_batch([letter.record])
         self._producer.produce(topic.name, partition, batch, lambda error: self._sent(letter, error))
@@ -221,8 +221,8 @@ class DeadLetterTopic:
             _cut(letter.record)
             letter.is_cut = True
             self._send(letter)
-        elif error in _RETRIABLE and self._services.runtime.monotonic() < letter.until_s and self.topic:
-            self._services.runtime.call_later(letter.retry_s, lambda: self._retry(letter))
+        elif error in _RETRIABLE and self._host.runtime.monotonic() < letter.until_s and self.topic:
+            self._host.runtime.call_later(letter.retry_s, lambda: self._retry(letter))
             letter.retry_s = min(2 * letter.retry_s, RETRY_MAX_S)
         elif error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
             letter.done(f"topic {self.topic} for dead letters does not take it: {error.name}")
@@ -241,8 +241,8 @@ class DeadLetterTopic:
         if self._waiting is not None:
             self._waiting.append(letter)
             return
-        services = self._services
-        if not services.config.auto_create_topics_enable:
+        host = self._host
+        if not host.config.auto_create_topics_enable:
             letter.done(f"there is no topic {self.topic} for dead letters: create it")
             return
         self._waiting = [letter]
@@ -250,14 +250,12 @@ class DeadLetterTopic:
         def created(error: ErrorCode) -> None:
             waiting, self._waiting = self._waiting or [], None
             for each in waiting:
-                if error or self.topic not in services.controller.image.topics:
+                if error or self.topic not in host.controller.image.topics:
                     self._sent(each, error or ErrorCode.LEADER_NOT_AVAILABLE)
                 else:
                     self._send(each)
 
-        have_topic_created(
-            services.controller_channel, auto_created_topic(self.topic, services.config), created
-        )
+        have_topic_created(host.controller_channel, auto_created_topic(self.topic, host.config), created)
 
 
 # -- core bindings
@@ -266,9 +264,9 @@ class DeadLetterTopic:
 class DeadLetters:
     """Dead letters of one core binding, or refusals where no topic takes them. All calls on the loop's thread."""
 
-    def __init__(self, services: Services, binding: Binding, stats: CarrierStats, budget: Budget) -> None:
-        self._to = DeadLetterTopic(services, binding.dead_letter_topic)
-        self._runtime = services.runtime
+    def __init__(self, host: ExtensionHost, binding: Binding, stats: CarrierStats, budget: Budget) -> None:
+        self._to = DeadLetterTopic(host, binding.dead_letter_topic)
+        self._runtime = host.runtime
         self._for_topic = binding.topic
         self._stats = stats
         self._budget = budget

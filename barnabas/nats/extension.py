@@ -61,17 +61,16 @@ class NatsExtension:
         return TopicChecks(image, node)
 
     def start(self, host: ExtensionHost) -> NatsBridge | None:
-        services = host.services
-        given = services.config.given
+        given = host.config.given
         if not _has_connections(given):
-            _warn_of_bound_topics(services.controller.image)
+            _warn_of_bound_topics(host.controller.image)
             return None
         from barnabas.nats.bridge import NatsBridge
         from barnabas.nats.connection_configs import nats_connections
         from barnabas.nats.ingress.gap_checkpoint import FILE_NAME, GapCheckpoint
 
-        gap_checkpoint = GapCheckpoint(host.disk, f"{host.directory}/{FILE_NAME}", services.runtime)
-        bridge = NatsBridge(services, nats_connections(given), gap_checkpoint)
+        gap_checkpoint = GapCheckpoint(host.disk, f"{host.directory}/{FILE_NAME}", host.runtime)
+        bridge = NatsBridge(host, nats_connections(given), gap_checkpoint)
         bridge.start()
         return bridge
 

@@ -24,7 +24,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
 
 PRODUCE: Final = 0
 VERSION: Final = 13  # the first that names topics by their ids alone
@@ -49,14 +49,14 @@ class RemoteProducer:
     """Produces for one broker. All calls on the loop's thread. Callbacks may come before a call returns, for partitions that
     are led here: with NONE once the batch is committed, with min.insync.replicas met."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, host: ExtensionHost) -> None:
+        self._host = host
         self._queues: dict[tuple[str, int], _Queue] = {}
-        self._peers = Peers(services, _TERMS)
+        self._peers = Peers(host, _TERMS)
 
     def leader(self, topic: str, partition: int) -> int:
         """The node id of the partition's leader, NO_LEADER when it has none or does not exist."""
-        known = self._services.controller.image.topics.get(topic)
+        known = self._host.controller.image.topics.get(topic)
         state = known.partitions.get(partition) if known is not None else None
         return state.leader if state is not None else NO_LEADER
 
@@ -71,11 +71,11 @@ class RemoteProducer:
 
     def send(self, topic: str, partition: int, records: memoryview | bytes, done: Produced) -> None:
         """Produces one record batch now, whatever else is in flight."""
-        known = self._services.controller.image.topics.get(topic)
+        known = self._host.controller.image.topics.get(topic)
         leader = self.leader(topic, partition)
         if known is None or partition not in known.partitions:
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_OFFSET)
-        elif leader == self._services.node_id:
+        elif leader == self._host.node_id:
             self._append(topic, partition, records, done)
         elif leader == NO_LEADER:
             done(ErrorCode.LEADER_NOT_AVAILABLE, NO_OFFSET)
@@ -96,7 +96,7 @@ class RemoteProducer:
         self._queues.pop((topic, partition), None)
 
     def _append(self, topic: str, partition: int, records: memoryview | bytes, done: Produced) -> None:
-        found = self._services.partitions.get(topic, partition)
+        found = self._host.partitions.get(topic, partition)
         if found is None:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_OFFSET)
             return

@@ -14,7 +14,7 @@ from barnabas.broker.cluster.peer_client import InterBrokerClient, inter_broker_
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.runtime.interface import Timer
 
 IDLE_S: Final = 60.0
@@ -40,8 +40,8 @@ class PeerTerms(msgspec.Struct, frozen=True):
 class Peers:
     """By node id. All calls on the loop's thread."""
 
-    def __init__(self, services: Services, terms: PeerTerms) -> None:
-        self._services = services
+    def __init__(self, host: ExtensionHost, terms: PeerTerms) -> None:
+        self._host = host
         self._terms = terms
         self._links: dict[int, _Link] = {}
 
@@ -52,7 +52,7 @@ class Peers:
         link = self._links.get(node_id)
         if link is None:
             link = self._links[node_id] = _Link(
-                self._services, node_id, self._terms, partial(self._drop, node_id)
+                self._host, node_id, self._terms, partial(self._drop, node_id)
             )
         link.ask(api_key, version, request, answered)
 
@@ -70,10 +70,10 @@ class _Link:
     """The connection to one of them."""
 
     def __init__(
-        self, services: Services, node_id: int, terms: PeerTerms, idle: Callable[[], object]
+        self, host: ExtensionHost, node_id: int, terms: PeerTerms, idle: Callable[[], object]
     ) -> None:
         self._terms = terms
-        self._runtime = services.runtime
+        self._runtime = host.runtime
         # What has no answer yet.
         self._waiting: dict[int, tuple[int, int, msgspec.Struct, Answered]] = {}
         self._number = 0
@@ -81,13 +81,11 @@ class _Link:
         self._idle_timer: Timer | None = None
         self._client = InterBrokerClient(
             self._runtime,
-            f"broker-{services.node_id}-{terms.purpose}",
-            lambda: inter_broker_address(
-                services.controller.image, node_id, services.config.inter_broker_listener
-            ),
+            f"broker-{host.node_id}-{terms.purpose}",
+            lambda: inter_broker_address(host.controller.image, node_id, host.config.inter_broker_listener),
             self._connected,
             self._lost,
-            authentication=services.inter_broker_authentication,
+            authentication=host.inter_broker_authentication,
             broker_id=node_id,
             timeout_s=terms.connection_timeout_s,
         )

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from barnabas.broker.requests.context import PENDING, LocalReply, Outcome, RequestContext
-from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.nats.cluster.peers import Answered, Peers, PeerTerms
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
@@ -31,7 +29,7 @@ from barnabas.wire.messages.offset_fetch import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
 
 OFFSET_COMMIT: Final = 8
 OFFSET_FETCH: Final = 9
@@ -66,9 +64,9 @@ class Positions:
     COORDINATOR_LOAD_IN_PROGRESS, ...) and asks again later.
     """
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._peers = Peers(services, _TERMS)
+    def __init__(self, host: ExtensionHost) -> None:
+        self._host = host
+        self._peers = Peers(host, _TERMS)
 
     def fetch(self, group: str, topic_id: bytes, partitions: Iterable[int], fetched: Fetched) -> None:
         """`fetched(NONE, positions by partition)`, where a partition without a position is left out, or
@@ -117,23 +115,12 @@ class Positions:
         def found(error: ErrorCode, node_id: int) -> None:
             if error:
                 answered(None, error)
-            elif node_id == self._services.node_id:
-                self._ask_here(api_key, request, answered)
+            elif node_id == self._host.node_id:
+                self._host.ask_here(api_key, VERSION, request, answered)
             else:
                 self._peers.ask(node_id, api_key, VERSION, request, answered)
 
-        self._services.groups.find(group, found)
-
-    def _ask_here(self, api_key: int, request: msgspec.Struct, answered: Answered) -> None:
-        reply = LocalReply(
-            lambda response: answered(response, ErrorCode.NONE),
-            lambda: answered(None, ErrorCode.UNKNOWN_SERVER_ERROR),
-        )
-        node = str(self._services.node_id)
-        context = RequestContext(self._services, reply, api_key, VERSION, 0, None, "", node)
-        response: msgspec.Struct | Outcome = REGISTRATIONS[api_key].handler(context, request)
-        if response is not PENDING:
-            context.complete(response)
+        self._host.groups.find(group, found)
 
 
 def _read_positions(fetched: Fetched, response: Any, error: ErrorCode) -> None:

@@ -32,9 +32,9 @@ from barnabas.nats.client.errors import NatsError
 from barnabas.nats.ingress.standby import TOLD_EVERY_S, StandbyReport, StandbyReports
 
 if TYPE_CHECKING:
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.broker.partitions.alter_partition import AlterPartitionManager
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import TopicImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient, Subscription
@@ -321,17 +321,17 @@ class BindingChange(NamedTuple):
     is_sender: bool
 
 
-def change_of(services: Services, topic: TopicImage, binding: Binding) -> BindingChange | None:
+def change_of(host: ExtensionHost, topic: TopicImage, binding: Binding) -> BindingChange | None:
     """For a change to this binding and the topic's partitions; None when no other broker takes it up."""
     states = topic.partitions.values()
     brokers = {broker for state in states for broker in state.replicas}
     if binding.topic_template is not None:
-        brokers.update(services.controller.image.brokers)
-    if brokers <= {services.node_id}:
+        brokers.update(host.controller.image.brokers)
+    if brokers <= {host.node_id}:
         return None
     first = next((state.leader for state in states if state.leader >= 0), -1)
     version = f"{crc32(repr(binding).encode()):08x}-{len(states)}"
-    return BindingChange(version, first == services.node_id)
+    return BindingChange(version, first == host.node_id)
 
 
 class _Planned(NamedTuple):

@@ -26,8 +26,8 @@ from barnabas.nats.ingress.template_ingest import TemplateIngest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.binding.subjects import Filter
     from barnabas.nats.carrier import CarrierStats
@@ -54,19 +54,19 @@ class CoreBinding(ClientListener):
 
     def __init__(
         self,
-        services: Services,
+        host: ExtensionHost,
         intake: Intake,
         binding: Binding,
         partition_count: int,
         stats: CarrierStats,
         gaps: GapLog,
     ) -> None:
-        runtime, cluster_id = services.runtime, services.cluster_id
+        runtime, cluster_id = host.runtime, host.cluster_id
         self.binding = binding
         self.stats = stats
         self._backpressure = Backpressure(runtime, intake, self._unsubscribe, self._resubscribe)
         self._budget = Budget(binding.buffer_bytes, self._full)
-        self._dead_letters = DeadLetters(services, binding, stats, self._budget)
+        self._dead_letters = DeadLetters(host, binding, stats, self._budget)
         self._standby_barrier: StandbyBarrier | None = None
         backfill = Backfill(runtime, gaps, self._wait_for_standbys, self._wait_no_longer)
         self.change_barrier = ChangeBarrier(runtime, intake.client, binding.topic, cluster_id)
@@ -75,7 +75,7 @@ class CoreBinding(ClientListener):
         self.ingest: Ingest | TemplateIngest
         if binding.topic_template is not None:
             self.ingest = TemplateIngest(
-                services,
+                host,
                 intake.client,
                 binding,
                 partition_count,
@@ -87,9 +87,7 @@ class CoreBinding(ClientListener):
         else:
             make_group = None
             if binding.queue_group:
-                make_group = partial(
-                    GroupLanes, services, binding.topic, intake.client.publish_encoded, stats
-                )
+                make_group = partial(GroupLanes, host, binding.topic, intake.client.publish_encoded, stats)
             self.ingest = Ingest(
                 runtime,
                 binding,
@@ -107,7 +105,7 @@ class CoreBinding(ClientListener):
                 intake.client,
                 self.ingest,
                 cluster_id,
-                services.partitions.proposals,
+                host.partitions.proposals,
                 lambda: self._gap_tracker.is_listening,
                 backfill,
             )

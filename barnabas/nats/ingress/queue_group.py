@@ -28,7 +28,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import seal_batch
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.ingress.acks import Owed, Send
@@ -350,7 +350,7 @@ class GroupLanes:
 
     def __init__(
         self,
-        services: Services,
+        host: ExtensionHost,
         topic: str,
         send_acks: Send,
         stats: CarrierStats,
@@ -361,10 +361,10 @@ class GroupLanes:
         self.ack_stats = AckStats()
         self.lanes: dict[int, GroupLane] = {}  # those of partitions that were served before included
         self.served: list[int] = []
-        self.producer = RemoteProducer(services)
+        self.producer = RemoteProducer(host)
         self._on_held = on_held
         self._on_refused = on_refused
-        self._services = services
+        self._host = host
         self._topic = topic
         self._send_acks = send_acks
         self._stats = stats
@@ -406,7 +406,7 @@ class GroupLanes:
         self.producer.close()
 
     def _open(self, index: int) -> GroupLane:
-        runtime = self._services.runtime
+        runtime = self._host.runtime
         return GroupLane(
             f"{self._topic}-{index}",
             runtime,
@@ -414,7 +414,7 @@ class GroupLanes:
             AckSender(self._topic, index, self._send_acks, self.ack_stats, runtime.monotonic),
             partial(self._produce, index),
             partial(self.producer.leader, self._topic, index),
-            self._services.producer_ids.next,
+            self._host.producer_ids.next,
             self._size_max,
             self._on_refused,
             self._on_held,
@@ -425,7 +425,7 @@ class GroupLanes:
 
     def _size_max(self) -> int:
         """How large a batch may be: all partitions of a topic have the same configs."""
-        for partition in self._services.partitions.of_topic(self._topic).values():
+        for partition in self._host.partitions.of_topic(self._topic).values():
             config = partition.log.config
             return min(config.max_message_bytes, config.segment_bytes)
         return _DEFAULT_SIZE_MAX

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import TopicImage
 
 
@@ -30,10 +30,10 @@ class Roles(NamedTuple):
 NO_ROLES: Final = Roles({}, {})
 
 
-def roles_of(services: Services, topic: TopicImage, *, is_settled: bool) -> Roles:
+def roles_of(host: ExtensionHost, topic: TopicImage, *, is_settled: bool) -> Roles:
     """As the partitions are now. `is_settled`: what could be opened has been."""
-    node_id = services.node_id
-    hosted = services.partitions.of_topic(topic.name)
+    node_id = host.node_id
+    hosted = host.partitions.of_topic(topic.name)
     partitions = {
         index: hosted[index] for index in sorted(hosted) if hosted[index].topic_id == topic.topic_id
     }

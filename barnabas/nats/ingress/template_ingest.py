@@ -37,8 +37,8 @@ from barnabas.nats.records.routes import Wanted
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import TopicImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
@@ -60,7 +60,7 @@ class TemplateIngest:
 
     def __init__(
         self,
-        services: Services,
+        host: ExtensionHost,
         client: NatsClient,
         binding: Binding,
         partition_count: int,
@@ -79,12 +79,12 @@ class TemplateIngest:
         self.joining: Mapping[int, Partition] = _NOTHING
         self._on_lapses = on_lapses
         self._listens_since_ms = 0
-        self._services = services
+        self._host = host
         self._client = client
         self._budget = budget
         self._dead_letters = dead_letters
         self._topics: dict[str, Derived] = {}
-        self._maker = TopicMaker(services, binding, budget, self._resolve)
+        self._maker = TopicMaker(host, binding, budget, self._resolve)
         self._routers: list[Router] = []
         self._leading: frozenset[int] = _NONE
         self._has_looked = False
@@ -139,11 +139,11 @@ class TemplateIngest:
         self._leading = frozenset(leading)
         if not self._has_looked:
             self._has_looked = True
-            self.topics_changed(_topics_of(self._services, self.binding.topic), is_settled=True)
+            self.topics_changed(_topics_of(self._host, self.binding.topic), is_settled=True)
 
     def close(self) -> None:
         """Append what was gathered."""
-        now_s = self._services.runtime.monotonic()
+        now_s = self._host.runtime.monotonic()
         if now_s >= self._look_at_s:
             self._look_at_s = now_s + LOOK_EVERY_S
             for derived in self._topics.values():
@@ -190,7 +190,7 @@ class TemplateIngest:
     def topics_changed(self, names: Sequence[str], *, is_settled: bool) -> None:
         """Topics with these names have been created, changed or removed, or have other configs, or other leaders."""
         has_changed = False
-        image = self._services.controller.image
+        image = self._host.controller.image
         for name in names:
             topic = image.topics.get(name)
             derived = self._topics.get(name)
@@ -213,13 +213,13 @@ class TemplateIngest:
             self._resolve(name)
 
     def _derive(self, topic: TopicImage) -> Derived:
-        services, name = self._services, topic.name
+        host, name = self._host, topic.name
         ingest = Ingest(
-            services.runtime,
+            host.runtime,
             self._binding_of(name),
             len(topic.partitions),
             self.stats,
-            services.cluster_id,
+            host.cluster_id,
             self._client.publish_encoded,
             self._budget,
             self._dead_letters,
@@ -229,14 +229,14 @@ class TemplateIngest:
         if self._listens_since_ms:
             ingest.listens(self._listens_since_ms)
         standby_barrier = StandbyBarrier(
-            services.runtime,
+            host.runtime,
             self._client,
             ingest,
-            services.cluster_id,
-            services.partitions.proposals,
+            host.cluster_id,
+            host.partitions.proposals,
             lambda: self._listens_since_ms > 0,
         )
-        change_barrier = ChangeBarrier(services.runtime, self._client, name, services.cluster_id)
+        change_barrier = ChangeBarrier(host.runtime, self._client, name, host.cluster_id)
         return Derived(topic, ingest, standby_barrier, change_barrier)
 
     def _serve(self, derived: Derived, topic: TopicImage, is_settled: bool) -> None:
@@ -248,12 +248,12 @@ class TemplateIngest:
                 derived.rebind(derived.ingest.binding, count)
                 self._forget()
 
-            change = change_of(self._services, topic, derived.ingest.binding)
+            change = change_of(self._host, topic, derived.ingest.binding)
             if change is None:
                 grow()
             else:
                 derived.plan(change, grow)
-        derived.serve(roles_of(self._services, topic, is_settled=is_settled))
+        derived.serve(roles_of(self._host, topic, is_settled=is_settled))
 
     def _binding_of(self, name: str) -> Binding:
         return msgspec.structs.replace(self.binding, topic=name, topic_template=None)
@@ -330,10 +330,10 @@ class TemplateIngest:
         self._dead_letters.put_message(message, error, why, answer, self.binding.topic)
 
 
-def _topics_of(services: Services, bound: str) -> list[str]:
+def _topics_of(host: ExtensionHost, bound: str) -> list[str]:
     """The topics that are of this one's template, by name."""
     return sorted(
         name
-        for (kind, name), configs in services.controller.image.configs.items()
+        for (kind, name), configs in host.controller.image.configs.items()
         if kind == TOPIC_RESOURCE and configs.get(TEMPLATE_OF) == bound
     )

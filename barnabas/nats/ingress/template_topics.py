@@ -13,7 +13,7 @@ from barnabas.nats.configs import PREFIX
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.ingress.backpressure import Budget
@@ -79,10 +79,10 @@ class TopicMaker:
     """For one binding. `resolve(name)` is called when the controller has answered for a topic."""
 
     def __init__(
-        self, services: Services, binding: Binding, budget: Budget, resolve: Callable[[str], object]
+        self, host: ExtensionHost, binding: Binding, budget: Budget, resolve: Callable[[str], object]
     ) -> None:
         self.binding = binding
-        self._services = services
+        self._host = host
         self._budget = budget
         self._resolve = resolve
         self._pending: dict[str, PendingTopic] = {}
@@ -103,12 +103,12 @@ class TopicMaker:
         """Have the topic created; its messages wait here."""
         pending = self._pending.get(name)
         if pending is None:
-            until_s = self._services.runtime.monotonic() + RETRIED_S
+            until_s = self._host.runtime.monotonic() + RETRIED_S
             pending = self._pending[name] = PendingTopic(self._budget, until_s)
             self._to_ask.append(name)
             if not self._is_asking:
                 self._is_asking = True
-                self._services.runtime.call_soon(self._ask)  # with what else comes at the same time
+                self._host.runtime.call_soon(self._ask)  # with what else comes at the same time
         return pending
 
     def take(self, name: str) -> PendingTopic | None:
@@ -118,7 +118,7 @@ class TopicMaker:
     def refusal(self, name: str, count: int) -> Refusal | None:
         """Why this topic, which does not take the messages now, never will, as far as is known; there are `count`."""
         bound = self.binding.topic
-        image = self._services.controller.image
+        image = self._host.controller.image
         if name == bound:
             return ErrorCode.INVALID_TOPIC_EXCEPTION, f"the template leads back to the bound topic {bound}"
         if name in image.topics:
@@ -130,7 +130,7 @@ class TopicMaker:
             why = f"topic {name} would be one more than nats.topic.max={self.binding.topic_max} of {bound}"
             return ErrorCode.POLICY_VIOLATION, why
         found = self._refused.get(name)
-        if found is not None and found[0] > self._services.runtime.monotonic():
+        if found is not None and found[0] > self._host.runtime.monotonic():
             return found[1]
         return None
 
@@ -147,7 +147,7 @@ class TopicMaker:
     # -- asking the controller
 
     def _ask(self) -> None:
-        image = self._services.controller.image
+        image = self._host.controller.image
         names = [name for name in self._to_ask[:TOGETHER_MAX] if name in self._pending]
         del self._to_ask[:TOGETHER_MAX]
         bound = image.topics.get(self.binding.topic)
@@ -169,13 +169,13 @@ class TopicMaker:
             )
             for name in names
         ]
-        have_topics_created(self._services.controller_channel, topics, self._answered)
+        have_topics_created(self._host.controller_channel, topics, self._answered)
 
     def _answered(self, results: dict[str, tuple[ErrorCode, str]]) -> None:
         self._is_asking = False
         if self._is_closed:
             return
-        runtime = self._services.runtime
+        runtime = self._host.runtime
         now_s = runtime.monotonic()
         again: list[str] = []
         for name, (error, message) in sorted(results.items()):
@@ -185,7 +185,7 @@ class TopicMaker:
             if not error:
                 self.problem = ""
                 log.info("topic %s: created %s for its template", self.binding.topic, name)
-                if name not in self._services.controller.image.topics:
+                if name not in self._host.controller.image.topics:
                     again.append(name)  # removed already
             elif error in _FOR_NOW and now_s < pending.until_s:
                 if not self.problem:
@@ -212,4 +212,4 @@ class TopicMaker:
     def _ask_on(self) -> None:
         if self._to_ask and not self._is_asking and not self._is_closed:
             self._is_asking = True
-            self._services.runtime.call_soon(self._ask)
+            self._host.runtime.call_soon(self._ask)

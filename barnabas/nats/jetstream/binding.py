@@ -11,7 +11,7 @@ from barnabas.nats.jetstream.exactly_once import ExactlyOnce
 from barnabas.nats.remote_producer import RemoteProducer
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.cluster.positions import Positions
     from barnabas.nats.jetstream.consumer import Source, StreamConsumer
@@ -23,7 +23,7 @@ AT_LEAST_ONCE: Final = "at-least-once"
 
 
 def make_stream_consumer(
-    services: Services,
+    host: ExtensionHost,
     source: Source,
     positions: Positions,
     binding: Binding,
@@ -33,8 +33,8 @@ def make_stream_consumer(
     made_anew: MadeAnew | None = None,
 ) -> StreamConsumer:
     """The carrier of a binding with nats.mode=jetstream, not started yet. The last three: see `ExactlyOnce`."""
-    topic, runtime = binding.topic, services.runtime
-    controller = services.controller
+    topic, runtime = binding.topic, host.runtime
+    controller = host.controller
     topic_id = controller.image.topics[topic].topic_id
 
     def partitions_of(name: str) -> int:
@@ -43,15 +43,15 @@ def make_stream_consumer(
 
     dead_letters = None
     if binding.dead_letter_topic:
-        dead_letters = DeadLetterTopic(services, binding.dead_letter_topic)
+        dead_letters = DeadLetterTopic(host, binding.dead_letter_topic)
     if binding.delivery == AT_LEAST_ONCE:
         return AtLeastOnce(
             runtime,
             source,
             binding,
             partition_count=lambda: max(1, partitions_of(topic)),
-            cluster_id=services.cluster_id,
-            producer=RemoteProducer(services),
+            cluster_id=host.cluster_id,
+            producer=RemoteProducer(host),
             dead_letters=dead_letters,
         )
     return ExactlyOnce(
@@ -59,7 +59,7 @@ def make_stream_consumer(
         source,
         binding,
         partition_count=lambda: max(1, partitions_of(topic)),
-        cluster_id=services.cluster_id,
+        cluster_id=host.cluster_id,
         checkpoints=Checkpoints(runtime, positions, topic, topic_id),
         key_of=key_of,
         value_of=value_of,

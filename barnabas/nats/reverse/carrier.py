@@ -28,8 +28,8 @@ from barnabas.nats.reverse.partition import PartitionPublisher
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.services import Services
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.client.client import NatsClient, Subscription
     from barnabas.nats.client.errors import Cause
@@ -53,24 +53,24 @@ class ReverseBinding(ClientListener):
     """Carries out nats.publish.subject, or the way into a key-value bucket, on one broker (a Carrier)."""
 
     def __init__(
-        self, binding: Binding, services: Services, client: NatsClient, positions: Positions | None = None
+        self, binding: Binding, host: ExtensionHost, client: NatsClient, positions: Positions | None = None
     ) -> None:
         """`positions` is shared by the broker's bindings; None: this one has its own."""
         self.binding = binding
         self.group = binding.publish_group or DEFAULT_GROUP_PREFIX + binding.topic
         self.client = client
-        self.runtime = services.runtime
+        self.runtime = host.runtime
         self.inbox = b""
         self.messages_max = MESSAGES_MAX
         self.bytes_max = BYTES_MAX
         self.publishers: dict[int, PartitionPublisher] = {}
         self.stats = CarrierStats()
-        self._services = services
-        self._positions = positions if positions is not None else Positions(services)
+        self._host = host
+        self._positions = positions if positions is not None else Positions(host)
         self._owns_positions = positions is None
         self._subscription: Subscription | None = None
         self._tick_timer: Timer | None = None
-        retention_s = services.config.offsets_retention_minutes * 60
+        retention_s = host.config.offsets_retention_minutes * 60
         self._group_positions = GroupPositions(
             self.runtime, self._positions, self.group, self.publishers, retention_s
         )
@@ -149,7 +149,7 @@ class ReverseBinding(ClientListener):
             self.runtime.call_later(COMMIT_EVERY_S, self._positions.close)
 
     def _outgoing(self, partition: int) -> Outgoing:
-        binding, cluster_id = self.binding, self._services.cluster_id
+        binding, cluster_id = self.binding, self._host.cluster_id
         if binding.mode == KV:
             where = (
                 binding.bucket,
@@ -171,7 +171,7 @@ class ReverseBinding(ClientListener):
 
     def _home_of(self, key: bytes) -> int:
         """The partition that the bucket's values of this key go to, -1 when the topic is gone."""
-        topic = self._services.controller.image.topics.get(self.binding.topic)
+        topic = self._host.controller.image.topics.get(self.binding.topic)
         if topic is None:
             return -1
         count = len(topic.partitions)
@@ -195,7 +195,7 @@ class ReverseBinding(ClientListener):
 
     def how_to_move(self, partition: Partition, offset: int) -> str:
         """See Publishing."""
-        endpoints = self._services.endpoints.values()
+        endpoints = self._host.endpoints.values()
         address = next((f"{each.host}:{each.port}" for each in endpoints), "HOST:9092")
         return (
             f"kafka-consumer-groups.sh --bootstrap-server {address} --group {self.group} "

@@ -13,7 +13,7 @@ from barnabas.nats.ingress.gap_tracker import Backfill, GapLog
 from barnabas.nats.ingress.ingest import Ingest
 
 if TYPE_CHECKING:
-    from barnabas.broker.services import Services
+    from barnabas.broker.extension import ExtensionHost
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.ingress.acks import Send
     from barnabas.nats.ingress.ingest import MakeGroup, OnLapses
@@ -34,7 +34,7 @@ def make_ingest(
     """The ingest of a topic with one partition."""
     stats = stats or CarrierStats()
     budget = Budget(binding.buffer_bytes, on_full)
-    services = cast("Services", SimpleNamespace(runtime=runtime))
+    services = cast("ExtensionHost", SimpleNamespace(runtime=runtime))
     letters = DeadLetters(services, binding, stats, budget)
     return Ingest(runtime, binding, 1, stats, cluster_id, send_acks, budget, letters, on_lapses, make_group)
 

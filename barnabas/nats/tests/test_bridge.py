@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.extension import host_of
 from barnabas.broker.tests.replicas import DIRECTORY, Replicas
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, PartitionState, partition_record
 from barnabas.nats import bridge as bridge_module
@@ -15,6 +16,7 @@ from barnabas.nats.client.errors import Cause
 from barnabas.nats.ingress.backpressure import OTHERS_WAIT_S
 from barnabas.nats.ingress.gap_checkpoint import GapCheckpoint
 from barnabas.nats.tests.client_world import settings
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import ConfigRecord, RemoveTopicRecord, TopicRecord
 
 OTHER_ID = b"other".ljust(16)
@@ -30,16 +32,16 @@ def test_a_binding_that_fails_is_a_matter_of_its_own(
     replicas = Replicas(ids=(1,))
     replica = replicas[1]
     bridge = NatsBridge(
-        replica.node.services,
+        host_of(replica.node.services, MemoryDisk(), "/"),
         {"": settings("nats://nobody:4222")},
         GapCheckpoint(replica.disk, "/data/attendance", replica.runtime),
     )
     bridge.start()
 
-    def fails(services: Any, connections: Any, binding: Any, *others: Any) -> Any:
+    def fails(host: Any, connections: Any, binding: Any, *others: Any) -> Any:
         if binding.topic == "other":
             raise ZeroDivisionError
-        return make_core(services, connections, binding, *others)
+        return make_core(host, connections, binding, *others)
 
     monkeypatch.setattr(bridge_module, "make_core", fails)
     state = PartitionState(
@@ -70,7 +72,7 @@ def test_stored_configs_without_effect_are_told_of_and_bind_all_the_same(
     replicas = Replicas(ids=(1,))
     replica = replicas[1]
     bridge = NatsBridge(
-        replica.node.services,
+        host_of(replica.node.services, MemoryDisk(), "/"),
         {"": settings("nats://nobody:4222")},
         GapCheckpoint(replica.disk, "/data/attendance", replica.runtime),
     )
@@ -96,7 +98,7 @@ def test_a_member_that_leaves_does_not_come_back(is_unsubscribed: bool) -> None:
     replicas = Replicas(ids=(1,))
     replica = replicas[1]
     bridge = NatsBridge(
-        replica.node.services,
+        host_of(replica.node.services, MemoryDisk(), "/"),
         {"": settings("nats://nobody:4222")},
         GapCheckpoint(replica.disk, "/data/attendance", replica.runtime),
     )

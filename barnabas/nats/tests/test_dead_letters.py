@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.extension import host_of
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
@@ -24,6 +25,7 @@ from barnabas.nats.records.keys import compile_key
 from barnabas.nats.records.partitioners import compile_partitioner
 from barnabas.nats.remote_producer import RemoteProducer
 from barnabas.nats.tests.header_blocks import format_headers
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 
 BINDING = Binding("orders", dead_letter_topic="t")
@@ -92,7 +94,7 @@ def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_
     stats = CarrierStats()
     count = 65
     budget = Budget((count - 1) * LETTER_BYTES, fullness.append)
-    letters = DeadLetters(replicas[1].node.services, BINDING, stats, budget)
+    letters = DeadLetters(host_of(replicas[1].node.services, MemoryDisk(), "/"), BINDING, stats, budget)
     sent = 0
     send = RemoteProducer.produce
 
@@ -127,7 +129,9 @@ def test_letters_without_a_topic_any_more_are_refused() -> None:
     replicas.elect(-1, [1])
     fullness: list[bool] = []
     stats = CarrierStats()
-    letters = DeadLetters(replicas[1].node.services, BINDING, stats, Budget(100, fullness.append))
+    letters = DeadLetters(
+        host_of(replicas[1].node.services, MemoryDisk(), "/"), BINDING, stats, Budget(100, fullness.append)
+    )
     answers: list[ErrorCode] = []
 
     def put() -> None:

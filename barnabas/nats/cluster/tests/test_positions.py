@@ -13,10 +13,12 @@ from kafka.admin import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata
 from msgspec.structs import replace
 
+from barnabas.broker.extension import host_of
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
 from barnabas.nats.cluster import positions as positions_module
 from barnabas.nats.cluster.positions import Position, Positions
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord
@@ -33,7 +35,7 @@ class Asker:
 
     def __init__(self, node: ThreadedNode) -> None:
         self.node = node
-        self.positions = Positions(node.node.services)
+        self.positions = Positions(host_of(node.node.services, MemoryDisk(), "/"))
         self._is_stopped = False
 
     def _wait(self, start: Callable[[Callable[..., Any]], object]) -> Any:

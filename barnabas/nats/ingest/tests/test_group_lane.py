@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
+from barnabas.broker.extension import host_of
 from barnabas.broker.tests.replicas import TOPIC_ID, Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
@@ -18,6 +19,7 @@ from barnabas.nats.ingress.lane import OnRefused
 from barnabas.nats.ingress.queue_group import GroupLanes
 from barnabas.nats.remote_producer import NO_OFFSET, Produced
 from barnabas.nats.tests.ingests import make_ingest
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
@@ -55,7 +57,8 @@ class Member:
 
     def _make_group(self, on_refused: OnRefused, on_held: Callable[[], object]) -> GroupLanes:
         services = self.replica.node.services
-        self.group = GroupLanes(services, "t", self._answered, self.stats, on_refused, on_held)
+        host = host_of(services, MemoryDisk(), "/")
+        self.group = GroupLanes(host, "t", self._answered, self.stats, on_refused, on_held)
         self._send = self.group.producer.send
         self.group.producer.send = self._lose  # type: ignore[method-assign]
         return self.group

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.extension import host_of
 from barnabas.broker.tests.coordinator_world import World
 from barnabas.nats.cluster.positions import Position, Positions
 from barnabas.nats.jetstream.checkpoint import Checkpoint, Checkpoints
 from barnabas.nats.jetstream.steps import Answer, Steps
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.primitives import uuid_to_string
 from barnabas.wire.record_batch import Record, build_batch
@@ -44,7 +46,7 @@ def test_what_is_committed_is_fetched_and_others_commits_are_nothing(tmp_path: P
     node = ThreadedNode(tmp_path, {"offsets.topic.num.partitions": "1"})
     try:
         topic_id = create(node)
-        positions = Positions(node.node.services)
+        positions = Positions(host_of(node.node.services, MemoryDisk(), "/"))
         checkpoints = Checkpoints(node.runtime, positions, "t", topic_id)
         first, second = Checkpoint(0, "S", 0, 0, 3, 0), Checkpoint(7, "S", 1 << 60, 17, 2, 5)
         found: list[dict[int, Checkpoint]] = []

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 
 import nats
 
+from barnabas.broker.extension import host_of
 from barnabas.broker.partitions.partition import Partition
 from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
 from barnabas.nats.cluster.positions import Position, Positions
 from barnabas.nats.reverse.carrier import ReverseBinding
+from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.record_batch import Record, build_batch
@@ -36,9 +38,9 @@ class ReverseBench:
         self.node = ThreadedNode(
             directory, {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}
         )
-        self.services = self.node.node.services
+        self.host = host_of(self.node.node.services, MemoryDisk(), "/")
         self.bindings: list[ReverseBinding] = []
-        self.positions = Positions(self.services)
+        self.positions = Positions(self.host)
 
     def close(self) -> None:
         for binding in self.bindings:
@@ -81,7 +83,7 @@ class ReverseBench:
         assert not answer.error_code, answer
 
     def partition(self, topic: str, index: int = 0) -> Partition:
-        found = self.services.partitions.get(topic, index)
+        found = self.host.partitions.get(topic, index)
         assert found is not None
         return found
 
@@ -101,7 +103,7 @@ class ReverseBench:
             settings = ConnectionSettings(servers=(parse_server(self.url),))
             client = NatsClient(self.node.runtime, settings, f"test-{topic}")
             client.start()
-            reverse = ReverseBinding(binding, self.services, client, self.positions)
+            reverse = ReverseBinding(binding, self.host, client, self.positions)
             reverse.start({index: self.partition(topic, index) for index in range(partitions)})
             return reverse
 

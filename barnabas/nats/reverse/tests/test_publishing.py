@@ -62,7 +62,7 @@ def test_records_there_are_and_records_to_come_are_published_in_order(
     assert [(subject, data) for subject, data, _ in found] == [
         (f"out.orders.0.k{number}", b"v%d" % number) for number in range(800)
     ]
-    cluster = bench.services.cluster_id
+    cluster = bench.host.cluster_id
     assert [headers for _, _, headers in found[:2]] == [
         {"Barnabas-Hops": f"{cluster}/orders", "Nats-Msg-Id": f"{cluster}/orders/0/{offset}"}
         for offset in (0, 1)
@@ -218,7 +218,7 @@ def test_tombstones_and_headers_travel(bench: ReverseBench, subscribe: Callable[
     subscriber = subscribe("out")
     bench.publish("orders", {"nats.publish.subject": "out"})
     ((_, data, found),) = subscriber.wait_for(1)
-    cluster = bench.services.cluster_id
+    cluster = bench.host.cluster_id
     assert data == b""
     assert found == {
         "Plain": "one",
