@@ -119,12 +119,14 @@ _NEXT: Final = {
         Event.SHUT_DOWN: State.GONE,
     },
     State.LEAVING: {
+        Event.LEAVE: State.LEAVING,
         Event.UNFENCED: State.LEAVING,
         Event.FENCED: State.LEAVING,
         Event.REGISTRATION_LOST: State.LEAVING_UNREGISTERED,
         Event.SHUT_DOWN: State.GONE,
     },
     State.LEAVING_UNREGISTERED: {
+        Event.LEAVE: State.LEAVING_UNREGISTERED,
         Event.REGISTERED: State.LEAVING,
         Event.SHUT_DOWN: State.GONE,
     },
@@ -202,7 +204,7 @@ class BrokerLifecycle:
         self._applied_offset = -1  # of the metadata that the partitions here have taken their roles from
         self._wants_fence = False  # so that other brokers lead what the disk here refuses
         self._wanted_fence_at = -HAND_OVER_S
-        self._on_gone: Callable[[], object] | None = None  # of the controlled shutdown
+        self._on_gone: list[Callable[[], object]] = []  # of the controlled shutdown
         self._unanswered = 0  # heartbeats in a row, while leaving
         self._checks_failed = 0  # in a row, while leaving
         self._warned_of_duplicate = False
@@ -443,12 +445,15 @@ class BrokerLifecycle:
     def leave(self, gone: Callable[[], object], timeout_s: float) -> None:
         """Controlled shutdown: other brokers take over what this one leads, then `gone()` is called; also after
         `timeout_s`, and sooner when no controller answers or none can."""
+        was_leaving = self.state in _IS_LEAVING
         self._pass(Event.LEAVE)
         if self.state is State.GONE:
             self._cancel_timer()
             gone()
             return
-        self._on_gone = gone
+        self._on_gone.append(gone)
+        if was_leaving:
+            return
         log.info(
             "leaving: others take over what this broker leads; waiting for them for up to %g s", timeout_s
         )
@@ -473,9 +478,9 @@ class BrokerLifecycle:
             self._go()
 
     def _go(self) -> None:
-        gone, self._on_gone = self._on_gone, None
+        on_gone, self._on_gone = self._on_gone, []
         self.stop()
-        if gone is not None:
+        for gone in on_gone:
             gone()
 
     def stop(self) -> None:

@@ -191,6 +191,18 @@ def test_one_that_leaves_waits_for_nobody_when_most_voters_have_ended() -> None:
     assert len(gone) == 1
 
 
+def test_one_that_is_to_leave_twice_leaves_once_and_says_so_to_both() -> None:
+    broker = Broker()
+    gone: list[str] = []
+    broker.lifecycle.leave(lambda: gone.append("first"), 30)
+    broker.runtime.advance(1)
+    broker.lifecycle.leave(lambda: gone.append("second"), 30)
+    assert not gone
+    broker.has_quorum_ended = lambda: True
+    broker.runtime.advance(1)
+    assert gone == ["first", "second"]
+
+
 def test_the_controller_hears_of_cordoned_directories_and_that_they_are_not_any_more() -> None:
     broker = Broker()
     assert broker.beats[-1].cordoned_log_dirs is None
