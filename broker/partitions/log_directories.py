@@ -18,7 +18,7 @@ from barnabas.controller.operations.directories import (
     report_directories,
 )
 from barnabas.storage.manager.directory import decode_uuid
-from barnabas.storage.manager.manager import LogManagerSettings
+from barnabas.storage.manager.manager import LogManagerEvents, LogManagerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
@@ -103,10 +103,14 @@ class LogDirectories:
         self._report_timer: Timer | None = None
         self._report_retry_s = REPORT_RETRY_S
         log_manager.moves.bytes_per_second = partial(_move_rate, config)
-        log_manager.on_start_offset = self._start_offset_changed
-        log_manager.on_replaced = self._replaced
-        log_manager.on_directory_failed = self._directory_failed
-        log_manager.on_fatal = on_fatal
+        log_manager.subscribe(
+            LogManagerEvents(
+                log_replaced=self._replaced,
+                start_offset_changed=self._start_offset_changed,
+                directory_failed=self._directory_failed,
+                all_failed=on_fatal,
+            )
+        )
 
     def start(self) -> None:
         """Before anything is served: bring leadership in line with the directories that work, and with where the

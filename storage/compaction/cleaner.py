@@ -24,7 +24,7 @@ from barnabas.storage.compaction.choice import LogToClean
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log.log import Log
-from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.manager.manager import LogManager, LogManagerEvents
 from barnabas.storage.segment.segment import Segment
 from barnabas.wire.record_batch import RecordBatchError
 
@@ -63,9 +63,11 @@ class LogCleaner:
     def start(self) -> None:
         for log_dir in self._manager.log_dirs:
             self._checkpoints[log_dir] = CleanerCheckpoint(self._disk, self._runtime, log_dir)
-        self._manager.on_removed = self.log_removed
-        self._manager.on_truncation = self.log_truncated
-        self._manager.on_moved = self.log_moved
+        self._manager.subscribe(
+            LogManagerEvents(
+                log_removed=self.log_removed, log_truncated=self.log_truncated, log_replaced=self.log_replaced
+            )
+        )
         self._wait()
 
     def stop(self) -> None:
@@ -106,7 +108,7 @@ class LogCleaner:
         if self._job is not None and self._job.log is log:
             self._job.abort()
 
-    def log_moved(self, old: Log, new: Log) -> None:
+    def log_replaced(self, old: Log, new: Log) -> None:
         """What is in the place of `old` now, maybe in another directory, is as clean as that was."""
         key = old.topic, old.partition
         source, target = self._checkpoints.get(old.log_dir), self._checkpoints.get(new.log_dir)

@@ -2,7 +2,7 @@
 
 A directory that can't be opened, or whose disk fails later, is offline until the next start: its logs answer
 KAFKA_STORAGE_ERROR, the others go on, new partitions go to the directories that are left. When none is left,
-or the one that holds the metadata has failed, the broker has to stop (`on_fatal`), as Kafka.
+or the one that holds the metadata has failed, the broker has to stop (`LogManagerEvents.all_failed`), as Kafka.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from barnabas.storage.manager.retention import RetentionPass
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
-__all__ = ["LogManager", "LogManagerSettings", "parse_directory_name"]
+__all__ = ["LogManager", "LogManagerEvents", "LogManagerSettings", "parse_directory_name"]
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -61,6 +61,25 @@ class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     producer_id_expiration_check_interval_ms: int = 600_000
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+
+
+def _ignore(*_: object) -> None:
+    pass
+
+
+class LogManagerEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """What the LogManager reports to those that subscribe, on the loop."""
+
+    log_removed: Callable[[Log], object] = _ignore  # out of service, deleted or not
+    # Everything from the offset on is about to be removed. OSError when it must not.
+    log_truncated: Callable[[Log, int], object] = _ignore
+    # A log was opened again, maybe in another directory: the second is in the place of the first
+    log_replaced: Callable[[Log, Log], object] = _ignore
+    start_offset_changed: Callable[[Log], object] = _ignore  # records at the log's start were removed
+    # Of a directory's path, and of the reason why nothing is left to serve from: called after the request that met the failure
+    # has been answered
+    directory_failed: Callable[[str], object] = _ignore
+    all_failed: Callable[[str], object] = _ignore
 
 
 class LogManager:
@@ -108,17 +127,12 @@ class LogManager:
         self.cluster_id = cluster_id or ""
         self.broker_epoch = -1  # of this broker's registration, for the marker of a clean stop
         self.clean_start = True  # whether every directory had been stopped cleanly
-        self.on_truncation: Callable[[Log, int], object] | None = (
-            None  # before everything from there on is removed
-        )
-        self.on_removed: Callable[[Log], object] | None = None  # out of service, deleted or not
-        self.on_moved: Callable[[Log, Log], object] | None = None  # opened again, maybe in another directory
         self.is_led: Callable[[Log], bool] = lambda _: True  # whether this broker leads the log's partition
-        # Called on the loop, after what caused them has been answered:
-        self.on_start_offset: Callable[[Log], object] | None = None  # records went at the log's start
-        self.on_replaced: Callable[[Log, Log], object] | None = None  # a log has moved
-        self.on_directory_failed: Callable[[str], object] | None = None
-        self.on_fatal: Callable[[str], object] | None = None  # nothing is left to serve from
+        self._subscribers: list[LogManagerEvents] = []
+
+    def subscribe(self, events: LogManagerEvents) -> None:
+        """Call these from now on."""
+        self._subscribers.append(events)
 
     # --- start and stop
 
@@ -457,14 +471,12 @@ class LogManager:
     def replace(self, old: Log, new: Log) -> None:
         """Put `new` in the place of a closed log."""
         new.take_high_watermark(old)
-        if self.on_moved is not None:
-            self.on_moved(old, new)
         self._counts[old.log_dir] -= 1
         self._add((old.topic, old.partition), new)
         for log_dir in {old.log_dir, new.log_dir}:
             self._checkpointer.log_removed(log_dir)
-        if self.on_replaced is not None:
-            self.on_replaced(old, new)
+        for events in self._subscribers:
+            events.log_replaced(old, new)
 
     def remove_directory(self, path: str, doomed: str, delay_ms: int) -> None:
         """Rename a directory to `doomed` and remove it later."""
@@ -506,8 +518,8 @@ class LogManager:
         log = self._logs.pop(key, None)
         if log is not None:
             self._counts[log.log_dir] -= 1
-            if self.on_removed is not None:
-                self.on_removed(log)
+            for events in self._subscribers:
+                events.log_removed(log)
         return log
 
     def _in(self, log_dir: str) -> list[Log]:
@@ -541,7 +553,7 @@ class LogManager:
             return
         logger.error("%s is offline until the next start: %s", log_dir, reason)
         self._take_offline(log_dir, reason)
-        self._runtime.call_soon(lambda: self._tell_of_failure(log_dir, reason))
+        self._runtime.call_soon(lambda: self._report_failure(log_dir, reason))
 
     def _take_offline(self, log_dir: str, reason: str) -> None:
         self.offline[log_dir] = reason
@@ -550,29 +562,33 @@ class LogManager:
             log.fail(reason)
         self.moves.directory_failed(log_dir)
 
-    def _tell_of_failure(self, log_dir: str, reason: str) -> None:
-        if self.on_directory_failed is not None:
-            self.on_directory_failed(log_dir)
-        if self.on_fatal is None:
-            return
+    def _report_failure(self, log_dir: str, reason: str) -> None:
+        for events in self._subscribers:
+            events.directory_failed(log_dir)
         if len(self.offline) == len(self._directories):
-            self.on_fatal(f"every log directory has failed: {reason}")
+            fatal = f"every log directory has failed: {reason}"
         elif log_dir == self._vital_dir:
-            self.on_fatal(f"the log directory of the metadata, {log_dir}, has failed: {reason}")
+            fatal = f"the log directory of the metadata, {log_dir}, has failed: {reason}"
+        else:
+            return
+        for events in self._subscribers:
+            events.all_failed(fatal)
 
     def _start_offset_changed(self, log: Log) -> None:
         """A log's event: records at its start have been removed."""
         self._checkpointer.start_offset_changed(log.log_dir)
         mine = self._logs.get((log.topic, log.partition))
-        if mine is log and self.on_start_offset is not None:
-            self.on_start_offset(mine)
+        if mine is log:
+            for events in self._subscribers:
+                events.start_offset_changed(log)
 
     def _truncating(self, log: Log, offset: int) -> None:
         """A log's event: everything from `offset` on is about to be removed."""
         self._checkpointer.truncating(log, offset)
         mine = self._logs.get((log.topic, log.partition))
-        if mine is log and self.on_truncation is not None:
-            self.on_truncation(mine, offset)
+        if mine is log:
+            for events in self._subscribers:
+                events.log_truncated(log, offset)
 
     def when_truncatable(
         self, cuts: Iterable[tuple[Log, int]], done: Callable[[BaseException | None], object]

@@ -24,7 +24,7 @@ class Told:
         self.requests: list[tuple[float, dict[int, bytes]]] = []  # when, and partition -> directory
         self.holds = False
         self.held: list[Callable[[], object]] = []
-        log_manager: Any = SimpleNamespace(moves=SimpleNamespace(), broker_epoch=5)
+        log_manager: Any = SimpleNamespace(moves=SimpleNamespace(), broker_epoch=5, subscribe=lambda _: None)
         self.directories = LogDirectories(
             log_manager,
             SimpleNamespace(),  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ import pytest
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.manager.manager import LogManager, LogManagerEvents
 from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -159,7 +159,7 @@ def test_a_topic_deleted_in_the_middle_of_a_sync_harms_nobody(workshop: Any) -> 
     runtime = SlowThreads()
     manager = LogManager(MemoryDisk(), ["/a"], runtime)
     fatal: list[str] = []
-    manager.on_fatal = fatal.append
+    manager.subscribe(LogManagerEvents(all_failed=fatal.append))
     manager.open()
     log = manager.create("t", b"i" * 16, 0, LogConfig(flush_messages=1))
     told: list[str | None] = []

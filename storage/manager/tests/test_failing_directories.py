@@ -18,7 +18,7 @@ from barnabas.storage.manager.directory import (
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
 )
-from barnabas.storage.manager.manager import LogManager, LogManagerSettings
+from barnabas.storage.manager.manager import LogManager, LogManagerEvents, LogManagerSettings
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -33,8 +33,12 @@ class World:
         self.runtime = VirtualRuntime()
         self.told: list[str] = []
         self.manager = LogManager(self.disk, dirs, self.runtime, config=CONFIG, vital_dir=vital)
-        self.manager.on_directory_failed = lambda log_dir: self.told.append(log_dir)
-        self.manager.on_fatal = lambda reason: self.told.append(f"fatal: {reason}")
+        self.manager.subscribe(
+            LogManagerEvents(
+                directory_failed=self.told.append,
+                all_failed=lambda reason: self.told.append(f"fatal: {reason}"),
+            )
+        )
 
     def fail(self, log_dir: str, code: int = errno.EIO, *operations: str) -> None:
         self.disk.fault = lambda operation, path: (

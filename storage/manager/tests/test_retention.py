@@ -14,7 +14,7 @@ from barnabas.storage.errors import OffsetOutOfRange
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.directory import LOG_START_OFFSET_FILE
-from barnabas.storage.manager.manager import LogManager, LogManagerSettings
+from barnabas.storage.manager.manager import LogManager, LogManagerEvents, LogManagerSettings
 from barnabas.storage.manager.retention import SEGMENTS_PER_STEP, RetentionPass, enforce_retention
 from barnabas.storage.wall_clock import WallClock
 from barnabas.testing.memory_disk import MemoryDisk
@@ -267,7 +267,8 @@ def test_the_manager_looks_at_its_intervals_and_tells_of_moved_starts(workshop: 
         workshop.runtime,
         settings=LogManagerSettings(log_initial_task_delay_ms=1000, log_retention_check_interval_ms=60_000),
     )
-    logs.on_start_offset = listener = _Listener()
+    listener = _Listener()
+    logs.subscribe(LogManagerEvents(start_offset_changed=listener))
     logs.open()
     log = logs.create("t", TOPIC_ID, 0, LogConfig(retention_ms=HOUR))
     fill(workshop, log, 2 * HOUR, 0)
