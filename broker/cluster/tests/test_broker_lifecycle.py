@@ -267,7 +267,7 @@ def test_the_states_of_a_life(events: str, states: str) -> None:
         (State.FENCED, Event.OPENED),
         (State.SERVING, Event.REGISTERED),
         (State.REGISTERING_AGAIN, Event.UNFENCED),
-        (State.LEAVING, Event.LEAVE),
+        (State.LEAVING, Event.OPENED),
         (State.LEAVING_UNREGISTERED, Event.FENCED),
         (State.GONE, Event.REGISTERED),
     ],
