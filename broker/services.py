@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.requests.large_requests import LargeRequests
-    from barnabas.broker.requests.registry import Handler, Usual
+    from barnabas.broker.requests.registry import Handler, RawHandler
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.quorum_info import QuorumInfo
     from barnabas.controller.sessions.broker_sessions import BrokerSessions
@@ -70,7 +70,7 @@ class Services(msgspec.Struct, eq=False):
     waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)
 
     @property
-    def forward(self) -> Usual:
+    def forward(self) -> RawHandler:
         """See DispatchServices (requests/dispatch.py)."""
         return self.controller_channel.forward
 

@@ -35,7 +35,7 @@ INITIAL_EPOCH = 0  # of a session: asks for a new one
 FINAL_EPOCH = -1  # closes it and goes on without
 
 
-@api(1, 4, 18, usual=fast_fetch)
+@api(1, 4, 18, fast_path=fast_fetch)
 def fetch(context: HandlerContext, request: FetchRequest) -> FetchResponse | Outcome:
     epoch = request.session_epoch
     named = [len(topic.partitions) for topic in request.topics]

@@ -112,7 +112,7 @@ def produce_large(
     return PENDING
 
 
-@api(0, 3, 13, advertised_min=0, usual=fast_produce, large=produce_large)
+@api(0, 3, 13, advertised_min=0, fast_path=fast_produce, large=produce_large)
 def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     topics: list[TopicProduceResponse] = []
     delayed = DelayedProduce()

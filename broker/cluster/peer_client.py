@@ -12,7 +12,7 @@ import struct
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.cluster.inter_broker_authentication import AuthenticationRefused
-from barnabas.broker.cluster.peer_connection import Asked, InterBrokerConnection, Usual
+from barnabas.broker.cluster.peer_connection import Asked, InterBrokerConnection, RawAnswer
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import RequestHeader, encode_request_header
@@ -139,14 +139,20 @@ class InterBrokerClient:
         done: Callable[[Any], object],
         *,
         answer_max_bytes: int = SMALL_ANSWER_BYTES,
-        usual: Usual | None = None,
+        fast_path: RawAnswer | None = None,
     ) -> None:
         """Send a request, or its body; `done(response)` when its answer is there, never when the connection ends before.
-        Only while it is connected. `usual(frame, start)` is asked first whether it deals with the answer as it is."""
+        Only while it is connected. `fast_path(frame, start)` is asked first whether it deals with the answer as it is."""
         connection = self._connection
         assert connection is not None, "not connected"
         self._send(
-            connection, api_key, version, request, done, answer_max_bytes=answer_max_bytes, usual=usual
+            connection,
+            api_key,
+            version,
+            request,
+            done,
+            answer_max_bytes=answer_max_bytes,
+            fast_path=fast_path,
         )
 
     def _send(
@@ -158,7 +164,7 @@ class InterBrokerClient:
         done: Callable[[Any], object],
         *,
         answer_max_bytes: int,
-        usual: Usual | None,
+        fast_path: RawAnswer | None,
     ) -> None:
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         head = self._heads.get((api_key, version))
@@ -175,7 +181,7 @@ class InterBrokerClient:
         deadline = self._runtime.monotonic() + self._timeout_s
         connection.send(
             b"".join(parts),
-            Asked(correlation_id, api_key, version, answer_max_bytes, deadline, done, usual),
+            Asked(correlation_id, api_key, version, answer_max_bytes, deadline, done, fast_path),
         )
 
     # -- making it
@@ -252,7 +258,13 @@ class InterBrokerClient:
         def ask(token: bytes) -> None:
             body = b"".join(SASL_AUTHENTICATE_REQUEST.encode(0, SaslAuthenticateRequest(token)))  # type: ignore[arg-type]  # all bytes
             self._send(
-                connection, AUTHENTICATE_BROKER, 0, body, lambda _: None, answer_max_bytes=2048, usual=taken
+                connection,
+                AUTHENTICATE_BROKER,
+                0,
+                body,
+                lambda _: None,
+                answer_max_bytes=2048,
+                fast_path=taken,
             )
 
         ask(hello)

@@ -37,7 +37,7 @@ _unpack_size = struct.Struct(">i").unpack_from
 
 # Deals with an answer, the body at frame[start:], without having it decoded; False, and nothing has happened, when it is
 # none of those it knows.
-Usual: TypeAlias = "Callable[[memoryview, int], bool]"
+RawAnswer: TypeAlias = "Callable[[memoryview, int], bool]"
 
 
 class Asker(Protocol):
@@ -61,7 +61,7 @@ class Asked(msgspec.Struct, gc=False):
     max_bytes: int
     deadline: float
     done: Any
-    usual: Usual | None = None
+    fast_path: RawAnswer | None = None
 
 
 class InterBrokerConnection(BufferedProtocol):
@@ -178,7 +178,7 @@ class InterBrokerConnection(BufferedProtocol):
             raise DecodeError(
                 f"an answer to request {correlation_id}, to {asked.correlation_id} was expected"
             )
-        if asked.usual is not None and asked.usual(frame, body):
+        if asked.fast_path is not None and asked.fast_path(frame, body):
             if asked.api_key != AUTHENTICATE_BROKER:  # that shows nothing of how requests are served
                 self._answered = True
                 self._client.answered()

@@ -10,7 +10,7 @@ The rule of all of them: a function gets the request's bytes and either serves i
 same response, byte for byte, as the handler of the API, or returns None before it has changed anything; then the
 request is decoded and goes to the handler. So it returns None for every other form, for what is malformed, and where
 serving fails before it has begun. Tests send the same requests both ways and compare. The byte layouts come from
-wire/messages/fast_layouts.py, which the compiler derives from the schema; `api(..., usual=)` registers the functions.
+wire/messages/fast_layouts.py, which the compiler derives from the schema; `api(..., fast_path=)` registers the functions.
 
 It saves some 4 of 9 us of a produce (docs/performance.md). It may import all rooms up to services; api/ and replica_fetcher/
 import it.

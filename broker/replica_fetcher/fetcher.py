@@ -230,12 +230,12 @@ class ReplicaFetcher:
             answer_max_bytes=settings.response_max_bytes
             + OVERSIZE_BYTES
             + PARTITION_ANSWER_BYTES * len(session.states),
-            usual=partial(self._answered_usual, session.request_number),
+            fast_path=partial(self._answered_fast, session.request_number),
         )
 
     # -- answers
 
-    def _answered_usual(self, number: int, frame: memoryview, start: int) -> bool:
+    def _answered_fast(self, number: int, frame: memoryview, start: int) -> bool:
         """As `_answered`, for a few records of one partition, as bytes. Whether that is what came."""
         session = self._session
         if number < self._valid_from:

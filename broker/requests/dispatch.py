@@ -22,7 +22,7 @@ from barnabas.broker.requests.registry import (
     REGISTRATIONS,
     Handler,
     Large,
-    Usual,
+    RawHandler,
 )
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.storage.disk.disk import FileRegion
@@ -54,7 +54,7 @@ class Route(msgspec.Struct, frozen=True):
     read: Reader[Any]
     write: Writer[Any]
     handler: Handler
-    usual: Usual | None
+    fast_path: RawHandler | None
     is_forwarded: bool  # the active controller answers, whichever broker is asked
     large: Large | None
     flexible_request: bool
@@ -68,7 +68,7 @@ class DispatchServices(Protocol):
     large_requests: LargeRequests
 
     @property
-    def forward(self) -> Usual:
+    def forward(self) -> RawHandler:
         """Has the active controller answer a request; None when that is this node's."""
         ...
 
@@ -125,9 +125,9 @@ class Dispatcher:
         if end - position > BODY_BYTES_MAX and route.api_key != PRODUCE:
             raise DecodeError(f"{end - position} bytes without records, more than {BODY_BYTES_MAX}")
         response: msgspec.Struct | Outcome | None = None
-        usual = route.usual
-        if usual is not None:
-            body = usual(context, buffer, position, end)
+        fast_path = route.fast_path
+        if fast_path is not None:
+            body = fast_path(context, buffer, position, end)
             if isinstance(body, bytes):
                 return _pack_flexible_response_header(len(body) + 5, correlation_id) + body
             if isinstance(body, list):
@@ -181,7 +181,7 @@ class Dispatcher:
                 read=request.readers[api_version],
                 write=response.writers[api_version],
                 handler=registration.handler,
-                usual=registration.usual if request.flexible(api_version) else None,
+                fast_path=registration.fast_path if request.flexible(api_version) else None,
                 is_forwarded=registration.controller,
                 large=registration.large,
                 flexible_request=request.flexible(api_version),
@@ -198,7 +198,7 @@ class Dispatcher:
             read=_read_nothing,
             write=response.writers[0],
             handler=registration.handler,
-            usual=None,
+            fast_path=None,
             is_forwarded=False,
             large=None,
             flexible_request=False,
@@ -219,7 +219,7 @@ class Dispatcher:
             read=SASL_AUTHENTICATE_REQUEST.readers[0],
             write=SASL_AUTHENTICATE_RESPONSE.writers[0],
             handler=authenticate,
-            usual=None,
+            fast_path=None,
             is_forwarded=False,
             large=None,
             flexible_request=False,

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.controller")
 
 Handler = Callable[[RequestContext[Any], Any], "msgspec.Struct | Outcome"]
-# Serves a request body at (buffer, start, end) whose shape is the usual one: the response's body (in pieces where
-# there are records), what a handler would return, or None when the shape is another and nothing has happened.
-Usual = Callable[
+# Serves the request body at (buffer, start, end) without decoding it, if it has the form that nearly all have
+# (broker/fastpath): the response's body, in pieces where there are records; what a handler would return; or None when the
+# request has another form, and nothing has happened.
+RawHandler = Callable[
     [RequestContext[Any], memoryview, int, int], "bytes | list[Part] | msgspec.Struct | Outcome | None"
 ]
 # Serves a large request body with its reader; None when it is to be decoded and handled at once, and nothing has happened.
@@ -50,7 +51,7 @@ class Registration(msgspec.Struct, frozen=True):
     max_version: int
     advertised_min: int
     handler: Handler
-    usual: Usual | None = None
+    fast_path: RawHandler | None = None
     large: Large | None = None
     controller: bool = False
     internal: bool = False
@@ -98,7 +99,7 @@ def api(
     max_version: int,
     *,
     advertised_min: int | None = None,
-    usual: Usual | None = None,
+    fast_path: RawHandler | None = None,
     large: Large | None = None,
     controller: bool = False,
     internal: bool = False,
@@ -106,7 +107,7 @@ def api(
 ) -> Callable[[H], H]:
     """Register the decorated function as the handler of API `key`, for min_version to max_version inclusive.
 
-    `usual` is asked first, in flexible versions: a shorter way for the shape that most requests have.
+    `fast_path` is tried first, in flexible versions (broker/fastpath).
     `large` is asked before a body of LARGE_BODY_BYTES or more is decoded, instead of large_requests.py.
     `controller`: the active controller answers, whichever broker is asked; the handler may run on a node that
     is no broker, and uses no more of the services than the controller, the configuration and the runtime.
@@ -123,7 +124,7 @@ def api(
                 max_version=max_version,
                 advertised_min=min_version if advertised_min is None else advertised_min,
                 handler=handler,
-                usual=usual,
+                fast_path=fast_path,
                 large=large,
                 controller=controller,
                 internal=internal,

@@ -119,7 +119,7 @@ def side(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_usual_request_takes_the_short_way(side: Side, version: int) -> None:
+def test_the_usual_request_takes_the_fast_path(side: Side, version: int) -> None:
     for topic, fields in (
         ("small", {}),
         ("small", {"fetch_offset": 5, "partition_max_bytes": 150}),

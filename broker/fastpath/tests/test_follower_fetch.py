@@ -75,20 +75,20 @@ class EncodedReply(Reply):
 class Side(Leader):
     """Asked with bytes."""
 
-    def __init__(self, *, usual: bool) -> None:
+    def __init__(self, *, fast: bool) -> None:
         super().__init__("/d", MemoryDisk())
-        self.usual = usual
+        self.fast = fast
         self.short = 0  # requests that went the short way
         self.register(2, 3)
         self.create(partitions=2)
 
     def ask(self, key: int, version: int, request: msgspec.Struct, peer_broker_id: int = -1) -> Reply:
-        request_kind, response_kind, usual, handler = APIS[key]
+        request_kind, response_kind, fast, handler = APIS[key]
         call = EncodedReply(peer_broker_id)
         context = make_context(self.node.services, call, key, version)
         body = encoded(request_kind, version, request)
         buffer = memoryview(bytearray(b"\2\2" + body + b"\2\2\2"))
-        answer: Any = usual(context, buffer, 2, 2 + len(body)) if self.usual else None
+        answer: Any = fast(context, buffer, 2, 2 + len(body)) if self.fast else None
         if answer is None:
             answer = handler(context, request_kind.readers[version](buffer, 2, 2 + len(body))[0])
         else:
@@ -117,7 +117,7 @@ class Both:
     """Both leaders, with followers 2 and 3 of each, that take what they get."""
 
     def __init__(self) -> None:
-        self.sides = [Side(usual=True), Side(usual=False)]
+        self.sides = [Side(fast=True), Side(fast=False)]
         self.followers: list[dict[int, Follower]] = []
         self.ends: dict[tuple[int, int], int] = {}
         self.waiting: dict[
@@ -279,7 +279,7 @@ def test_what_another_partition_has_to_say_comes_along() -> None:
     both.run(("fetch", 2, 0, 0, True, True))
     before = both.sides[0].short
     both.run(("fetch", 2, 0, 0, True, True))
-    assert both.sides[0].short == before + 1, "it waits as the usual one does"
+    assert both.sides[0].short == before + 1, "it waits as on the fast path"
     both.run(("produce", [(1, 100, -1, 0), (1, 100, -1, 1)]))
     assert (both.ends[2, 0], both.ends[2, 1]) == (3, 1)
 
@@ -314,7 +314,7 @@ def test_the_fast_fetch_requests_go_the_short_way() -> None:
 def test_unusual_bounds_count_as_ever(bounds: tuple[int, int], offset: int) -> None:
     min_bytes, max_bytes = bounds
     answers = []
-    for side in (Side(usual=True), Side(usual=False)):
+    for side in (Side(fast=True), Side(fast=False)):
         two = side.follower(2)
         two.session_epoch = 0
         session_id = told(two.fetch(0, version=FETCH_VERSION)).session_id
@@ -335,9 +335,9 @@ def test_unusual_bounds_count_as_ever(bounds: tuple[int, int], offset: int) -> N
     assert answers[0] == answers[1]
 
 
-@pytest.mark.parametrize("usual", [False, True])
-def test_a_stranger_does_not_go_on_with_a_followers_session(usual: bool) -> None:
-    side = Side(usual=usual)
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_stranger_does_not_go_on_with_a_followers_session(fast: bool) -> None:
+    side = Side(fast=fast)
     two = side.follower(2)
     two.session_epoch = 0
     session_id = told(two.fetch(0, version=FETCH_VERSION)).session_id
@@ -362,7 +362,7 @@ def test_a_stranger_does_not_go_on_with_a_followers_session(usual: bool) -> None
     assert side.short == before
     side.ask(1, FETCH_VERSION, request, peer_broker_id=2)
     assert leadership.replicas[2].end_offset == 1
-    assert side.short == before + usual
+    assert side.short == before + fast
 
 
 class Chained(EncodedReply):
@@ -377,9 +377,9 @@ class Chained(EncodedReply):
         self._then()
 
 
-@pytest.mark.parametrize("usual", [False, True])
-def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(usual: bool) -> None:
-    side = Side(usual=usual)
+@pytest.mark.parametrize("fast", [False, True])
+def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(fast: bool) -> None:
+    side = Side(fast=fast)
     followers = [side.follower(2), side.follower(3)]
     for follower in followers:
         follower.session_epoch = 0
@@ -416,7 +416,7 @@ def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(usual: bo
 
 
 def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> None:
-    side = Side(usual=True)
+    side = Side(fast=True)
     call = EncodedReply()
     context = make_context(side.node.services, call, 0, PRODUCE_VERSION)
     data = PartitionProduceData(0, memoryview(batch("v" * 100)))
@@ -460,7 +460,7 @@ def test_a_followers_request_has_the_same_bytes_either_way() -> None:
 
 
 def test_an_answer_says_the_same_either_way() -> None:
-    side = Side(usual=True)
+    side = Side(fast=True)
     two = side.follower(2)
     two.session_epoch = 0
     call = two.fetch(0, version=FETCH_VERSION)

@@ -40,7 +40,7 @@ LONG_NAME = "n" * 140
 class Side:
     """A node, asked in one of the two ways."""
 
-    def __init__(self, directory: Path, *, usual: bool) -> None:
+    def __init__(self, directory: Path, *, fast: bool) -> None:
         self.runtime = VirtualRuntime()
         self.node = Node(
             BrokerConfig.from_properties(
@@ -54,7 +54,7 @@ class Side:
             self.runtime,
         )
         self.node.start()
-        self.usual = usual
+        self.fast = fast
         self.short_answers = 0
 
     def create(self, name: str, **configs: str) -> bytes:
@@ -92,7 +92,7 @@ class Side:
         # As it lies in the receive buffer: others' bytes before and behind.
         buffer = memoryview(bytearray(b"\2\2\2\2" + body + b"\2\0\0\0\0\0\0\0\2"))
         response: Any = None
-        if self.usual:
+        if self.fast:
             response = fast_produce(context, buffer, 4, 4 + len(body))
             if isinstance(response, bytes):
                 self.short_answers += 1
@@ -118,8 +118,8 @@ class Sides:
     """Two nodes that must not be told apart."""
 
     def __init__(self, directory: Path) -> None:
-        self.short = Side(directory / "short", usual=True)
-        self.general = Side(directory / "general", usual=False)
+        self.short = Side(directory / "short", fast=True)
+        self.general = Side(directory / "general", fast=False)
         self.topics: dict[str, tuple[bytes, bytes]] = {}
         self.create("user")
         self.create("synced", flush_messages="1")
@@ -180,7 +180,7 @@ def batch(count: int = 1, size: int = 20, timestamp: int = NOW, **fields: int) -
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_usual_request_takes_the_short_way(sides: Sides, version: int) -> None:
+def test_the_usual_request_takes_the_fast_path(sides: Sides, version: int) -> None:
     before = sides.short.short_answers
     for acks in (1, -1):
         for index in (0, 1):
