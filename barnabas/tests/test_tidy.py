@@ -135,11 +135,30 @@ def test_plain_words(word: str) -> None:
     assert sum(count.values()) <= LIMITS["words"][word], sorted(count.items(), key=lambda each: -each[1])[:20]
 
 
+def sleeps() -> Iterator[tuple[str, bool]]:
+    """Where a test sleeps, and whether a comment beside it says why. Benchmarks and `eventually` itself do not count, nor do
+    turns of a loop."""
+    for path in suite():
+        where = str(path.relative_to(ROOT))
+        if where.startswith("compat_tests/bench/") or where == "compat_tests/harness/eventually.py":
+            continue
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.Call)
+                and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")
+                and ast.unparse(node) != "asyncio.sleep(0)"
+            ):
+                own = lines[node.lineno - 1 : node.end_lineno]
+                yield f"{where}:{node.lineno}", any(" # " in line for line in own)
+
+
 def test_no_more_sleeps_in_tests() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{number}"
-        for path in suite()
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if re.search(r"\b(time|asyncio)\.sleep\((?!0\))", line)
-    ]
+    found = [where for where, _ in sleeps()]
     assert len(found) <= LIMITS["sleeps_in_tests"], found
+
+
+def test_no_more_sleeps_without_a_reason() -> None:
+    found = [where for where, has_reason in sleeps() if not has_reason]
+    assert len(found) <= LIMITS["sleeps_without_a_reason"], found

@@ -95,7 +95,7 @@ def _serve(nodes: list[LocalNode], bootstrap: str) -> int:
             print(f"bootstrap {bootstrap}", flush=True)
         if not announced and len(living) < len(nodes):
             return stop(nodes) or 1
-        time.sleep(_POLL_S)
+        time.sleep(_POLL_S)  # a program: it looks after its nodes until they end
     return 1
 
 

@@ -87,14 +87,21 @@ async def eventually_async(
 
 
 def stays(check: Callable[..., object], seconds: float) -> None:
-    """`check` is true now and whenever it is called within `seconds`."""
-    until = time.monotonic() + seconds
-    while True:
+    """`check` is true now, whenever it is called within `seconds`, and after them."""
+    for pause_s in _steps(seconds):
         value = check()
         assert value, f"no longer so: {value!r}"
-        if time.monotonic() >= until:
-            return
-        time.sleep(min(PAUSE_MAX_S, seconds / 10))
+        time.sleep(pause_s)
+    assert check(), "no longer so"
+
+
+async def stays_async(check: Callable[..., object], seconds: float) -> None:
+    """As `stays`, while the running loop goes on."""
+    for pause_s in _steps(seconds):
+        value = check()
+        assert value, f"no longer so: {value!r}"
+        await asyncio.sleep(pause_s)
+    assert check(), "no longer so"
 
 
 def _pauses(timeout: float) -> Iterator[float]:
@@ -106,6 +113,13 @@ def _pauses(timeout: float) -> Iterator[float]:
         if time.monotonic() > deadline:
             return
         pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+def _steps(seconds: float) -> Iterator[float]:
+    """Pauses that come to `seconds`."""
+    until = time.monotonic() + seconds
+    while (left_s := until - time.monotonic()) > 0:
+        yield min(PAUSE_MAX_S, seconds / 10, left_s)
 
 
 def _not_so(timeout: float, last: object, message: Callable[[], object] | None) -> AssertionError:

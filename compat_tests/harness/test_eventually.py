@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from compat_tests.harness.eventually import eventually, eventually_async, stays
+from compat_tests.harness.eventually import eventually, eventually_async, stays, stays_async
 
 
 def in_turn(values: list[object]) -> Callable[[], object]:
@@ -59,6 +59,9 @@ def test_what_stays_is_checked_more_than_once() -> None:
         return True
 
     stays(check, 0.01)
-    assert len(calls) > 1
+    asyncio.run(stays_async(check, 0.01))
+    assert len(calls) > 3
     with pytest.raises(AssertionError, match="no longer so"):
         stays(in_turn([True, False]), 60)
+    with pytest.raises(AssertionError, match="no longer so"):
+        asyncio.run(stays_async(in_turn([True, False]), 60))

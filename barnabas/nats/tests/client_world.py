@@ -11,6 +11,7 @@ from barnabas.nats.client.connection_settings import ConnectionSettings, parse_s
 from barnabas.nats.client.errors import Cause
 from barnabas.nats.client.protocol import ServerInfo, Sink
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
+from compat_tests.harness.eventually import eventually_async
 
 T = TypeVar("T")
 
@@ -72,23 +73,14 @@ class ClientWorld:
 
     async def connected(self, *urls: str, **options: Any) -> tuple[NatsClient, Events]:
         client, events = self.client(*urls, **options)
-        await until(lambda: client.is_connected)
+        await eventually_async(lambda: client.is_connected)
         return client, events
 
     def close(self) -> None:
         for client in self.clients:
             client.stop()
-        self.run(asyncio.sleep(0.01))
+        self.run(asyncio.sleep(0.01))  # transports that are closed go in the turns that follow
         self.runtime.close()
-
-
-async def until(reached: Callable[[], object], timeout_s: float = 60) -> None:
-    """Wait for it."""
-    for _ in range(round(timeout_s / 0.005)):
-        if reached():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("not so in time")
 
 
 async def flushed(client: NatsClient) -> None:

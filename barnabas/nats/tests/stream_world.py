@@ -24,6 +24,7 @@ from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import TopicRecord
 from barnabas.wire.record_batch import Record
 from barnabas.wire.records import decode_records
+from compat_tests.harness.eventually import eventually_async, stays_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -137,17 +138,14 @@ class StreamWorld:
         self.run(run())
 
     def until(self, reached: Callable[[], object], timeout_s: float = 60) -> None:
-        async def run() -> None:
-            for _ in range(round(timeout_s / 0.005)):
-                if reached():
-                    return
-                await asyncio.sleep(0.005)
-            raise AssertionError(f"not so in time; {[carrier.state for carrier in self.carriers]}")
+        """Wait for it, while the loop goes on."""
+        self.run(
+            eventually_async(reached, timeout_s, message=lambda: [carrier.state for carrier in self.carriers])
+        )
 
-        self.run(run())
-
-    def pass_time(self, seconds: float) -> None:
-        self.run(asyncio.sleep(seconds))
+    def stays(self, check: Callable[[], object], seconds: float = 0.1) -> None:
+        """It is so now and for a while, in which the loop goes on."""
+        self.run(stays_async(check, seconds))
 
     def records(self, index: int) -> list[Record]:
         log = self.world.partition(index).log
@@ -179,5 +177,5 @@ class StreamWorld:
             carrier.stop()
         self.client.stop()
         self.run(self.peer.close())
-        self.run(asyncio.sleep(0.01))
+        self.run(asyncio.sleep(0.01))  # transports that are closed go in the turns that follow
         self.runtime.close()

@@ -8,7 +8,8 @@ import pytest
 
 from barnabas.nats import connections as connections_module
 from barnabas.nats.connections import NatsConnections
-from barnabas.nats.tests.client_world import ClientWorld, into, settings, until
+from barnabas.nats.tests.client_world import ClientWorld, into, settings
+from compat_tests.harness.eventually import eventually_async, stays_async
 from compat_tests.harness.nats_server import NatsServer
 
 pytestmark = pytest.mark.sockets
@@ -26,11 +27,11 @@ def test_a_binding_that_fails_costs_the_others_nothing(
         closed: list[int] = []
         intake.closers += [lambda: closed.append(1), lambda: 1 // 0, lambda: closed.append(3)]
         intake.client.subscribe("failing.>", into([]))
-        await until(lambda: intake.client.is_connected and outlet.is_connected)
+        await eventually_async(lambda: intake.client.is_connected and outlet.is_connected)
         closed.clear()
         for number in range(1, 4):
             outlet.publish(b"failing.x", b"")
-            await until(lambda wanted=2 * number: len(closed) >= wanted)  # type: ignore[misc]
+            await eventually_async(lambda wanted=2 * number: len(closed) >= wanted)
         assert closed[:4] == [1, 3, 1, 3]
         connections.stop()
         await asyncio.sleep(0)
@@ -51,16 +52,15 @@ def test_a_connection_without_a_binding_ends(
         assert ended is not None
         assert outlet is not None
         kept.closers.append(lambda: None)
-        await until(lambda: kept.client.is_connected and outlet.is_connected)
-        await until(lambda: [way for _, way, _ in connections.clients()] == ["in", "out"])
+        await eventually_async(lambda: kept.client.is_connected and outlet.is_connected)
+        await eventually_async(lambda: [way for _, way, _ in connections.clients()] == ["in", "out"])
         assert not ended.client.is_connected
         again = connections.streams("")
         assert again is not ended
         assert again is not None
         again.closers.append(lambda: None)
-        await until(lambda: again.client.is_connected)
-        await asyncio.sleep(0.2)
-        assert len(connections.clients()) == 3
+        await eventually_async(lambda: again.client.is_connected)
+        await stays_async(lambda: len(connections.clients()) == 3, 0.2)
         assert kept.client.is_connected
         connections.stop()
         await asyncio.sleep(0)

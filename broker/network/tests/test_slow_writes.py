@@ -65,7 +65,7 @@ class SlowFile(RealFile):
 
     def pwrite(self, data: Bytes, position: int) -> int:
         if len(data) >= LARGE_BYTES and self._disk.write_s:
-            time.sleep(self._disk.write_s)
+            time.sleep(self._disk.write_s)  # the slow disk
             self._disk.sleeps += 1
         self._disk.order.append(self._topic)
         return super().pwrite(data, position)

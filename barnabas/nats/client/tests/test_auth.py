@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import logging
 from pathlib import Path
@@ -18,8 +17,9 @@ from hypothesis import strategies as st
 from barnabas.nats.client.connection_settings import Secret, parse_server
 from barnabas.nats.client.errors import AUTHORIZATION, SETTINGS, Cause, NatsSettingsError, cause_of
 from barnabas.nats.client.handshake import decode_seed, login_advice, public_key
-from barnabas.nats.tests.client_world import ClientWorld, flushed, into, outcome, settings, until
+from barnabas.nats.tests.client_world import ClientWorld, flushed, into, outcome, settings
 from barnabas.nats.tests.nats_identities import Operator, public, seed, user_seed
+from compat_tests.harness.eventually import eventually_async, stays_async
 
 USERS = """
 authorization { users: [
@@ -45,7 +45,7 @@ async def nats_py_is_let_in(url: str, **options: Any) -> bool:
 async def are_let_in(world: ClientWorld, url: str, ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
     """Whether our client is, with nats-py of the same opinion."""
     client, events = world.client(url, **ours)
-    await until(lambda: client.is_connected or events.failures)
+    await eventually_async(lambda: client.is_connected or events.failures)
     let_in = client.is_connected
     if let_in:
         assert await outcome(client.flush) == (None,)
@@ -136,12 +136,12 @@ def test_credentials_that_expire_and_are_exchanged(
         file.write_text(operator.credentials(expires_in_s=1))
         url = nats_server(config=operator.server_config).url
         client, events = await world.connected(url, credentials_file=str(file))
-        await until(lambda: events.causes)
+        await eventually_async(lambda: events.causes)
         assert events.causes[0].kind == AUTHORIZATION
-        await until(lambda: events.failures)
+        await eventually_async(lambda: events.failures)
         assert {cause.kind for cause in events.failures} == {AUTHORIZATION}
         file.write_text(operator.credentials())
-        await until(lambda: client.is_connected)
+        await eventually_async(lambda: client.is_connected)
 
     world.run(work())
 
@@ -152,7 +152,7 @@ def test_files_that_cannot_be_used(
 ) -> None:
     async def failure(url: str, **options: Any) -> Cause:
         client, events = world.client(url, **options)
-        await until(lambda: events.failures)
+        await eventually_async(lambda: events.failures)
         client.stop()
         return events.failures[0]
 
@@ -223,12 +223,12 @@ def test_what_the_server_does_not_allow(world: ClientWorld, nats_server: Any) ->
         refused = client.subscribe("not.x", into(got))
         shared = client.subscribe("not.y", into(got), queue="group")
         await flushed(client)
-        await until(lambda: len(events.refusals) == 2)
+        await eventually_async(lambda: len(events.refusals) == 2)
         assert "Permissions Violation" in refused.refused
         assert "Permissions Violation" in shared.refused
         client.publish(b"not.x", b"")
         client.publish(b"may.x", b"x")
-        await until(lambda: len(events.refusals) == 3 and got)
+        await eventually_async(lambda: len(events.refusals) == 3 and got)
         assert 'Publish to "not.x"' in events.refusals[2]
         assert events.causes == []
         assert client.is_connected
@@ -254,7 +254,7 @@ def test_secrets_are_never_shown(
             password=Secret("hunter2"),
             token=Secret("t0psecret"),
         )
-        await until(lambda: events.failures and nkey_events.failures)
+        await eventually_async(lambda: events.failures and nkey_events.failures)
         shown = [repr(client.settings), str(client.settings), str(client.last_cause), caplog.text]
         shown += [str(nkey.last_cause), str(client.settings.servers[0]), repr(Secret("hunter2"))]
         for text in shown:
@@ -343,9 +343,8 @@ def test_wrong_passwords_are_not_tried_without_rest(
     async def work() -> None:
         url = nats_server(config=USERS).url
         _, events = world.client(url, user="ours", password=Secret("wrong"), name="east")
-        await asyncio.sleep(1)
-        assert len(events.failures) <= 8
-        await until(lambda: len(events.failures) >= 2)
+        await stays_async(lambda: len(events.failures) <= 8, 1)
+        await eventually_async(lambda: len(events.failures) >= 2)
         where = url.partition("//")[2]
         [said] = [record.getMessage() for record in caplog.records if "Violation" in record.getMessage()]
         assert (

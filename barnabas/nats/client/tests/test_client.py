@@ -23,8 +23,9 @@ from barnabas.nats.client.errors import (
     OutputFull,
     RequestTimedOut,
 )
-from barnabas.nats.tests.client_world import ClientWorld, flushed, into, outcome, settled, until
+from barnabas.nats.tests.client_world import ClientWorld, flushed, into, outcome, settled
 from barnabas.testing.ports import free_port
+from compat_tests.harness.eventually import eventually_async, stays_async
 from compat_tests.harness.nats_server import NatsServer
 
 pytestmark = pytest.mark.sockets
@@ -55,7 +56,7 @@ def test_messages_come_and_go_as_they_are(both_loops: ClientWorld, shared_nats_s
         await theirs.publish("come.c", large)
         await theirs.publish("come.d", b"d", headers={"Name": "value"})
         await theirs.flush()
-        await until(lambda: len(got) == 4)
+        await eventually_async(lambda: len(got) == 4)
         assert got == [
             (b"come.a", b"", b"", b""),
             (b"come.b", b"back", b"", b"PING\r\n\x00\xff"),
@@ -78,7 +79,7 @@ def test_messages_come_and_go_as_they_are(both_loops: ClientWorld, shared_nats_s
 
         # from ours to ours: a block is bytes to the server, whatever nats-py makes of it
         ours.publish(b"come.e", b"e", reply=b"r", headers=BLOCK)
-        await until(lambda: len(got) == 5)
+        await eventually_async(lambda: len(got) == 5)
         assert got[4] == (b"come.e", b"r", BLOCK, b"e")
         assert ours.stats.messages_in == 5
         assert ours.stats.messages_out == 4
@@ -150,7 +151,7 @@ def test_queue_groups_share(world: ClientWorld, shared_nats_server: NatsServer) 
         await flushed(other)
         for number in range(200):
             ours.publish(b"shared", b"%d" % number)
-        await until(lambda: len(first) + len(second) == 200)
+        await eventually_async(lambda: len(first) + len(second) == 200)
         assert first
         assert second
         assert {message[3] for message in first + second} == {b"%d" % number for number in range(200)}
@@ -196,7 +197,7 @@ def test_messages_that_fail_are_counted_and_told_of_now_and_then(
         for _ in range(50):
             ours.publish(b"failures", b"")
         await flushed(ours)
-        await until(lambda: ours.stats.sink_errors == 50)
+        await eventually_async(lambda: ours.stats.sink_errors == 50)
 
     world.run(work())
     assert caplog.text.count("could not be dealt with") == 1
@@ -209,7 +210,7 @@ def test_subscriptions_beyond_the_servers_limit_are_known(world: ClientWorld, na
         server = nats_server(config="max_subscriptions: 2")
         ours, events = await world.connected(server.url)
         made = [ours.subscribe(f"a.{number}", into([])) for number in range(4)]
-        await until(lambda: len(events.refusals) == 2)
+        await eventually_async(lambda: len(events.refusals) == 2)
         assert [bool(each.refused) for each in made] == [False, False, True, True]
         assert "maximum subscriptions" in made[3].refused
         made[0].unsubscribe()
@@ -231,7 +232,7 @@ def test_echo_off(world: ClientWorld, shared_nats_server: NatsServer) -> None:
         ours.publish(b"echo", b"own")
         await flushed(ours)
         other.publish(b"echo", b"other")
-        await until(lambda: got)
+        await eventually_async(lambda: got)
         await flushed(ours)
         assert [message[3] for message in got] == [b"other"]
 
@@ -251,13 +252,13 @@ def test_a_server_that_comes_back_finds_the_subscriptions_again(
         for connects, kill in ((2, True), (3, False), (4, True)):
             await flushed(ours)
             server.restart(kill=kill)
-            await until(lambda: len(events.connects) == connects)  # noqa: B023 - awaited here
+            await eventually_async(lambda: len(events.connects) == connects)  # noqa: B023 - awaited here
             theirs = await nats_py(server)
             got.clear()
             await theirs.publish("kept.x", b"x")
             await theirs.publish("ended", b"y")
             await theirs.flush()
-            await until(lambda: got)
+            await eventually_async(lambda: got)
             await flushed(ours)
             assert [message[3] for message in got] == [b"x"]
             await theirs.close()
@@ -280,13 +281,13 @@ def test_a_server_that_is_not_there_is_no_matter(world: ClientWorld, nats_server
         with pytest.raises(NotConnected):
             ours.publish(b"a", b"")
         assert isinstance((await outcome(ours.flush))[0], NotConnected)
-        await until(lambda: len(events.failures) > 2)
+        await eventually_async(lambda: len(events.failures) > 2)
         assert {cause.kind for cause in events.failures} == {NOT_REACHED}
         assert "refused" in str(ours.last_cause)
         server.start()
-        await until(lambda: ours.is_connected)
+        await eventually_async(lambda: ours.is_connected)
         ours.publish(b"a", b"x")
-        await until(lambda: got)
+        await eventually_async(lambda: got)
         assert events.causes == []
 
     world.run(work())
@@ -314,7 +315,7 @@ def test_output_is_bounded_and_goes_on(world: ClientWorld, nats_server: Any) -> 
             publish(1000)
         assert 7_000_000 < ours.output_bytes <= 8_000_000
         server.send_signal(signal.SIGCONT)
-        await until(lambda: "drained" in events.names)
+        await eventually_async(lambda: "drained" in events.names)
         ours.publish(b"much", b"last")
         sent += 1
         got = [(await heard.next_msg(10)).data for _ in range(sent)]
@@ -346,10 +347,9 @@ def test_paused_nothing_is_read_and_nothing_lost(
         for number in range(1000):
             sender.publish(b"paused", b"%d" % number + b" " * 1000)
         await flushed(sender)
-        await asyncio.sleep(0.05)
-        assert (len(got), reads) == (0, 0)
+        await stays_async(lambda: (len(got), reads) == (0, 0), 0.05)
         ours.resume()
-        await until(lambda: len(got) == 1000)
+        await eventually_async(lambda: len(got) == 1000)
         assert [int(message[3]) for message in got] == list(range(1000))
         assert 0 < reads < 1000
         assert events.causes == []
@@ -370,7 +370,7 @@ def test_others_have_their_turn_while_much_is_read(
         for _ in range(2000):
             sender.publish(b"flood", b"x" * 1000)
         await flushed(sender)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # it lies in the socket by then, as no read shows while reading is paused
         turn = 0
         reads: list[int] = []
         ours.on_read = lambda: reads.append(turn)
@@ -397,12 +397,12 @@ def test_who_reads_too_slowly_is_told_why_the_connection_ended(world: ClientWorl
             sender.publish(b"slow", b"x" * 100_000)
             await asyncio.sleep(0)
         await flushed(sender)
-        await until(lambda: events.pauses)
+        await eventually_async(lambda: events.pauses)
         assert events.pauses[0] > 1.9
         ours.resume()
-        await until(lambda: events.causes)
+        await eventually_async(lambda: events.causes)
         assert events.causes[0].kind == SLOW_CONSUMER
-        await until(lambda: ours.is_connected)
+        await eventually_async(lambda: ours.is_connected)
         assert 0 < len(got) < 400
         assert "Slow Consumer" in server.log_text()
 
@@ -417,17 +417,16 @@ def test_a_pause_outlives_the_connection(world: ClientWorld, nats_server: Any) -
         ours.subscribe("a", into(got))
         await flushed(ours)
         server.kill()
-        await until(lambda: events.causes)
+        await eventually_async(lambda: events.causes)
         ours.pause()
         server.start()
-        await until(lambda: ours.is_connected)
+        await eventually_async(lambda: ours.is_connected)
         sender, _ = await world.connected(server.url)
         sender.publish(b"a", b"x")
         await flushed(sender)
-        await asyncio.sleep(0.05)
-        assert got == []
+        await stays_async(lambda: got == [], 0.05)
         ours.resume()
-        await until(lambda: got)
+        await eventually_async(lambda: got)
 
     world.run(work())
 
@@ -436,21 +435,20 @@ def test_a_server_that_stands_still_is_left(world: ClientWorld, nats_server: Any
     async def work() -> None:
         server, other = nats_server(), nats_server()
         ours, events = await world.connected(server.url, ping_interval_s=0.4)
-        await asyncio.sleep(1)  # pings are answered
-        assert events.causes == []
+        await stays_async(lambda: events.causes == [], 1)  # pings are answered
         ours.stop()
         ours, events = await world.connected(server.url, other.url, ping_interval_s=0.4, connect_timeout_s=1)
         still, left = (server, other) if ours.server.endswith(str(server.port)) else (other, server)
         still.send_signal(signal.SIGSTOP)
-        await until(lambda: events.causes)
+        await eventually_async(lambda: events.causes)
         assert events.causes[0].kind == STALE
-        await until(lambda: ours.is_connected)
+        await eventually_async(lambda: ours.is_connected)
         assert ours.server.endswith(str(left.port))
         left.kill()
         # the one that stands still takes connections (its kernel does) and says nothing
-        await until(lambda: any("has not answered" in str(cause) for cause in events.failures))
+        await eventually_async(lambda: any("has not answered" in str(cause) for cause in events.failures))
         still.send_signal(signal.SIGCONT)
-        await until(lambda: ours.is_connected)
+        await eventually_async(lambda: ours.is_connected)
 
     world.run(work())
 
@@ -473,9 +471,9 @@ def test_servers_that_are_told_of_are_used(world: ClientWorld, nats_server: Any)
     async def work() -> None:
         first, second = clustered(nats_server)
         ours, events = await world.connected(first.url)
-        await until(lambda: ours.info is not None and len(ours.info.connect_urls) == 2)
+        await eventually_async(lambda: ours.info is not None and len(ours.info.connect_urls) == 2)
         first.kill()
-        await until(lambda: len(events.connects) == 2)
+        await eventually_async(lambda: len(events.connects) == 2)
         assert ours.info is not None
         assert ours.info.server_name == "two"
         assert ours.server == f"127.0.0.1:{second.port}"
@@ -488,17 +486,17 @@ def test_a_lame_duck_is_left_for_another(world: ClientWorld, nats_server: Any) -
         more = 'lame_duck_duration: "30s"\nlame_duck_grace_period: "15s"\n'
         first, _ = clustered(nats_server, more)
         ours, events = await world.connected(first.url)
-        await until(lambda: ours.info is not None and len(ours.info.connect_urls) == 2)
+        await eventually_async(lambda: ours.info is not None and len(ours.info.connect_urls) == 2)
         got: list[Any] = []
         ours.subscribe("a", into(got))
         await flushed(ours)
         first.send_signal(signal.SIGUSR2)
-        await until(lambda: len(events.connects) == 2)
+        await eventually_async(lambda: len(events.connects) == 2)
         assert events.causes[0].kind == LAME_DUCK
         assert ours.info is not None
         assert ours.info.server_name == "two"
         ours.publish(b"a", b"x")
-        await until(lambda: got)
+        await eventually_async(lambda: got)
 
     world.run(work())
 
@@ -509,12 +507,12 @@ def test_a_lame_duck_without_another_is_kept_to_the_end(world: ClientWorld, nats
         server = nats_server(config='lame_duck_duration: "30s"\nlame_duck_grace_period: "1s"\n')
         ours, events = await world.connected(server.url)
         server.send_signal(signal.SIGUSR2)
-        await until(lambda: ours.info is None or ours.info.ldm)
-        await until(lambda: events.causes)
+        await eventually_async(lambda: ours.info is None or ours.info.ldm)
+        await eventually_async(lambda: events.causes)
         assert events.causes[0].kind == LAME_DUCK
         server.kill()
         server.start()
-        await until(lambda: ours.is_connected)
+        await eventually_async(lambda: ours.is_connected)
 
     world.run(work())
 
@@ -550,7 +548,7 @@ def test_what_is_no_nats_server_is_left_for_the_next(
         ours, events = world.client(f"nats://127.0.0.1:{port}")
         got: list[Any] = []
         ours.subscribe("injected", into(got))
-        await until(lambda: len(events.failures) > 2)
+        await eventually_async(lambda: len(events.failures) > 2)
         assert {cause.kind for cause in events.failures} == {PROTOCOL}
         assert got == []
         ours.stop()
@@ -576,12 +574,11 @@ def test_stopped_is_stopped_and_can_start_again(world: ClientWorld, shared_nats_
             await heard.next_msg(30)
         assert not ours.is_connected
         assert events.names == ["connected", "disconnected"]
-        await asyncio.sleep(0.05)
-        assert len(events.connects) == 1
+        await stays_async(lambda: len(events.connects) == 1, 0.05)
         ours.start()
-        await until(lambda: ours.is_connected)
+        await eventually_async(lambda: ours.is_connected)
         ours.publish(b"again", b"")
-        await until(lambda: got)
+        await eventually_async(lambda: got)
         await theirs.close()
 
     world.run(work())

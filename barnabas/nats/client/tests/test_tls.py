@@ -11,7 +11,8 @@ import pytest
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import Secret
 from barnabas.nats.client.errors import SERVER_GONE, SETTINGS, Cause
-from barnabas.nats.tests.client_world import ClientWorld, Events, flushed, into, until
+from barnabas.nats.tests.client_world import ClientWorld, Events, flushed, into
+from compat_tests.harness.eventually import eventually_async
 
 pytestmark = pytest.mark.sockets
 
@@ -30,7 +31,7 @@ def tls(more: str = "") -> str:
 async def attempt(world: ClientWorld, *urls: str, **options: Any) -> tuple[NatsClient, Events]:
     """A client that is connected, or has failed."""
     client, events = world.client(*urls, **options)
-    await until(lambda: client.is_connected or events.failures)
+    await eventually_async(lambda: client.is_connected or events.failures)
     return client, events
 
 
@@ -47,7 +48,7 @@ async def passes_messages(client: NatsClient) -> None:
     payloads = [b"x", bytes(range(256)) * 3500, b"", *(b"%d" % number for number in range(1000))]
     for payload in payloads:
         client.publish(b"tls", payload)
-    await until(lambda: len(got) == len(payloads))
+    await eventually_async(lambda: len(got) == len(payloads))
     assert [message[3] for message in got] == payloads
 
 
@@ -62,7 +63,7 @@ def test_tls_behind_info(both_loops: ClientWorld, nats_server: Any) -> None:
         (connection,) = server.monitor("connz")["connections"]
         assert connection["tls_version"] in ("1.2", "1.3")
         server.restart(kill=True)
-        await until(lambda: len(events.connects) == 2)
+        await eventually_async(lambda: len(events.connects) == 2)
         await passes_messages(client)
         client.stop()
         # the server wants it: it is begun although nothing here asks for it, and its certificate is looked at
@@ -92,7 +93,7 @@ def test_a_name_that_the_certificate_does_not_have(world: ClientWorld, nats_serv
         other.listeners.append(events)
         other.start()
         world.clients.append(other)
-        await until(lambda: events.failures)
+        await eventually_async(lambda: events.failures)
         assert "no TLS" in events.failures[0].detail
 
     world.run(work())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.metadata_records import BrokerEndpoint, RegisterBrokerRecord, TopicRecord
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
 pytestmark = pytest.mark.sockets
@@ -41,10 +41,7 @@ class Asker:
     def _wait(self, start: Callable[[Callable[..., Any]], object]) -> Any:
         found: list[Any] = []
         self.node.runtime.loop.call_soon_threadsafe(lambda: start(lambda *answer: found.append(answer)))
-        deadline = time.monotonic() + 60
-        while not found:
-            assert time.monotonic() < deadline, "no answer"
-            time.sleep(0.005)
+        eventually(lambda: found)
         return found[0]
 
     def fetch(self, group: str, topic_id: bytes, *partitions: int) -> tuple[ErrorCode, dict[int, Position]]:
@@ -115,10 +112,12 @@ def test_a_group_with_members_is_not_overruled(make_asker: Callable[..., Asker])
     consumer = KafkaConsumer(
         "orders", bootstrap_servers=f"127.0.0.1:{asker.node.port}", group_id="taken", enable_auto_commit=False
     )
-    deadline = time.monotonic() + 60
-    while not consumer.assignment():
-        assert time.monotonic() < deadline
+
+    def is_assigned() -> bool:
         consumer.poll(2000)  # less may end between SyncGroup and its answer, which kafka-python then forgets
+        return bool(consumer.assignment())
+
+    eventually(is_assigned)
     assert asker.commit("taken", topic_id, {0: Position(1)}) == ErrorCode.UNKNOWN_MEMBER_ID
     consumer.close()
     assert asker.commit("taken", topic_id, {0: Position(1)}) == ErrorCode.NONE
@@ -173,7 +172,4 @@ def _believe(asker: Asker, port: int) -> None:
     asker.node.runtime.loop.call_soon_threadsafe(
         lambda: controller.run(lambda _: Decision(list(records), None), done.append)
     )
-    deadline = time.monotonic() + 60
-    while not done:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(lambda: done)

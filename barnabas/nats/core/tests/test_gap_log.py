@@ -20,9 +20,10 @@ from barnabas.nats.client.protocol import ServerInfo
 from barnabas.nats.ingress import gap_checkpoint as gap_checkpoint_module
 from barnabas.nats.ingress.gap_checkpoint import GapCheckpoint, ReceivedUntil
 from barnabas.nats.ingress.gap_tracker import CAUSE_CHARACTERS_MAX, GapLog, GapTracker, shown_time
-from barnabas.nats.tests.client_world import ClientWorld, into, until
+from barnabas.nats.tests.client_world import ClientWorld, into
 from barnabas.nats.tests.ingests import no_backfill
 from barnabas.testing.memory_disk import MemoryDisk
+from compat_tests.harness.eventually import eventually_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -292,11 +293,11 @@ def test_a_real_server_answers(world: ClientWorld, shared_nats_server: NatsServe
         heartbeat = Heartbeat(world.runtime, client)
         messages: list[tuple[bytes, bytes, bytes, bytes]] = []
         client.subscribe("beats.>", into(messages))
-        await until(lambda: client.is_connected)
+        await eventually_async(lambda: client.is_connected)
         first_ms = heartbeat.until_ms
         heartbeat.start()
         client.publish(b"beats.a", b"")
-        await until(lambda: heartbeat.until_ms > first_ms)
+        await eventually_async(lambda: heartbeat.until_ms > first_ms)
         assert len(messages) == 1
         heartbeat.stop()
 

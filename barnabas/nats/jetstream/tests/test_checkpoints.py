@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.primitives import uuid_to_string
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
 CREATE_TOPICS = 19
@@ -26,10 +26,7 @@ CREATE_TOPICS = 19
 def run(node: ThreadedNode, work: Coroutine[Any, Any, None]) -> None:
     ended: list[Exception | None] = []
     node.runtime.loop.call_soon_threadsafe(lambda: Steps(work, ended.append))
-    deadline = time.monotonic() + 60
-    while not ended:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    eventually(lambda: ended)
     assert ended == [None]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +21,7 @@ from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.record_batch import Record, build_batch
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.harness.threaded_node import ThreadedNode
 
@@ -120,10 +120,9 @@ class ReverseBench:
 
     def until(self, holds: Callable[[], object], within_s: float = WITHIN_S) -> None:
         """Wait until it holds on the loop."""
-        deadline = time.monotonic() + within_s
-        while not self.on_loop(holds):
-            assert time.monotonic() < deadline, [each.state for each in self.bindings]
-            time.sleep(0.01)
+        eventually(
+            lambda: self.on_loop(holds), within_s, message=lambda: [each.state for each in self.bindings]
+        )
 
     def position(self, group: str, topic: str, partition: int = 0) -> Position | None:
         """Where the group stands."""
@@ -178,10 +177,7 @@ class Subscriber:
         self._loop.run_until_complete(run())
 
     def wait_for(self, count: int, within_s: float = WITHIN_S) -> list[tuple[str, bytes, dict[str, str]]]:
-        deadline = time.monotonic() + within_s
-        while len(self.messages) < count:
-            assert time.monotonic() < deadline, f"{len(self.messages)} of {count} messages"
-            time.sleep(0.01)
+        eventually(lambda: len(self.messages) >= count, within_s, message=lambda: len(self.messages))
         return self.messages
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from barnabas.nats.reverse import group as reverse_group
 from barnabas.nats.reverse.tests.reverse_bench import ReverseBench, Subscriber, in_jetstream, records, stored
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record
+from compat_tests.harness.eventually import eventually, stays
 from compat_tests.harness.nats_server import NatsServer
 
 pytestmark = pytest.mark.sockets
@@ -128,15 +128,14 @@ def test_a_late_commit_of_the_leader_before_does_not_last(
     reverse = bench.publish("orders", {"nats.publish.subject": "out.x"})
     bench.until(lambda: reverse.publishers[0].committed == 20)
     assert not bench.commit(reverse.group, "orders", 12)
-    deadline = time.monotonic() + 60
-    while (position := bench.position(reverse.group, "orders")) is None or position.offset != 20:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+
+    def offset() -> int | None:
+        position = bench.position(reverse.group, "orders")
+        return None if position is None else position.offset
+
+    eventually(lambda: offset() == 20)
     assert not bench.commit(reverse.group, "orders", 12)  # it is an admin who does this
-    time.sleep(2)
-    position = bench.position(reverse.group, "orders")
-    assert position is not None
-    assert position.offset == 12
+    stays(lambda: offset() == 12, 2)
 
 
 @pytest.mark.every_nats_server
@@ -297,10 +296,12 @@ def test_a_group_with_members_is_reported(
     consumer = KafkaConsumer(
         "orders", bootstrap_servers=f"127.0.0.1:{bench.node.port}", group_id="nats-orders"
     )
-    deadline = time.monotonic() + 60
-    while not consumer.assignment():
-        assert time.monotonic() < deadline
+
+    def is_assigned() -> bool:
         consumer.poll(2000)  # less may end between SyncGroup and its answer, which kafka-python then forgets
+        return bool(consumer.assignment())
+
+    eventually(is_assigned)
     reverse = bench.publish("orders", {"nats.publish.subject": "out"})
     bench.until(lambda: "has members of its own" in reverse.state)
     consumer.close()
