@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
-    from barnabas.nats.client.errors import Cause
-    from barnabas.nats.client.protocol import ServerInfo, Sink
+    from barnabas.nats.client.protocol import Sink
     from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger("barnabas.nats")

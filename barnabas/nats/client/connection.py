@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
-    from barnabas.nats.client.errors import Cause
-    from barnabas.nats.client.protocol import NatsParser, ServerInfo
+    from barnabas.nats.client.protocol import NatsParser
     from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import random  # noqa: TID251 - the type only
     from collections.abc import Callable, Sequence
 
-    from barnabas.nats.client.connection_settings import ConnectionSettings, ServerAddress
+    from barnabas.nats.client.connection_settings import ConnectionSettings
     from barnabas.runtime.interface import Connecting, Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.nats.client.connection import NatsConnection
-    from barnabas.nats.client.errors import NatsError
     from barnabas.nats.client.protocol import NatsParser, Sink
     from barnabas.runtime.interface import Runtime, Timer
 

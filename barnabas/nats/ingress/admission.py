@@ -1,15 +1,12 @@
-"""What has come for a partition that this broker is a replica of and that is about to be opened: it waits until it is
-known who leads.
+"""Admission of messages to a partition whose leadership has just begun.
 
-The way into a partition whose leadership has just begun, until nothing is left to look at.
-
-Two things are looked at: whether a message is in the log already, because the leader before was faster with it than the
-server was with us; and whether the ids of the messages that came lately are known yet (ingress/dedup_rebuild.py). From the first
-message with an id or an expectation on, everything waits for that, so that nothing overtakes it; before, nothing has to.
-
-
-The admissions of a binding's partitions (ingress/admission.py): opened when a leadership begins or ids have to be learned
-anew, taken away when there is nothing left to look at."""
+`OpeningPartition` keeps the messages of a partition that this broker is a replica of, while its log is being opened and the
+leader is not known here yet. `Admission` checks the first messages of a leadership, for two things: whether a message is in
+the log already, because the leader before received it sooner; and whether the ids of recent messages are known again
+(ingress/dedup_rebuild.py). From the first message with an id or an expectation on, all messages wait for the ids, so that
+their order is kept. `Admissions` are those of a binding's partitions: opened when a leadership begins or ids have to be read
+again, removed when nothing is left to check.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from barnabas.nats.ingress.dedup_rebuild import DedupRebuild, RebuildQueue
 from barnabas.nats.ingress.expectations import expects
 
 if TYPE_CHECKING:
-    from barnabas.nats.ingress.dedup_rebuild import DedupRebuild
     from barnabas.nats.ingress.lane import Lane
     from barnabas.nats.ingress.standby import Asked
     from barnabas.nats.ingress.tail_matcher import TailMultiset
@@ -30,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OpeningPartition:
-    """Of one partition, in the order in which it came."""
+    """Messages of one partition, in the order in which they were received."""
 
     __slots__ = ("size", "waiting")
 
@@ -39,7 +35,7 @@ class OpeningPartition:
         self.size = 0
 
     def take(self, tail: bytes) -> None:
-        """A message of which nothing is asked."""
+        """A message that asks for nothing."""
         self.waiting.append((tail, None))
         self.size += len(tail)
 
@@ -49,7 +45,7 @@ class OpeningPartition:
 
 
 class Admission:
-    """See the module. `store_asking(tail, asked)` deals with messages that ask for something."""
+    """See the module. `store_asking(tail, asked)` stores or refuses a message that asks for something."""
 
     __slots__ = (
         "_ahead",
@@ -76,16 +72,16 @@ class Admission:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether nothing is left to check."""
         return self._is_rebuilt and not self._ahead
 
     @property
     def is_through(self) -> bool:
-        """Whether all that has come is in the log, and what is there has come."""
+        """Whether all messages received are in the log, and all records there were received."""
         return not self._waiting and not self._ahead
 
     def take(self, tail: bytes) -> None:
-        """A message of which nothing is asked."""
+        """A message that asks for nothing."""
         if not (self._ahead and self._ahead.match(tail)):
             self.pass_on(tail)
 
@@ -94,7 +90,7 @@ class Admission:
             self.pass_on_asking(tail, asked)
 
     def pass_on(self, tail: bytes) -> None:
-        """It is not in the log."""
+        """A message that is not in the log."""
         if self._is_blocked:
             self._wait(tail, None)
         else:
@@ -108,7 +104,7 @@ class Admission:
             self._store_asking(tail, asked)
 
     def rebuilt(self) -> None:
-        """The ids are known."""
+        """The ids are known: waiting messages go on."""
         self._is_rebuilt = True
         self._is_blocked = False
         waiting, self._waiting = self._waiting, []
@@ -120,11 +116,11 @@ class Admission:
                 self.pass_on_asking(tail, asked)
 
     def learn_anew(self) -> None:
-        """The ids are not known any more."""
+        """The ids have to be read again."""
         self._is_rebuilt = False
 
     def close(self) -> list[tuple[bytes, Asked | None]]:
-        """The leadership has ended; what still waits."""
+        """The leadership has ended; returns the messages that still wait."""
         if self.rebuild is not None:
             self.rebuild.cancel()
         waiting, self._waiting = self._waiting, []
@@ -139,7 +135,7 @@ StoreAsking = Callable[[int, bytes, "Asked"], object]  # partition, tail, what i
 
 
 class Admissions:
-    """By partition, as `by_index`. `rebuilt()`: what waited for ids has gone its way."""
+    """By partition, in `by_index`. `rebuilt()` is called when messages that waited for ids have gone on."""
 
     def __init__(self, runtime: Runtime, store_asking: StoreAsking, rebuilt: Callable[[], object]) -> None:
         self.by_index: dict[int, Admission] = {}
@@ -154,17 +150,17 @@ class Admissions:
         return sum(admission.size for admission in self.by_index.values())
 
     def open(self, index: int, lane: Lane, ahead: TailMultiset[None] | None) -> Admission:
-        """The leadership begins. `ahead`: what is in the log and may be received yet."""
+        """The leadership begins. `ahead`: records in the log whose messages may still be received."""
         admission = self.by_index[index] = Admission(lane, ahead, partial(self._store_asking, index))
         return admission
 
     def close(self, index: int) -> list[tuple[bytes, Asked | None]]:
-        """The leadership has ended; what still waits."""
+        """The leadership has ended; returns the messages that still wait."""
         admission = self.by_index.pop(index, None)
         return [] if admission is None else admission.close()
 
     def learn_ids(self, index: int, lane: Lane) -> None:
-        """Read from the log which ids came lately."""
+        """Reads the ids of recent messages from the log."""
         admission = self.by_index[index]
         admission.rebuild = DedupRebuild(
             self._runtime, lane.partition, lane.dedup, lambda _error: self._learned(index, admission)
@@ -172,7 +168,7 @@ class Admissions:
         self._rebuilds.add(admission.rebuild)
 
     def learn_ids_anew(self, index: int, lane: Lane, window_ms: int) -> None:
-        """The window has another length: what is in it, the log knows."""
+        """The window has another length: its ids are read from the log again."""
         before = lane.dedup
         lane.dedup = DedupWindow(window_ms, before.name)
         for identity, place in before.dropped().items():
@@ -186,7 +182,7 @@ class Admissions:
         self.learn_ids(index, lane)
 
     def take_away(self) -> bool:
-        """Those with nothing left to look at; whether there were any."""
+        """Removes those with nothing left to check; whether there were any."""
         done = [index for index, admission in self.by_index.items() if admission.is_open]
         for index in done:
             del self.by_index[index]

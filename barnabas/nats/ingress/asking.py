@@ -1,7 +1,7 @@
-"""Messages that ask for something: to be acknowledged, to be stored once, to be stored only if something is as expected.
+"""Messages that ask for something: an acknowledgement, to be stored once, to be stored only if a condition holds.
 
-They ask by a reply subject or by headers (`is_special`), and are stored, or told why not, one by one; what is stored goes
-into the batch that its partition's lane gathers, between the others.
+They ask by a reply subject or by headers (`is_special`), and are stored or refused one by one; a stored one goes into the
+batch that its partition's lane gathers, between the others.
 """
 
 from __future__ import annotations

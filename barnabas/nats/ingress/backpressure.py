@@ -1,11 +1,10 @@
-"""How many bytes may wait in memory before no more is read: nats.buffer.bytes, over all that share it.
+"""Backpressure of a core binding: what happens when more bytes wait for its logs than nats.buffer.bytes.
 
-What a binding does when more waits for its logs than nats.buffer.bytes.
-
-First it reads nothing more. That costs nothing as long as it is over before the server cuts the connection as too slow a
-reader's; but nobody else on that connection reads meanwhile. So where it shares the connection with other bindings and
-its logs take nothing for longer than a moment, it steps aside: it unsubscribes, which is a gap of its own, and the others
-go on. It comes back when its logs have taken what waited.
+`Budget` counts the bytes that wait, over all parts that share it. `Backpressure` stops reading from the connection first.
+That loses nothing if it ends before the server closes the connection of a slow consumer; but other bindings on the same
+connection are not read either. So when the connection is shared and the logs take nothing for longer than a moment, the
+binding unsubscribes, which is a gap of its own, and the others go on. It subscribes again when its logs have taken what
+waited.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from barnabas.nats.connections import Intake
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -23,7 +20,7 @@ RESUME_SHARE: Final = 0.5  # of the budget: below it reading goes on
 
 
 class Budget:
-    """`on_full(bool)` is told when more than `bytes_max` wait, and when it has become much less."""
+    """`on_full(True)` is called when more than `bytes_max` wait, `on_full(False)` when at most RESUME_SHARE of them do."""
 
     __slots__ = ("_is_full", "_on_full", "_sizes", "_total", "bytes_max")
 
@@ -34,11 +31,11 @@ class Budget:
         self._total = 0
         self._is_full = False
 
-    def note(self, who: object, size: int) -> None:
-        """So many bytes wait at `who` now."""
-        self._total += size - self._sizes.pop(who, 0)
+    def note(self, owner: object, size: int) -> None:
+        """`size` bytes wait at `owner` now."""
+        self._total += size - self._sizes.pop(owner, 0)
         if size:
-            self._sizes[who] = size
+            self._sizes[owner] = size
         if not self._is_full and self._total > self.bytes_max:
             self._is_full = True
             self._on_full(True)
@@ -47,12 +44,12 @@ class Budget:
             self._on_full(False)
 
 
-OTHERS_WAIT_S: Final = 5.0  # half of what servers wait for a reader
-SLOW_FOR_S: Final = 60.0  # so long after it has come back the others are not made to wait again
+OTHERS_WAIT_S: Final = 5.0  # half of the time that servers wait for a reader
+SLOW_FOR_S: Final = 60.0  # after it has subscribed again: for so long it unsubscribes at once
 
 
 class Backpressure:
-    """Of one binding. `unsubscribe()`: nothing is to come here until `resubscribe()`."""
+    """Of one binding. `unsubscribe()` ends delivery until `resubscribe()`."""
 
     def __init__(
         self,
@@ -72,7 +69,7 @@ class Backpressure:
         self._is_stopped = False
 
     def changed(self, is_full: bool) -> None:
-        """More waits than may, or much less again."""
+        """The budget is full, or no longer."""
         self.is_full = is_full
         if self._is_stopped:
             return
@@ -82,10 +79,10 @@ class Backpressure:
             self._timer = self._runtime.call_later(0 if is_slow else OTHERS_WAIT_S, self._others_waited)
         elif not is_full:
             self._let_go()
-            self._runtime.call_soon(self._return)  # whoever has made room may not be done
+            self._runtime.call_soon(self._return)  # the caller has not finished
 
     def stop(self) -> None:
-        """Whatever waits: what comes is read, and who is aside stays there."""
+        """The connection is read again; a binding that has unsubscribed stays so."""
         self._is_stopped = True
         self._let_go()
 

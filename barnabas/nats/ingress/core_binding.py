@@ -1,6 +1,6 @@
-"""A core binding: subscriptions on subjects, whose messages become records of the partitions led here.
+"""A core binding: subscriptions to subjects, whose messages become records of the partitions that are led here.
 
-Whether it was there for all of them is another matter (ingress/gap_tracker.py).
+Gaps are tracked by ingress/gap_tracker.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Until when each core binding has had all messages, written down once a second: where a restart's gap begins.
+"""The gap checkpoint: until when each core binding has received all messages, written once a second.
 
-The log alone can't tell: its last message may be old because none came. The file is not synced while the broker runs, so
-it survives the process and not the machine; after a failure of the machine the log may have lost its end as well. Such a
-file is not believed (it names the boot it was written in), and the time of the log's last message counts. A clean stop
-syncs the file, and says so in it.
+After a restart a gap begins there; the log alone can't tell, because its last message may be old when none were published.
+The file is not synced while the broker runs, so it survives the process and not the machine; after a failure of the machine
+the log may have lost its end as well. Such a file is not valid (it names the boot it was written in), and the time of the
+log's last message counts. A clean stop syncs the file and marks it as stopped.
 
 The format is that of checkpoint files: an entry `boot ID running|stopped`, then `TOPIC-ID MILLISECONDS` each.
 """

@@ -1,37 +1,26 @@
-"""The gaps of a binding: times in which messages may have been published that never came here.
+"""Gaps of a core binding: times in which messages may have been published that were never received.
 
-Core NATS keeps nothing for those who are away. So a binding notes from when to when it was: a gap begins with the last
-moment up to which all is known to be in the log (client/heartbeat.py), not when the trouble is noticed, and ends when the server
-has the subscriptions again. Outside of gaps nothing is missing. Their times are those at which the server took the
-messages, by this machine's clock.
+Core NATS keeps nothing for a subscriber that is away. A gap begins with the last moment up to which all messages are known to
+be in the log (client/heartbeat.py), not when the failure is noticed, and ends when the server has the subscriptions again.
+Outside of gaps nothing is missing. Times are those at which the server took the messages, by this machine's clock. A gap
+belongs to the binding and not to one of its subscriptions: it may begin with one connection, go on over a pause or a
+restart, and end with another. `GapLog` keeps the gaps for as long as this broker knows the binding.
 
-A gap belongs to the binding and not to one of its subscriptions: it may begin with a connection, go on over a pause or a
-restart, and end with another one. It is kept for as long as this broker knows the binding.
-
-
-What a leader has missed, and followers have received: they take over.
-
-When the connection of a leader alone breaks, its followers go on receiving. One that lacks nothing (ingress/standby.py) finds
-out in two ways: the leader answers no marks any more; or it is back, calls for marks, and answers them with the number of its
-absence. Such a follower asks the controller to lead, and appends what is missing as any new leader does, or it says that
-nothing is missing. A follower that was absent as well says so.
-
-Until then, for WAIT_S at most, a leader that is back appends nothing, so that the order is kept; and its gap is not told of.
-There is none if each partition that it led meanwhile has gone to another leader or is known to be whole. (A new leader that
-lacks something itself notes that as its own gap.)
-
-
-Whether a core binding was there for its messages, and which gaps it has because it was not (ingress/gap_tracker.py):
-
+`GapTracker` finds them:
 - without a connection: from the last answer of the server to the subscriptions of the next connection;
-- before a partition came to be led here that this broker did not follow in sync: from its last message in the log, or from
-  what was written down before a restart;
-- before one came to be led here that it followed, of what its standby lacks (ingress/standby.py);
+- before this broker leads a partition that it did not follow in sync: from the partition's last message in the log, or from
+  the time in the gap checkpoint (ingress/gap_checkpoint.py) before a restart;
+- before it leads one that it followed: the lapse of its standby (ingress/standby.py);
 - while the server refuses a subscription.
+A broker that leads nothing has no gaps: partitions led elsewhere are their leaders' matter.
 
-What other replicas have received meanwhile is none (ingress/gap_tracker.py).
-
-Who leads nothing has no gaps: what others lead is theirs.
+`Backfill` prevents a gap where followers have received what the leader has missed. When the connection of a leader alone
+breaks, its followers go on receiving. One that lacks nothing learns of the absence in two ways: the leader answers no marks
+any more; or it is back, calls for marks, and answers them with the number of its absence. Such a follower asks the controller
+for the leadership and appends what is missing, as any new leader does, or it reports that nothing is missing. A follower that
+was absent as well reports that. Until then, for WAIT_S at most, a leader that is back appends nothing, so that the order is
+kept, and its gap is not logged. There is no gap if each partition that it led meanwhile has another leader or is known to be
+complete. (A new leader that lacks something itself notes that as its own gap.)
 """
 
 from __future__ import annotations
@@ -47,10 +36,8 @@ from barnabas.nats.jetstream.steps import Steps
 from barnabas.nats.records.parts import SUBJECT_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.nats.carrier import CarrierStats, Gap
+    from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.errors import Cause
     from barnabas.nats.connections import Intake
     from barnabas.nats.ingress.standby import Lapse

@@ -1,8 +1,8 @@
-"""What comes in for the partitions of one topic that are led here: from messages to batches in the log.
+"""The messages of one topic for the partitions that are led here: from the subscription to batches in the log.
 
 Subscriptions hand each message to an encoder (records/encoder.py); `close` appends what was gathered, one batch a partition,
-after each piece of data that was read. A message that asks for something, by a reply subject or a header, takes the way
-through `_special`; whether it is stored and who is told is decided in ingress/asking.py.
+after each piece of data that was read. A message that asks for something, by a reply subject or a header, takes the path
+through `_special`; ingress/asking.py decides whether it is stored and which answer it gets.
 """
 
 from __future__ import annotations

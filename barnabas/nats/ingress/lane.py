@@ -1,8 +1,8 @@
-"""One partition's share of what comes in: gathered while a piece of socket data is parsed, then appended as one batch.
+"""One partition's share of the messages of a binding: gathered while a piece of data is parsed, appended as one batch.
 
-What the log refuses for now (a disk that is full, a leader that has just been told to go) stays gathered, in its order,
-and is tried again with what has come since; `held_bytes` tells how much that is, so that reading can stop before memory
-does. When the partition has another leader, what waits here is dropped: the new leader has received it, too.
+Records that the log refuses for now (a full disk, a leadership that ends) stay gathered, in their order, and are tried again
+with those that have come since; `held_bytes` says how much that is, so that reading can stop in time. When the partition has
+another leader they are dropped here: the new leader has received them, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this broker is to the partitions of a topic that messages come in for."""
+"""The roles of this broker for the partitions of a bound topic."""
 
 from __future__ import annotations
 

@@ -1,36 +1,31 @@
-"""Which followers of a core binding could lead its partitions without a message missing.
+"""Standbys: followers of a core binding's partitions that could lead them without a message missing.
 
-A follower has to have every message that the leader has: in its own copy of the log, or received and waiting in its
-standby (ingress/standby.py). It has them all once three things have happened in this order:
+A follower in sync receives the messages as the leader does, and compares them with the records that replication brings
+(ingress/tail_matcher.py). When it becomes the leader it appends those that are not there: messages that the old leader had not
+appended, or had appended where no other broker has them. Records whose messages are received later are not appended twice.
+The old leader keeps its matcher, too: records that are truncated from its log it has received and does not have any more. So
+moved and crashed leaders are one case, and brokers need not talk to each other at that moment. A standby without a `lapse`
+has every message, here or in its copy of the log; with one it may lack those of that time, and a leader with a lapse notes a
+gap (ingress/gap_tracker.py).
 
-1. The server has the follower's subscriptions: what is published from then on comes to it.
-2. A mark that the follower has published behind them has come to the leader, which has appended all that it received
-   before the mark and tells where its log ends then; and the mark has come to the follower itself.
+A standby has every message that the leader has once three things have happened in this order:
+
+1. The server has the follower's subscriptions: what is published from then on is received.
+2. A mark that the follower has published after them has reached the leader, which has appended all that it received before
+   the mark and answers with the end of its log; and the mark has reached the follower itself (ingress/barrier.py).
 3. The follower's log has reached that end.
 
-What is published in the very moment of the mark may be behind it at the leader and before it at the follower, so there is a
-second mark half a second later.
+A message that is published in the very moment of the mark may be behind it at the leader and before it at the follower, so
+there is a second mark half a second later.
 
-From then on nothing can be missing there, whoever leads, for as long as its subscriptions are not interrupted. It tells
-the leader so, and the leader lets it into the ISR (IsrRules.may_take_over): so a clean election finds such a replica,
+From then on it lacks nothing, whichever broker leads, as long as its subscriptions are not interrupted. It reports this to
+the leader (`StandbyReports`), which lets it into the ISR (IsrRules.may_take_over): so a clean election finds such a replica,
 and a reassignment completes when the new replica is one.
 
 A follower that gets no further (its account may not publish marks, it finds no server) is let in after WAIT_S all the same,
 because the topic's Kafka clients need its copy. So is one that comes while the leader has no connection itself. Whether
-messages are missing does not rest on the leader's word but on what the follower knows of itself: one that becomes the
-leader without the three, or after an interruption, notes a gap (Lapse).
-
-
-What a broker keeps of a bound partition that has several replicas, so that a change of its leader loses nothing.
-
-A follower in sync receives the messages as the leader does, and holds them against the records that replication brings
-(ingress/tail_matcher.py). When it becomes the leader it appends those that are not there: what the old leader had not yet appended, or
-had appended where nobody else has it. Records that are there already and whose messages come late are passed over.
-The old leader keeps its matcher, too: what its log is cut back by, it has received and does not have any more.
-
-So moved and crashed leaders are one case, and no broker has to tell another anything at that moment. A standby without a
-`lapse` has every message, here or in its copy of the log (ingress/standby.py says how that comes to be); with one it may lack
-those of that time, and whoever leads with it notes a gap.
+messages are missing does not depend on the leader's word but on what the follower knows of itself: one that becomes the
+leader without the three, or after an interruption, notes a gap.
 """
 
 from __future__ import annotations
@@ -235,7 +230,7 @@ class Standby:
             self.partition.observer = None
 
     def receive(self, tail: bytes) -> None:
-        """A message of which nothing is asked."""
+        """A message that asks for nothing."""
         self.matcher.received(tail, self.now_s, None)
         resync = self._resync
         if resync is not None and resync.has_mark:

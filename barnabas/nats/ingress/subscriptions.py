@@ -1,13 +1,14 @@
-"""What a binding subscribes to while it is changed: without a gap, and without a message that comes twice.
+"""Subscriptions of a core binding.
 
-A server delivers a message once for each subscription that matches, and at the moment in which one subscription takes
-another's place, nobody can tell from outside which messages both have got. So none takes another's place: a subscription
-that brings something of what is wanted stays, with a filter where it brings more than that, and new ones bring what the
-others do not. What stays so for want of a better moment ends with the connection, when there is a gap anyway.
+While a binding is changed no message may be missed, and none may come twice. A server delivers a message once for each
+matching subscription, and at the moment in which one subscription replaces another nobody can tell from outside which
+messages both have received. So none is replaced: a subscription that brings some of the wanted subjects stays, with a filter
+where it brings more than those, and new ones bring the subjects that the others do not. Subscriptions that stay only for
+this reason end with the connection, when there is a gap anyway.
 
-
-The subscriptions of a core binding. What the server refuses it may allow later, and does not tell when: so it is asked
-again, later and later."""
+A subscription that the server refuses may be allowed later, without notice: so it is made again, after pauses that get
+longer.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +25,8 @@ from barnabas.nats.binding.subjects import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from barnabas.nats.binding.subjects import Filter
     from barnabas.nats.client.client import Subscription
     from barnabas.nats.client.errors import NatsError
     from barnabas.nats.client.protocol import Sink

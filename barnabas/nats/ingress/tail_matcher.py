@@ -1,12 +1,12 @@
-"""What a broker has received and what its copy of the log holds, held against each other.
+"""Matches the messages that a broker has received with the records in its copy of the log.
 
-Every broker in sync receives the messages of a binding; the leader alone appends them, and the others see its records
-come by replication. By the tails of the records (records/parts.py) each knows which messages are not in its log yet: those a
-new leader has to append, and which records it has not received yet: those it must not append a second time when they
-come. Equal tails are as good as each other, so only their numbers count.
+Every broker in sync receives the messages of a binding; only the leader appends them, and the others get its records by
+replication. By the tails of the records (records/parts.py) each broker knows which messages are not in its log yet: a new
+leader has to append those; and which records it has not received as messages yet: a new leader must not append those a second
+time when they are received. Equal tails are interchangeable, so only their numbers count.
 
-Either side forgets what has waited for too long: a message that the leader did not take, or records from before this
-broker listened. Where counting begins is agreed upon (ingress/barrier.py).
+Both sides expire: a message that the leader did not take, or records from before this broker subscribed. Brokers agree with
+a mark on where to begin (ingress/barrier.py).
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""What comes in for the topics that a template makes of subjects (nats.topic.template).
+"""Messages for the topics that a template makes of subjects (nats.topic.template).
 
-Every broker of the cluster listens, whichever partitions it has, because any of them may come to lead one of a topic
-that does not exist yet. A topic of the template is one that says so: its config nats.template.of names the bound topic.
-For each there is an ingest, as if it were bound itself: the leaders of its partitions append, followers in sync keep
-matchers, and others drop what comes.
+Every broker of the cluster subscribes, whichever partitions it has, because any of them may lead one of a topic that does not
+exist yet. A topic of the template is one whose config nats.template.of names the bound topic. Each has an ingest, as if it
+were bound itself (`Derived`): the leaders of its partitions append, followers in sync are standbys, and others drop the
+messages. A `Router` gives each message of a subscription to the topic of its subject.
 
-A subject whose topic is not there yet has it created; its messages wait in their order, at every broker, until this
-broker knows the topic and what it is to it. Which topics there may be, the controller alone decides (at most
-nats.topic.max), so that all brokers do the same with a message. One that has no topic is a dead letter of the leader of
-the bound topic's partition that the subject's hash gives.
+A subject whose topic does not exist yet has it created; its messages wait in their order, at every broker, until this
+broker knows the topic and its roles for it. Only the controller decides which topics there may be (at most nats.topic.max), so
+all brokers treat a message alike. A message that has no topic is a dead letter of the leader of the bound topic's partition
+that the subject's hash selects.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -29,11 +29,10 @@ from barnabas.nats.ingress.acks import AckStats
 from barnabas.nats.ingress.barrier import ChangeBarrier, StandbyBarrier, change_of
 from barnabas.nats.ingress.ingest import Ingest, OnLapses
 from barnabas.nats.ingress.roles import roles_of
-from barnabas.nats.ingress.template_routes import Derived, Router, Sink
 from barnabas.nats.ingress.template_topics import PendingTopic, TopicMaker, is_of_template
 from barnabas.nats.pub_ack import KAFKA_ACK, NO_ACK, PubAckBytes, ack_level
 from barnabas.nats.records.partitioners import positive_murmur2
-from barnabas.nats.records.routes import Wanted
+from barnabas.nats.records.routes import SUBJECT_BYTES_KEPT_MAX, SUBJECTS_KEPT_MAX, Wanted
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -45,10 +44,96 @@ if TYPE_CHECKING:
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.dead_letters import DeadLetters
     from barnabas.nats.ingress.backpressure import Budget
+    from barnabas.nats.ingress.barrier import BindingChange, ChangeBarrier, StandbyBarrier
+    from barnabas.nats.ingress.ingest import Ingest
     from barnabas.nats.ingress.lane import Lane
+    from barnabas.nats.ingress.roles import Roles
     from barnabas.nats.ingress.standby import Standby
 
 log = logging.getLogger("barnabas.nats")
+
+Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
+# Who takes the messages of a subject, and the ingest that this touches; without one it may be another one next time.
+Route: TypeAlias = Callable[[bytes], "tuple[Sink, Ingest | None]"]
+
+
+class Derived:
+    """A topic of the template."""
+
+    def __init__(
+        self,
+        topic: TopicImage,
+        ingest: Ingest,
+        standby_barrier: StandbyBarrier,
+        change_barrier: ChangeBarrier,
+    ) -> None:
+        self.topic_id = topic.topic_id
+        self.partition_count = ingest.partition_count  # the last that was heard of
+        self.ingest = ingest
+        self.change_barrier = change_barrier
+        self.take: Sink = ingest.encoder().take
+        self.standby_barrier = standby_barrier
+        self._is_aligned = False
+        self._has_change_barrier = False
+
+    def serve(self, roles: Roles) -> None:
+        self.ingest.serve(*roles)
+        if (self.ingest.standbys or self.ingest.joining) and not self._is_aligned:
+            self._is_aligned = True
+            self.standby_barrier.start()
+        elif self.ingest.joining:
+            self.standby_barrier.roles_changed()
+
+    def plan(self, change: BindingChange, take_up: Callable[[], object]) -> None:
+        if not self._has_change_barrier:
+            self._has_change_barrier = True
+            self.change_barrier.start()
+        self.change_barrier.plan(change, take_up)
+
+    def rebind(self, binding: Binding, partition_count: int) -> None:
+        self.ingest.rebind(binding, partition_count)
+        self.take = self.ingest.encoder().take
+
+    def stop(self) -> None:
+        if self._is_aligned:
+            self.standby_barrier.stop()
+        self.change_barrier.stop()
+        self.ingest.end()
+
+
+class Router:
+    """The sink of one subscription: messages go to the ingests of their topics."""
+
+    __slots__ = ("by_subject", "take")
+
+    def __init__(self, route: Route, wanted: Wanted | None, touched: dict[Ingest, None]) -> None:
+        """`wanted` says of a subject whether this one takes it; `touched` is where ingests are noted that got something."""
+        by_subject: dict[bytes, tuple[Sink, Ingest]] = {}
+        bytes_kept = 0
+
+        def take(subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
+            nonlocal bytes_kept
+            try:
+                sink, ingest = by_subject[subject]
+            except KeyError:
+                if wanted is not None and not wanted(subject):
+                    return
+                sink, found = route(subject)
+                if found is None:  # what becomes of the next one may be something else
+                    sink(subject, reply, header_block, payload)
+                    return
+                if len(by_subject) >= SUBJECTS_KEPT_MAX or bytes_kept > SUBJECT_BYTES_KEPT_MAX:
+                    by_subject.clear()
+                    bytes_kept = 0
+                bytes_kept += len(subject)
+                ingest = found
+                by_subject[subject] = sink, ingest
+            sink(subject, reply, header_block, payload)
+            touched[ingest] = None
+
+        self.by_subject = by_subject
+        self.take = take
+
 
 LOOK_EVERY_S: Final = 1.0  # at ingests that nothing comes for
 _NOTHING: Final[Mapping[int, Partition]] = {}

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Final
 from barnabas.nats.jetstream.positions import read_position
 from barnabas.nats.kv.bucket import key_problem, stream_of, subject_prefix
 from barnabas.nats.pub_ack import NO_STREAM
-from barnabas.nats.reverse.message import MessageHeaders
-from barnabas.nats.reverse.outgoing import Outgoing
+from barnabas.nats.reverse.message import MessageHeaders, Outgoing
 from barnabas.nats.reverse.subject import SUBJECT_BYTES_MAX, Unpublishable
 
 if TYPE_CHECKING:
-    from barnabas.nats.reverse.outgoing import Answer
+    from barnabas.nats.reverse.message import Answer
     from barnabas.wire.record_batch import Record
 
 DELETED: Final = b"KV-Operation: DEL\r\n"

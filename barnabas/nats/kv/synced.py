@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from barnabas.nats.client.client import NatsClient
     from barnabas.nats.client.errors import NatsError
     from barnabas.nats.client.subscriptions import Message
-    from barnabas.nats.reverse.outgoing import Answer, Outcome
+    from barnabas.nats.reverse.message import Answer, Outcome
     from barnabas.wire.record_batch import Record
 
 WRONG_LAST_SEQUENCE: Final = (10071, 10164)
@@ -92,7 +92,7 @@ class SyncedOutgoing(BucketOutgoing):
         self._own_id = f"{cluster_id}/{topic}/{partition}".encode()
         self._get = f"{f'$JS.{domain}.API' if domain else '$JS.API'}.STREAM.MSG.GET.KV_{bucket}".encode()
         self._revisions: dict[bytes, int] = {}  # the oldest first
-        self._under_way: dict[int, _Sent] = {}  # by offset
+        self._in_flight: dict[int, _Sent] = {}  # by offset
         self._keys: set[bytes] = set()  # of these
         self._attempt = 0
 
@@ -116,7 +116,7 @@ class SyncedOutgoing(BucketOutgoing):
             plain = subject, block[: block.rindex(b"Nats-Expected-")] + b"\r\n", payload
             self._keys.add(key)
             expected = self._revisions.get(key, 0)
-            self._under_way[record.offset] = _Sent(key, plain, self._revision, self._stored_ns, expected)
+            self._in_flight[record.offset] = _Sent(key, plain, self._revision, self._stored_ns, expected)
 
     def _is_ordered(self, key: bytes) -> bool:
         """Whether it can be told which of the bucket's values stand in front of the record."""
@@ -125,12 +125,12 @@ class SyncedOutgoing(BucketOutgoing):
     def restart(self, metadata: str | None) -> None:
         super().restart(metadata)
         self._revisions.clear()  # some may stand behind what comes next
-        self._under_way.clear()
+        self._in_flight.clear()
         self._keys.clear()
         self._attempt += 1
 
     def answer(self, offset: int, header_block: bytes, payload: bytes) -> Answer:
-        sent = self._under_way.get(offset)
+        sent = self._in_flight.get(offset)
         ack = read_ack(payload) if sent is not None else None
         if sent is None or ack is None:
             return super().answer(offset, header_block, payload)
@@ -151,7 +151,7 @@ class SyncedOutgoing(BucketOutgoing):
         subject = sent.message[0][len(self._domain_prefix) :]
 
         def told(message: Message | None, error: NatsError | None) -> None:
-            if attempt == self._attempt and self._under_way.get(offset) is sent:
+            if attempt == self._attempt and self._in_flight.get(offset) is sent:
                 self.on_settled(offset, self._judge(offset, sent, message, error))
 
         body = msgspec.json.encode({"last_by_subj": subject.decode()})
@@ -188,11 +188,11 @@ class SyncedOutgoing(BucketOutgoing):
 
     def made_anew(self) -> None:
         self._revisions.clear()
-        for sent in self._under_way.values():  # none of what the bucket holds now stands in front of these
+        for sent in self._in_flight.values():  # none of what the bucket holds now stands in front of these
             sent.ingested = sent.ingested_ns = sent.expected = 0
 
     def _forget(self, offset: int, sent: _Sent) -> None:
-        del self._under_way[offset]
+        del self._in_flight[offset]
         self._keys.discard(sent.key)
 
     def _remember(self, key: bytes, revision: int) -> None:

@@ -22,7 +22,7 @@ from barnabas.nats.kv.outgoing import BucketOutgoing
 from barnabas.nats.kv.synced import SyncedOutgoing
 from barnabas.nats.records.partitioners import compile_partitioner
 from barnabas.nats.reverse.group import GroupPositions
-from barnabas.nats.reverse.outgoing import SubjectOutgoing
+from barnabas.nats.reverse.message import SubjectOutgoing
 from barnabas.nats.reverse.partition import PartitionPublisher
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from barnabas.nats.client.client import NatsClient, Subscription
     from barnabas.nats.client.errors import Cause
     from barnabas.nats.client.protocol import ServerInfo
-    from barnabas.nats.reverse.outgoing import Outgoing
+    from barnabas.nats.reverse.message import Outgoing
     from barnabas.runtime.interface import Timer
 
 log = logging.getLogger("barnabas.nats")
@@ -183,18 +183,18 @@ class ReverseBinding(ClientListener):
     # -- the group's position
 
     def ask_position(self, publisher: PartitionPublisher) -> None:
-        """See Publishing."""
+        """See PublishingBinding."""
         self._group_positions.ask([publisher])
 
     def has_confirmed(self, publisher: PartitionPublisher) -> None:
-        """See Publishing."""
+        """See PublishingBinding."""
         moved = publisher.confirmed - publisher.committed
         # One that stands still may be moved by an admin next, and nothing of ours should come behind that.
-        if moved >= COMMIT_AFTER or (moved and publisher.problem and not publisher.is_under_way):
+        if moved >= COMMIT_AFTER or (moved and publisher.problem and not publisher.is_in_flight):
             self._group_positions.commit()
 
     def how_to_move(self, partition: Partition, offset: int) -> str:
-        """See Publishing."""
+        """See PublishingBinding."""
         endpoints = self._host.endpoints.values()
         address = next((f"{each.host}:{each.port}" for each in endpoints), "HOST:9092")
         return (
@@ -207,7 +207,7 @@ class ReverseBinding(ClientListener):
         now = self.runtime.monotonic()
         for publisher in self.publishers.values():
             if publisher.is_begun:
-                publisher.check_patience(now)
+                publisher.check_timeout(now)
         self.stats.lag = sum(each.lag for each in self.publishers.values() if each.is_begun)
         self._group_positions.commit()
 

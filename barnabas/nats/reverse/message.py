@@ -1,24 +1,27 @@
-"""Records as NATS messages: headers and payload; the subject stands in reverse/subject.py.
+"""The messages that a publishing binding makes of records: headers and payload; subjects are made in reverse/subject.py.
+
+`SubjectOutgoing` is for nats.publish.subject; kv/outgoing.py has the one for key-value buckets.
 
 Headers of the message, in this order:
 
     the record's own, names and values as they are, in their order
-    Kafka-Header     in the place of one that NATS can't hold or that would tell the server something: `name=value`, both
+    Kafka-Header     in the place of one that NATS can't hold or that a stream would obey: `name=value`, both
                      percent-encoded; `name` alone when the value is null
     Kafka-Tombstone  true, when the record has a null value; the payload is empty then
     Barnabas-Hops    the topics that it has come through, "cluster/topic" with commas between, this one last; a
-                     binding does not take in what has been in its topic before
-    Nats-Msg-Id      "cluster/topic/partition/offset", by which a stream knows it when it comes again
+                     binding does not take a message that has been in its topic before
+    Nats-Msg-Id      "cluster/topic/partition/offset", by which a stream recognizes a duplicate
 
-What the ingest has added to a message that came from NATS (nats.subject, nats.reply, ...) goes again.
+Headers that ingress has added to a message from NATS (nats.subject, nats.reply, ...) are removed again.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from barnabas.nats.pub_ack import failure_of
 from barnabas.nats.records.parts import (
     REPLY_HEADER,
     SEQUENCE_HEADER,
@@ -27,8 +30,12 @@ from barnabas.nats.records.parts import (
     SUBJECT_HEADER,
     TIMESTAMP_HEADER,
 )
+from barnabas.nats.reverse.subject import compile_subject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from barnabas.nats.binding.templates import PublishTemplate
     from barnabas.wire.record_batch import Record
 
 HOPS_HEADER: Final = "Barnabas-Hops"
@@ -139,3 +146,57 @@ def unescape_header(value: bytes) -> tuple[str, bytes | None]:
     """The name and value of the record's header that the value of a Kafka-Header stands for."""
     name, equals, rest = value.partition(b"=")
     return unquote_to_bytes(name).decode(errors="replace"), unquote_to_bytes(rest) if equals else None
+
+
+# Of a message: "" it is dealt with, a state (`waiting: <why>`) that it is not, or what to publish instead.
+Outcome: TypeAlias = "str | tuple[bytes, bytes, bytes]"
+Answer: TypeAlias = "Outcome | None"  # None: `on_settled` tells
+
+
+class Outgoing:
+    """The messages of one partition. Records come in their order, again after `restart`."""
+
+    def __init__(self) -> None:
+        self.on_settled: Callable[[int, Outcome], object] = lambda _offset, _outcome: None
+
+    def message(self, record: Record, *, is_bridged: bool) -> tuple[bytes, bytes, bytes] | None:
+        """(subject, header block, payload); None when the record is not to be published. Raises Unpublishable.
+        `is_bridged`: it is a stream's message, written by the ingest."""
+        raise NotImplementedError
+
+    def is_ready(self, record: Record) -> bool:  # noqa: ARG002 - for who has a reason to wait
+        """False as long as the record has to wait for the acknowledgement of one before it."""
+        return True
+
+    def sent(self, record: Record, message: tuple[bytes, bytes, bytes]) -> None:
+        """It is under way."""
+
+    def answer(self, offset: int, header_block: bytes, payload: bytes) -> Answer:  # noqa: ARG002
+        """What a stream's answer to the message of this offset means."""
+        return failure_of(header_block, payload)
+
+    def restart(self, metadata: str | None) -> None:
+        """Nothing is under way; what comes next is the record behind a position with this metadata, or the first of all
+        (None)."""
+
+    def metadata(self, offset: int) -> str:  # noqa: ARG002
+        """To be kept with the position `offset`, which never goes back but by `restart`."""
+        return ""
+
+
+class SubjectOutgoing(Outgoing):
+    """Every record goes to the subject of the template."""
+
+    def __init__(self, template: PublishTemplate, cluster_id: str, topic: str, partition: int) -> None:
+        super().__init__()
+        self._partition = partition
+        self._subject = compile_subject(template, topic)
+        self._block = MessageHeaders(cluster_id, topic, partition).block
+
+    def message(
+        self,
+        record: Record,
+        *,
+        is_bridged: bool,  # noqa: ARG002 - all are published
+    ) -> tuple[bytes, bytes, bytes] | None:
+        return self._subject(self._partition, record), self._block(record), record.value or b""

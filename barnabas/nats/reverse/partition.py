@@ -1,12 +1,12 @@
-"""The publishing of one partition's records, in their order, none left out.
+"""Publishes one partition's records, in their order, leaving none out.
 
-Many messages are under way at a time; the position is the first one that is not acknowledged. Any trouble (an error or
-no word from the stream, a connection that ends) leads back to that one: from there all is published again, after a
-while, and a stream that had some of it already knows it by its id. A record that no message can be made of stops the
-partition right there, until it can be or an admin moves the group's position.
+Many messages are in flight at a time; the position is the first one that is not acknowledged. After a failure (an error or
+no answer from the stream, a connection that ends) publishing starts again from there, after a pause that gets longer with
+each failure in a row; a stream that had some of the messages already knows them by their ids. A record that no message can
+be made of stops the partition there, until it can be or an administrator moves the group's position.
 
-What acknowledges is a PubAck for each message, or in core NATS the PONG behind them: the server has them then, and more
-is not to be known.
+A PubAck acknowledges each message; in core NATS the PONG behind them does: the server has them then, and core NATS says no
+more.
 """
 
 from __future__ import annotations
@@ -14,24 +14,160 @@ from __future__ import annotations
 import logging
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.nats.client.errors import NatsError, NotConnected, OutputFull
 from barnabas.nats.reverse.reader import CommittedReader
 from barnabas.nats.reverse.subject import Unpublishable
-from barnabas.nats.reverse.trouble import Trouble
-from barnabas.nats.reverse.under_way import PATIENCE_S, UnderWay
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import Record, RecordBatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.broker.partitions.partition import Partition
+    from barnabas.nats.carrier import CarrierStats
+    from barnabas.nats.client.client import NatsClient
     from barnabas.nats.cluster.positions import Position
-    from barnabas.nats.reverse.outgoing import Outcome, Outgoing
-    from barnabas.nats.reverse.publishing import Publishing
+    from barnabas.nats.reverse.message import Outcome, Outgoing
+    from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
+
+
+class PublishingBinding(Protocol):
+    """The binding, as one of its partitions sees it."""
+
+    runtime: Runtime
+    client: NatsClient
+    stats: CarrierStats
+    inbox: bytes  # where PubAcks come, with the last dot; b"" in core NATS
+    messages_max: int  # of one partition under way
+    bytes_max: int
+
+    def ask_position(self, publisher: PartitionPublisher) -> None:
+        """Have `moved_to` called with where the group stands now."""
+        ...
+
+    def has_confirmed(self, publisher: PartitionPublisher) -> None:
+        """Its position has moved."""
+        ...
+
+    def how_to_move(self, partition: Partition, offset: int) -> str:
+        """What to type to move the group's position there."""
+        ...
+
+
+FIRST_BACKOFF_S: Final = 0.1
+BACKOFF_MAX_S: Final = 5.0
+
+
+class Backoff:
+    """Of one partition. `problem` is a state (`waiting: <why>` or `blocked: <what to do>`), "" while it is published."""
+
+    def __init__(self, runtime: Runtime, topic: str, again: Callable[[], object]) -> None:
+        """`again()`: a while has passed."""
+        self.problem = ""
+        self._runtime = runtime
+        self._topic = topic
+        self._again = again
+        self._failures = 0  # in a row
+        self._is_told = False  # of trouble, and not yet of its end
+        self._timer: Timer | None = None
+
+    @property
+    def has_failed_again(self) -> bool:
+        """Whether it is not the first time in a row."""
+        return self._failures > 1
+
+    def begin(self, problem: str) -> None:
+        if problem != self.problem and self._failures == 0:
+            log.warning("topic %s: %s", self._topic, problem)
+            self._is_told = True
+        self.problem = problem
+        delay_s = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_MAX_S)
+        self._failures += 1
+        self.cancel()
+        self._timer = self._runtime.call_later(delay_s * self._runtime.random.uniform(0.5, 1), self._is_over)
+
+    def went_well(self) -> bool:
+        """Something was acknowledged: the next trouble is a first one. Whether this is worth telling."""
+        self._failures = 0
+        is_news = self._is_told and not self.problem
+        if is_news:
+            self._is_told = False
+        return is_news
+
+    def cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _is_over(self) -> None:
+        self._timer = None
+        self._again()
+
+
+ACK_TIMEOUT_S: Final = 5.0  # how long a message may be without an acknowledgement
+_NONE: Final = -1
+
+
+class InFlight:
+    """By offset. False when there are none."""
+
+    __slots__ = ("_sizes", "_watched", "_watched_since_s", "bytes")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._sizes: dict[int, int] = {}  # offset -> bytes
+        self._watched = _NONE  # the first one, and since when it is that
+        self._watched_since_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __contains__(self, offset: int) -> bool:
+        return offset in self._sizes
+
+    @property
+    def first(self) -> int:
+        """-1 when there is none."""
+        return next(iter(self._sizes), _NONE)
+
+    def add(self, offset: int, size: int) -> None:
+        self._sizes[offset] = size
+        self.bytes += size
+
+    def remove(self, offset: int) -> int:
+        """It is acknowledged; its size."""
+        size = self._sizes.pop(offset)
+        self.bytes -= size
+        return size
+
+    def below(self, end_offset: int) -> list[int]:
+        """Offsets are published in their order."""
+        found: list[int] = []
+        for offset in self._sizes:
+            if offset >= end_offset:
+                break
+            found.append(offset)
+        return found
+
+    def clear(self) -> None:
+        self._sizes.clear()
+        self.bytes = 0
+
+    def waits_too_long(self, now_s: float) -> bool:
+        """Asked now and then: has the first one been the first for so long?"""
+        first = self.first
+        if first != self._watched:
+            self._watched, self._watched_since_s = first, now_s
+        elif first >= 0 and now_s - self._watched_since_s >= ACK_TIMEOUT_S:
+            self._watched = _NONE
+            return True
+        return False
+
 
 SLICE: Final = 128  # records between two looks at what else waits for the loop: 1 or 2 ms
 UNCOMMITTED_MAX: Final = 100_000  # records that would be published twice after a crash
@@ -40,7 +176,7 @@ UNCOMMITTED_MAX: Final = 100_000  # records that would be published twice after 
 class PartitionPublisher:
     """See the module. `begin` when the position is known. All calls on the loop's thread."""
 
-    def __init__(self, binding: Publishing, partition: Partition, outgoing: Outgoing) -> None:
+    def __init__(self, binding: PublishingBinding, partition: Partition, outgoing: Outgoing) -> None:
         self.partition = partition
         self.leader_epoch = partition.leader_epoch
         self.committed = -1  # the position that the group has, -1 until it has one
@@ -51,9 +187,9 @@ class PartitionPublisher:
         outgoing.on_settled = self._settled
         self._reader = CommittedReader(partition, binding.runtime, 0, self._pump)
         self._queue: deque[Record] = deque()  # taken at once, not published
-        self._under_way = UnderWay()
+        self._in_flight = InFlight()
         self._attempt = 0  # what is said of an earlier one does not count any more
-        self._trouble = Trouble(binding.runtime, partition.topic, self._again)
+        self._backoff = Backoff(binding.runtime, partition.topic, self._again)
         self._is_scheduled = False
         self._is_stopped = True
         self.has_position = False  # whether `confirmed` says anything
@@ -77,18 +213,18 @@ class PartitionPublisher:
         """Publish nothing any more; `confirmed` stays as it is."""
         self._is_stopped = True
         self._stop_waiting()
-        self._trouble.cancel()
+        self._backoff.cancel()
 
     @property
     def problem(self) -> str:
         """Why nothing is published, as a state; "" when it is."""
-        return self._trouble.problem
+        return self._backoff.problem
 
     @property
     def confirmed(self) -> int:
         """Everything below is acknowledged, or nothing to publish."""
-        if self._under_way:
-            return self._under_way.first
+        if self._in_flight:
+            return self._in_flight.first
         return self._queue[0].offset if self._queue else self._reader.next_offset
 
     @property
@@ -96,9 +232,9 @@ class PartitionPublisher:
         return not self._is_stopped
 
     @property
-    def is_under_way(self) -> bool:
+    def is_in_flight(self) -> bool:
         """Whether messages wait for their acknowledgement."""
-        return bool(self._under_way)
+        return bool(self._in_flight)
 
     @property
     def lag(self) -> int:
@@ -132,7 +268,7 @@ class PartitionPublisher:
         self._attempt += 1
         self._stop_waiting()  # there is something to read again
         self._queue.clear()
-        self._under_way.clear()
+        self._in_flight.clear()
         self._reader.seek(offset)
         self._outgoing.restart(metadata)
 
@@ -196,9 +332,9 @@ class PartitionPublisher:
             self._schedule()
         if self._reader.removed != self._removed:
             self._tell_removed()
-        if end >= 0 and self._under_way and not self._binding.inbox:
+        if end >= 0 and self._in_flight and not self._binding.inbox:
             self._client.flush(partial(self._flushed, attempt, end))
-        elif not self._under_way:
+        elif not self._in_flight:
             self._binding.has_confirmed(self)  # what is not published counts as well
         return is_at_end
 
@@ -215,9 +351,9 @@ class PartitionPublisher:
         if message is None:
             return True
         size = len(message[1]) + len(message[2])
-        under_way = self._under_way
-        if under_way and (
-            len(under_way) >= binding.messages_max or under_way.bytes + size > binding.bytes_max
+        in_flight = self._in_flight
+        if in_flight and (
+            len(in_flight) >= binding.messages_max or in_flight.bytes + size > binding.bytes_max
         ):
             return False  # until some are acknowledged
         info = self._client.info
@@ -237,7 +373,7 @@ class PartitionPublisher:
             self._block(record, str(error))
             return False
         self._outgoing.sent(record, message)
-        under_way.add(record.offset, size)
+        in_flight.add(record.offset, size)
         return True
 
     def _send(self, offset: int, message: tuple[bytes, bytes, bytes]) -> None:
@@ -251,7 +387,7 @@ class PartitionPublisher:
 
     def answered(self, attempt: int, offset: int, header_block: bytes, payload: bytes) -> None:
         """A stream has answered to the message of this offset."""
-        if attempt != self._attempt or self._is_stopped or offset not in self._under_way:
+        if attempt != self._attempt or self._is_stopped or offset not in self._in_flight:
             return
         outcome = self._outgoing.answer(offset, header_block, payload)
         if outcome is not None:
@@ -259,7 +395,7 @@ class PartitionPublisher:
 
     def _settled(self, offset: int, outcome: Outcome) -> None:
         """It is known what has become of a message that is under way."""
-        if self._is_stopped or offset not in self._under_way:
+        if self._is_stopped or offset not in self._in_flight:
             return
         if outcome == "":
             self._confirm(offset)
@@ -277,34 +413,34 @@ class PartitionPublisher:
     def _flushed(self, attempt: int, end: int, error: NatsError | None) -> None:
         if attempt != self._attempt or self._is_stopped or error is not None:
             return  # the listener hears of the connection
-        for offset in self._under_way.below(end):
+        for offset in self._in_flight.below(end):
             self._confirm(offset)
         self._go_on()
 
     def _confirm(self, offset: int) -> None:
-        size = self._under_way.remove(offset)
+        size = self._in_flight.remove(offset)
         stats = self._binding.stats
         stats.messages_out += 1
         stats.bytes_out += size
 
     def _go_on(self) -> None:
-        if self._trouble.went_well():
+        if self._backoff.went_well():
             log.info("%s is published again, up to offset %d so far", self.partition.log.name, self.confirmed)
         self._binding.has_confirmed(self)
         if not self._is_waiting:
             self._schedule()
 
-    def check_patience(self, now: float) -> None:
+    def check_timeout(self, now: float) -> None:
         """Called now and then: has the first message been waiting too long?"""
-        if self._under_way.waits_too_long(now):
+        if self._in_flight.waits_too_long(now):
             self._retry(
-                f"waiting: no acknowledgement of {self.partition.log.name}, offset {self._under_way.first} for {PATIENCE_S:g} s: "
+                f"waiting: no acknowledgement of {self.partition.log.name}, offset {self._in_flight.first} for {ACK_TIMEOUT_S:g} s: "
                 "is the stream there, and may this user publish to it?"
             )
 
     def refused(self, text: str) -> None:
         """The server has refused a message of this binding, perhaps one of these."""
-        if self._under_way and not self._is_stopped:
+        if self._in_flight and not self._is_stopped:
             self._retry(f"blocked: the server has refused a message: {text}")
 
     # -- trouble
@@ -332,10 +468,10 @@ class PartitionPublisher:
     def _rest(self, problem: str) -> None:
         """Publish nothing for a while."""
         self._stop_waiting()
-        self._trouble.begin(problem)
+        self._backoff.begin(problem)
 
     def _again(self) -> None:
-        if self._trouble.has_failed_again:
+        if self._backoff.has_failed_again:
             self._binding.ask_position(self)
         else:
             self._resume()
@@ -355,7 +491,7 @@ class PartitionPublisher:
         self._resume()
 
     def _resume(self) -> None:
-        self._trouble.problem = ""
+        self._backoff.problem = ""
         self._schedule()
 
     def _tell_removed(self) -> None:

@@ -211,7 +211,7 @@ class Bench:
             self.publisher.connected()
         elif kind == "time":
             self.runtime.advance(step[1])
-            self.publisher.check_patience(self.runtime.monotonic())
+            self.publisher.check_timeout(self.runtime.monotonic())
         elif kind == "commit":
             offset = self.publisher.confirmed
             self.group = Position(offset, -1, self.publisher.metadata())

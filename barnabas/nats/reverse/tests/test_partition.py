@@ -1,4 +1,4 @@
-"""Publishing to a stream that loses acknowledgements, refuses messages and goes away at the worst times.
+"""PublishingBinding to a stream that loses acknowledgements, refuses messages and goes away at the worst times.
 
 What a real server does seldom is done often here, on a virtual clock: the stream is a list with the server's rules for
 Nats-Msg-Id, and whatever happens, in the end it has every record once.
@@ -20,7 +20,7 @@ from barnabas.nats.client.errors import NatsError, NotConnected
 from barnabas.nats.client.headers import find_header
 from barnabas.nats.client.protocol import ServerInfo
 from barnabas.nats.cluster.positions import Position
-from barnabas.nats.reverse.outgoing import SubjectOutgoing
+from barnabas.nats.reverse.message import SubjectOutgoing
 from barnabas.nats.reverse.partition import PartitionPublisher
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
@@ -141,7 +141,7 @@ class Bench:
             self.publisher.connected()
         elif kind == "time":
             self.runtime.advance(step[1])
-            self.publisher.check_patience(self.runtime.monotonic())
+            self.publisher.check_timeout(self.runtime.monotonic())
         elif kind == "commit":
             self.commit()
         elif kind == "new leader":
@@ -217,13 +217,13 @@ def test_an_admin_moves_one_that_stands_still() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages_max", "bytes_max", "under_way"), [(7, 10_000, 7), (100, 200, 3), (5, 1, 1)]
+    ("messages_max", "bytes_max", "in_flight"), [(7, 10_000, 7), (100, 200, 3), (5, 1, 1)]
 )
-def test_no_more_is_under_way_than_allowed(messages_max: int, bytes_max: int, under_way: int) -> None:
+def test_no_more_is_under_way_than_allowed(messages_max: int, bytes_max: int, in_flight: int) -> None:
     bench = Bench(awaits_acks=True)
     bench.messages_max, bench.bytes_max = messages_max, bytes_max
     bench.append(50)
     for _ in range(4):
         bench.runtime.run_until_idle()
-        assert len(bench.stream._sent) == under_way
+        assert len(bench.stream._sent) == in_flight
         bench.stream.serve(1, "store")

@@ -275,7 +275,7 @@ def test_silence_is_no_acknowledgement(
     monkeypatch: pytest.MonkeyPatch,
     server: NatsServer,
 ) -> None:
-    monkeypatch.setattr("barnabas.nats.reverse.under_way.PATIENCE_S", 0.5)
+    monkeypatch.setattr("barnabas.nats.reverse.partition.ACK_TIMEOUT_S", 0.5)
     bench.create("orders")
     bench.append("orders", records(3))
     listener = subscribe("out")  # somebody hears it, so nobody says that there is no stream

@@ -9,7 +9,7 @@ from typing import Any, cast
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.nats.binding.reader import TEMPLATE_OF, read_binding
 from barnabas.nats.ingress.backpressure import Budget
-from barnabas.nats.ingress.template_routes import Router
+from barnabas.nats.ingress.template_ingest import Router
 from barnabas.nats.ingress.template_topics import (
     REFUSED_S,
     RETRIED_S,
