@@ -24,11 +24,13 @@ from barnabas.wire.compression import Bytes, Codec, compress
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
+LENGTH_SIZE = 4  # of the batch length, which ends at LOG_OVERHEAD
 MAGIC_OFFSET = 16
 CRC_OFFSET = 17
 ATTRIBUTES_OFFSET = 21
 BASE_TIMESTAMP_OFFSET = 27
 MAX_TIMESTAMP_OFFSET = 35
+PRODUCER_ID_OFFSET = 43
 RECORDS_OFFSET = HEADER_SIZE
 
 CODEC_MASK = 0x07

@@ -36,6 +36,7 @@ from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.runtime.slices import TURN_S
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.validation import RecordsUnread
+from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.produce import (
     PartitionProduceData,
@@ -47,7 +48,19 @@ from barnabas.wire.messages.produce import (
 )
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.produce_elements import names_more_than
-from barnabas.wire.record_batch import CODEC_MASK, LOG_OVERHEAD, BatchHeader, RecordBatchError, read_header
+from barnabas.wire.record_batch import (
+    ATTRIBUTES_OFFSET,
+    CODEC_MASK,
+    HEADER_SIZE,
+    LENGTH_SIZE,
+    LOG_OVERHEAD,
+    MAGIC_OFFSET,
+    PRODUCER_ID_OFFSET,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    RecordBatchError,
+    read_header,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,11 +84,7 @@ WAITING_BYTES_MAX: Final = (
     256 << 20
 )  # of requests that are served in several turns; then the next are refused
 
-BATCH_OVERHEAD = 61
 BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
-ZSTD = 4
-TRANSACTIONAL = 0x10
-PRODUCER_ID_SIGN = 43  # first byte of a batch's producer id, which is negative when there is none
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
@@ -334,7 +343,7 @@ def _append(
         if refusal is not None:
             return _error(part.index, *refusal)
         assert isinstance(records, memoryview)  # or it had been refused
-        size = 12 + int.from_bytes(records[8:12], "big")
+        size, _ = _next_batch(records, 0)
         records = records[:size]  # what is cut short behind the batch is dropped, as Kafka does
         header = read_header(records)
     assert records is not None
@@ -362,8 +371,8 @@ def _usual_header(
     attributes = header.attributes
     if (
         header.batch_length + LOG_OVERHEAD != len(records)
-        or attributes & CODEC_MASK > (ZSTD if context.api_version >= 7 else ZSTD - 1)
-        or attributes & TRANSACTIONAL
+        or attributes & CODEC_MASK > (Codec.ZSTD if context.api_version >= 7 else Codec.ZSTD - 1)
+        or attributes & TRANSACTIONAL_FLAG
         or partition.topic in INTERNAL_TOPICS
     ):
         return None
@@ -385,22 +394,22 @@ def _refusal(
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} must have at least one record batch per partition",
         )
-    if records[16] < 2:
+    if records[MAGIC_OFFSET] < 2:
         return (
             ErrorCode.INVALID_RECORD,
             f"Produce requests with version {version} are only allowed to contain record batches with "
             "magic version 2",
         )
-    if size < BATCH_OVERHEAD:
+    if size < HEADER_SIZE:
         return ErrorCode.CORRUPT_MESSAGE, "The record batch is shorter than its header"
-    attributes = records[22]
-    codec = attributes & 7
-    if codec == ZSTD and version < 7:
+    attributes = records[ATTRIBUTES_OFFSET + 1]  # the low byte
+    codec = attributes & CODEC_MASK
+    if codec == Codec.ZSTD and version < 7:
         return (
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"Produce requests with version {version} are not allowed to use ZStandard compression",
         )
-    if codec > ZSTD:
+    if codec > Codec.ZSTD:
         return ErrorCode.UNKNOWN_SERVER_ERROR, f"Unknown compression type id: {codec}"
     if size != len(records):
         another, corrupt = _next_batch(records, size)
@@ -412,13 +421,13 @@ def _refusal(
                 f"Produce requests with version {version} are only allowed to contain exactly one record "
                 "batch per partition",
             )
-    if attributes & TRANSACTIONAL:
+    if attributes & TRANSACTIONAL_FLAG:
         if request.transactional_id is None:
             return (
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "A transactional batch needs a transactional id",
             )
-        if records[PRODUCER_ID_SIGN] < 0x80:
+        if records[PRODUCER_ID_OFFSET] < 0x80:  # not negative, so there is one
             # No broker here coordinates transactions, so none could ever end (InitProducerId says so too).
             return (
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -431,17 +440,18 @@ def _refusal(
 def _next_batch(records: object, position: int) -> tuple[int, str | None]:
     """(size of the whole batch at position, what is corrupt about it). Size 0 when there is none: Kafka counts
     one that is cut short as none."""
-    if not isinstance(records, memoryview) or len(records) < position + 12:
+    end = position + LOG_OVERHEAD
+    if not isinstance(records, memoryview) or len(records) < end:
         return 0, None
-    length = int.from_bytes(records[position + 8 : position + 12], "big", signed=True)
+    length = int.from_bytes(records[end - LENGTH_SIZE : end], "big", signed=True)
     if length < BATCH_LENGTH_MIN:
         return 0, f"Record size {length} is less than the minimum record overhead ({BATCH_LENGTH_MIN})"
-    if len(records) < position + 17:
+    if len(records) <= position + MAGIC_OFFSET:
         return 0, None
-    magic = records[position + 16]
+    magic = records[position + MAGIC_OFFSET]
     if magic > 2:
         return 0, f"Invalid magic found in record: {magic - 256 if magic > 127 else magic}"
-    size = 12 + length
+    size = LOG_OVERHEAD + length
     return (size if len(records) >= position + size else 0), None
 
 
