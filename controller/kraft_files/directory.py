@@ -64,6 +64,7 @@ class KraftDirectory:
         self._runtime = runtime
         self._path = f"{directory}/{KRAFT_LOG}"
         self._fence_path = f"{self._path}/{QUORUM_STATE}"
+        self._directory = directory
         self._bootstrap_path = f"{directory}/{BOOTSTRAP}"
         self.journal_directory = f"{self._path}/{JOURNAL}"
         self._first_journal = f"{directory}/{FIRST_JOURNAL}"
@@ -83,6 +84,7 @@ class KraftDirectory:
         if self._may_be_kafkas():
             self._import(node_id, directory_ids())
         disk.make_directory(self.journal_directory, parents=True)
+        disk.sync_directory(self._directory)  # an earlier start may have been killed before it did
         disk.write_file(self._fence_path, FENCE)
 
     def _may_be_kafkas(self) -> bool:

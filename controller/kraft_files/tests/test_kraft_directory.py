@@ -177,6 +177,23 @@ def test_nothing_acknowledged_is_lost_or_half_seen(
             in_doubt = set() if stopped_cleanly else set(changes[len(acknowledged) :])
 
 
+def test_a_directory_that_a_killed_start_has_made_survives_a_power_failure() -> None:
+    disk = MemoryDisk()
+    disk.make_directory(LOGS)
+    disk.sync_directory("/")
+    disk.kill_after = 1
+    with pytest.raises(ProcessKilled):
+        Ours(disk).start()
+    disk.revive()
+    ours, acknowledged = Ours(disk), list[str]()
+    ours.start()
+    ours.toggle("a", acknowledged)
+    assert acknowledged == ["a"]
+    again = Ours(disk.crash(lambda _: 0))
+    again.start()
+    assert set(again.image.topics) == {"a"}
+
+
 def test_what_went_on_in_both_is_refused_by_name() -> None:
     disk = MemoryDisk()
     disk.make_directory(LOGS)
