@@ -23,7 +23,7 @@ from barnabas.controller.link.followed_log import FollowedMetadataLog
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Voter
 from barnabas.controller.link.metadata_feed import MetadataFeed
-from barnabas.controller.link.quorum_bootstrap import Discovery, Formation
+from barnabas.controller.link.quorum_bootstrap import Discovery, QuorumBootstrap
 from barnabas.controller.link.quorum_state import (
     QuorumState,
     check_configuration,
@@ -104,7 +104,7 @@ class QuorumMember:
         check_configuration(state, config.node_id, sorted(config.quorum.voters), self._directory)
         links = self._make_links(state.voters if state is not None and state.is_formed else [])
         self._listen(links)
-        formation = Formation(
+        formation = QuorumBootstrap(
             self._runtime, self._disk, self._directory, links, partial(self._formed, found), self._on_fatal
         )
         formation.start()

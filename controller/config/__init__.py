@@ -1,1 +1,4 @@
-"""Kafka's configuration properties as tables: types, defaults, checks, documentation."""
+"""Kafka's configuration properties as tables: types, defaults, validation, documentation.
+
+Imports controller/metadata for errors only.
+"""

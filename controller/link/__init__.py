@@ -4,8 +4,8 @@ The room owns the connections between nodes, the formation of the quorum, and th
 brokers that do not vote. It imports controller/metadata and controller/raft.
 
     links = Links(runtime, Identity(...), secret=bytes, tls=client_context)        links.py
-    formation = Formation(runtime, disk, journal_directory, links, done, failed)   quorum_bootstrap.py; controllers
-    formation.start()
+    bootstrap = QuorumBootstrap(runtime, disk, directory, links, done, failed)     quorum_bootstrap.py; controllers
+    bootstrap.start()
     Discovery(links, targets, done)                                                quorum_bootstrap.py; other nodes
     links.listen(host, port, tls=server_context)                                   controllers
     links.call([(host, port, node id or None), ...])
@@ -13,7 +13,7 @@ brokers that do not vote. It imports controller/metadata and controller/raft.
     MetadataFeed(links, raft_log, lambda: controller.image.offset + 1)             metadata_feed.py; controllers
     FollowedMetadataLog(links)                                                     followed_log.py; other nodes
 
-`Formation` calls back with the voters once Raft's files are on disk, so RaftMetadataLog takes no genesis. `links` is its
+`QuorumBootstrap` calls back with the voters once Raft's files are on disk, so RaftMetadataLog takes no genesis. `links` is its
 RaftPeers, and `links.raft = raft_log` lets it receive. `links.leader.announce(term, node_id)` sends the active controller to
 all nodes.
 """

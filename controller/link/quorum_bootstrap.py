@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.link")
 
 
-class Formation:
+class QuorumBootstrap:
     """One voter's part. `start` once; it lasts as long as the links, as other voters may come later."""
 
     def __init__(

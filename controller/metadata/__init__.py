@@ -1,1 +1,4 @@
-"""The cluster's metadata: the image, its records, the controller that changes it, a single node's log."""
+"""The cluster's metadata: its image and records, the controller that changes it, and the log of a single node.
+
+Imports no other room of the controller.
+"""

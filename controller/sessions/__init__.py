@@ -1,1 +1,4 @@
-"""What the active controller knows beyond the metadata: which brokers live, and which should lead."""
+"""Duties of the active controller beyond the metadata: broker sessions, periodic elections, the transfer of leadership.
+
+Imports the rooms metadata, operations, link and raft.
+"""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
-from barnabas.controller.link.quorum_bootstrap import Formation
+from barnabas.controller.link.quorum_bootstrap import QuorumBootstrap
 from barnabas.controller.link.quorum_state import QuorumState
 from barnabas.controller.link.tests.link_nodes import PORT, directory_of
 from barnabas.controller.metadata.local_journal import (
@@ -69,7 +69,7 @@ class Voter:
             bootstrap,
         )
         self.links = Links(self.runtime, identity, secret=b"sixteen bytes and more")
-        self.formation = Formation(
+        self.formation = QuorumBootstrap(
             self.runtime, disk, DIRECTORY, self.links, self._done, self.failures.append
         )
         self.formation.start()
