@@ -63,7 +63,9 @@ def imports() -> dict[str, set[str]]:
         wanted = set()
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and node.module:
-                wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+                for alias in node.names:
+                    submodule = f"{node.module}.{alias.name}"
+                    wanted.add(submodule if submodule in names else node.module)
             elif isinstance(node, ast.Import):
                 wanted |= {alias.name for alias in node.names}
         found[module] = {each for each in wanted if each in names and each != module}
