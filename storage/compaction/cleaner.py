@@ -18,9 +18,9 @@ import msgspec
 
 from barnabas.runtime.interface import Runtime, Timer
 from barnabas.runtime.slices import in_slices
-from barnabas.storage.compaction import choice as choosing
+from barnabas.storage.compaction import log_to_clean
 from barnabas.storage.compaction.checkpoint import CleanerCheckpoint
-from barnabas.storage.compaction.choice import LogToClean
+from barnabas.storage.compaction.log_to_clean import LogToClean
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.errors import StorageError, is_passing
 from barnabas.storage.log.log import Log
@@ -147,7 +147,7 @@ class LogCleaner:
             checkpoint = self._checkpoints[log.log_dir]
             try:
                 candidates.append(
-                    choosing.look_at(log, self._first_dirty(log, checkpoint), self._disk, now_ms)
+                    log_to_clean.look_at(log, self._first_dirty(log, checkpoint), self._disk, now_ms)
                 )
             except (OSError, RecordBatchError) as error:
                 self._give_up(log, error)
@@ -156,7 +156,7 @@ class LogCleaner:
     def _first_dirty(self, log: Log, checkpoint: CleanerCheckpoint) -> int:
         key = log.topic, log.partition
         noted = checkpoint.get(key)
-        dirty = choosing.first_dirty_offset(log, noted)
+        dirty = log_to_clean.first_dirty_offset(log, noted)
         if noted is not None and noted != dirty:
             if not (noted < dirty and "delete" in log.config.cleanup_policy):
                 logger.warning("%s: clean up to %d can't be right; cleaning from %d", log.name, noted, dirty)
@@ -170,7 +170,7 @@ class LogCleaner:
     def _choose(self, candidates: list[LogToClean]) -> None:
         if self._stopped:
             return
-        choice = choosing.dirtiest(candidates)
+        choice = log_to_clean.dirtiest(candidates)
         if choice is None or choice.log.closed:
             self._wait()
             return
@@ -179,10 +179,10 @@ class LogCleaner:
     # --- cleaning
 
     def _clean(self, choice: LogToClean) -> None:
+        from barnabas.storage.compaction.cleaning import plan
         from barnabas.storage.compaction.job import (
             CleaningJob,  # late: a start has no need of all that they import
         )
-        from barnabas.storage.compaction.plan import plan
 
         settings = self._settings
         now_ms = self._manager.wall_clock.deletion_time_ms()

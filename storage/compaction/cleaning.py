@@ -9,12 +9,14 @@ there; closing it removes what is half written. The steps are those of Kafka's C
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from itertools import pairwise
 
 import msgspec
 
 from barnabas.storage.compaction.batch_filter import BatchFilter, FilterSettings, LastRecords, control_type
 from barnabas.storage.compaction.cleaned_segment import CleanedSegmentWriter
 from barnabas.storage.compaction.cleaned_transactions import CleanedTransactions
+from barnabas.storage.compaction.log_to_clean import LogToClean
 from barnabas.storage.compaction.offset_map import OffsetMap
 from barnabas.storage.compaction.record_walk import put_keys
 from barnabas.storage.disk.disk import Disk, File
@@ -75,6 +77,50 @@ class Slice(msgspec.Struct, gc=False):
     bytes_moved: int
     cleaned: Segment | None = None
     old: tuple[Segment, ...] = ()
+
+
+def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_factor: float) -> Cleaning:
+    """What a thread needs to clean a log, gathered on the loop. OSError, RecordBatchError or StorageError when the log can't
+    be read."""
+    log, dirty = choice.log, choice.first_dirty_offset
+    sources = _sources(choice)
+    first_dirty = next(source for source in sources if source.end_offset > dirty)
+    return Cleaning(
+        disk=disk,
+        directory=log.directory,
+        config=log.config,
+        sources=sources,
+        first_dirty_offset=dirty,
+        first_dirty_position=first_dirty.segment.index_position(dirty),
+        now_ms=now_ms,
+        map_bytes=map_bytes,
+        map_load_factor=map_load_factor,
+        last_records={
+            producer_id: (entry.last_offset, entry.producer_epoch)
+            for producer_id, entry in log.active_producers.items()
+        },
+        aborted=log.collect_aborted(sources[0].base_offset, choice.first_uncleanable_offset),
+    )
+
+
+def _sources(choice: LogToClean) -> list[Source]:
+    """All segments below the first uncleanable one, as they are now."""
+    found = []
+    for segment, following in pairwise(choice.log.segments):
+        if following.base_offset > choice.first_uncleanable_offset:
+            break
+        found.append(
+            Source(
+                segment,
+                segment.path,
+                segment.base_offset,
+                following.base_offset,
+                segment.size,
+                8 * len(segment.offset_index),
+                12 * len(segment.time_index),
+            )
+        )
+    return found
 
 
 Slices = Generator[Slice, None, None]

@@ -1,6 +1,6 @@
 """What a partition must hold after anything that may happen to it: a list, and how much of it is promised.
 
-`batches` is all that stands in the log. A killed process has lost nothing of it; after a power failure only
+`batches` is all that is in the log. A killed process has lost nothing of it; after a power failure only
 what lies below `promised` is certain, and the rest is there up to some batch boundary or not at all.
 """
 

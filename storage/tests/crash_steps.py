@@ -1,4 +1,4 @@
-"""What may be done to a log, or happen to its disk, in a world of crash_world.py."""
+"""Operations on a log and events of its disk, in a world of crash_world.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One disk, the logs on it, and what may befall the two; everything follows from a seed."""
+"""One disk, the logs on it, and the events of both; everything follows from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own DumpLogSegments reads what we write, and finds nothing to complain about."""
+"""Kafka's DumpLogSegments reads the files of this broker without complaint."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from barnabas.storage.compaction.choice import look_at
+from barnabas.storage.compaction.cleaning import plan
 from barnabas.storage.compaction.job import CleaningJob
-from barnabas.storage.compaction.plan import plan
+from barnabas.storage.compaction.log_to_clean import look_at
 from barnabas.storage.errors import StorageError
 from barnabas.testing.contents import UnknownTopic, image_of
 from barnabas.testing.operations import when

@@ -1,4 +1,4 @@
-"""Compaction as one would explain it: batches as plain lists, every question answered by looking at all of them.
+"""A slow model of compaction: batches as plain lists, every question answered by looking at all of them.
 
 No maps, no indexes, no slices. What a cleaning must leave is computed from the log as it was before it.
 """

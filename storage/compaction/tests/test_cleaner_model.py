@@ -1,5 +1,5 @@
 """Whatever is appended, committed, aborted, rolled, cleaned, killed and started again: a reader of committed
-records believes the same in the end, offsets stay what they were, and producers are recognised."""
+records has the same state in the end, offsets stay what they were, and producers are recognised."""
 
 from __future__ import annotations
 

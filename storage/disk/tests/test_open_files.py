@@ -1,4 +1,4 @@
-"""Many logs that are written to share few open files, and nobody can tell from what they hold."""
+"""Many logs that are written to share few open files, without effect on their content."""
 
 from __future__ import annotations
 

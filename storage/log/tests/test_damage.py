@@ -1,4 +1,4 @@
-"""Bytes that rot after a clean stop: nobody reads them at the start, and whoever meets them is told."""
+"""Bytes that are damaged after a clean stop: a start does not read them, and a read reports them."""
 
 from __future__ import annotations
 

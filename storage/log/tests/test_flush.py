@@ -1,4 +1,4 @@
-"""What `flush` promises while a rolled segment's own sync is still under way, and for the names of new files."""
+"""What `flush` promises while a rolled segment's own sync still runs, and for the names of new files."""
 
 from __future__ import annotations
 

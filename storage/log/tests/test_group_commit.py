@@ -155,7 +155,7 @@ def test_what_was_shown_stays_so_when_a_rolled_segment_is_synced_first(workshop:
     assert seen == [9, 10]
 
 
-def test_a_topic_deleted_in_the_middle_of_a_sync_harms_nobody(workshop: Any) -> None:
+def test_a_topic_deleted_in_the_middle_of_a_sync_harms_no_other(workshop: Any) -> None:
     runtime = SlowThreads()
     manager = LogManager(MemoryDisk(), ["/a"], runtime)
     fatal: list[str] = []

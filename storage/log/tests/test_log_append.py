@@ -1,4 +1,4 @@
-"""What may enter the log, what may not and with which code, and when a new segment begins."""
+"""Which batches a leader appends, the error codes of the others, and when a new segment begins."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_all_that_come_during_a_step_share_the_next(large: bytes) -> None:
     assert not world.append(large)  # twice as much has gone as came
 
 
-def test_a_quick_disk_holds_nobody_back(large: bytes) -> None:
+def test_a_quick_disk_holds_no_append_back(large: bytes) -> None:
     world = World()
     world.write_s = SLOW_WRITE_S / 2
     assert not any(world.append(large) for _ in range(50))
@@ -100,7 +100,7 @@ def test_one_slow_write_now_and_then_is_none(large: bytes) -> None:
         world.runtime.advance(1.5)
 
 
-def test_a_busy_processor_holds_nobody_back(large: bytes) -> None:
+def test_a_busy_processor_holds_no_append_back(large: bytes) -> None:
     world = World()
     world.sleeps = False  # the write took long, and ran or could have run all the time
     assert not any(world.append(large) for _ in range(50))
@@ -198,7 +198,7 @@ def test_a_log_that_is_closed_meanwhile(large: bytes) -> None:
     assert world.log.failure is None
 
 
-def test_directories_are_told_apart() -> None:
+def test_directories_are_distinguished() -> None:
     pressure = WritePressure()
     pressure.slow("/a", 1.0, waited=False)
     assert [pressure.is_suspected(path, 1.1) for path in ("/a", "/b")] == [True, False]

@@ -1,4 +1,4 @@
-"""A log that follows another one: byte for byte the same, whatever either of them lives through."""
+"""A follower's log: byte for byte the leader's, after restarts, crashes and truncations of either."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def test_what_is_held_back_for_a_sync_does_not_count(workshop: Any) -> None:
 # --- cutting back
 
 
-def test_who_waits_for_a_sync_of_what_is_cut_is_told(workshop: Any) -> None:
+def test_a_truncation_answers_those_that_wait_for_a_sync(workshop: Any) -> None:
     log = workshop.log(flush_messages=1)
     waiting: list[tuple[Any, Any]] = []
     workshop.runtime.run_in_thread = lambda work, done: waiting.append((work, done))

@@ -1,4 +1,4 @@
-"""Snapshots of the producers: when they are written, which is believed, and what opening a log reads."""
+"""Snapshots of the producers: when they are written, which is used, and what opening a log reads."""
 
 from __future__ import annotations
 
@@ -208,14 +208,14 @@ def emptied(workshop: Any) -> tuple[dict[int, tuple[int, ...]], int]:
     return known, log.log_end_offset
 
 
-def test_the_one_of_the_logs_beginning_is_believed_whatever_has_been_synced(workshop: Any) -> None:
+def test_the_snapshot_of_the_logs_start_is_used_whatever_has_been_synced(workshop: Any) -> None:
     known, end = emptied(workshop)
     reopened = workshop.log(clean=False, recovery_point=0, start=end, **SMALL)
     assert state(reopened) == known
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_one_of_what_was_removed_is_not_believed(workshop: Any, clean: bool) -> None:
+def test_a_snapshot_of_removed_batches_is_not_used(workshop: Any, clean: bool) -> None:
     known, end = emptied(workshop)
     content = bytes(snapshot_file(workshop, end).data)
     workshop.disk.remove(f"{DIRECTORY}/{end:020d}.snapshot")

@@ -142,7 +142,7 @@ def headers_bomb(now: int, count: int = 1) -> bytes:
 
 
 @pytest.mark.parametrize("count", [1, 200])
-def test_a_header_that_promises_little_is_not_believed(workshop: Any, meter: Meter, count: int) -> None:
+def test_a_header_that_counts_few_records_is_checked(workshop: Any, meter: Meter, count: int) -> None:
     log = workshop.log(**COMPACT)
     bombs = headers_bomb(workshop.now, count), workshop.batch(1, size=1 << 20, codec=Codec.ZSTD)
     for bomb in bombs:

@@ -1,4 +1,4 @@
-"""A thread looks for times while the loop goes on appending."""
+"""A thread searches for timestamps while the loop appends."""
 
 from __future__ import annotations
 

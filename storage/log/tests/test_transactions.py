@@ -317,7 +317,7 @@ def test_a_plain_batch_has_no_place_in_a_transaction(workshop: Any) -> None:
     send(workshop, log, 1, 1, transactional=False)
 
 
-def test_clients_write_no_markers_and_nobody_writes_broken_ones(workshop: Any) -> None:
+def test_clients_can_not_write_markers_and_broken_ones_are_refused(workshop: Any) -> None:
     log = workshop.log()
     batch = marker(1, commit=True)
     assert refused(lambda: log.append_as_leader(batch, 0)) == ErrorCode.INVALID_RECORD

@@ -105,7 +105,7 @@ def test_the_format() -> None:
 @pytest.mark.parametrize(
     "content", [b"0\n", b"1\n0\n", b"0\n2\na 0 1\n", b"x\ny\n", b"\xff\xfe", b"0\n1\na b c\n"]
 )
-def test_damage_is_told(content: bytes) -> None:
+def test_damage_is_reported(content: bytes) -> None:
     disk = MemoryDisk()
     disk.make_directory("/d")
     disk.write_file("/d/c", content)

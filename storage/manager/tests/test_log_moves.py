@@ -118,7 +118,7 @@ def test_what_is_cut_back_meanwhile_is_not_moved(make_workshop: Any) -> None:
         assert World(world.workshop, world.disk).content() == expected
 
 
-def test_it_is_told_how_far_the_copy_is(world: World) -> None:
+def test_the_progress_of_the_copy_is_reported(world: World) -> None:
     world.append(20)
     world.manager.moves.bytes_per_second = lambda: 1000.0
     world.manager.moves.begin("t", 0, "/b")

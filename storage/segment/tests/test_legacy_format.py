@@ -1,4 +1,4 @@
-"""Old message formats: nobody may write them, but a log that holds them opens, is served and loses nothing."""
+"""Old message formats: clients can not write them, but a log that holds them opens, is served and loses nothing."""
 
 from __future__ import annotations
 

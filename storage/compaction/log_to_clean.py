@@ -1,4 +1,4 @@
-"""Which log the cleaner takes next, and which part of it: Kafka's LogCleanerManager.
+"""The log that the cleaner takes next, and which part of it: Kafka's LogCleanerManager.
 
 A log is, in this order: clean (below the cleaner checkpoint), dirty and cleanable, dirty and not cleanable. The
 last begins with the segment that holds the last stable offset, that is younger than `min.compaction.lag.ms`,
