@@ -132,7 +132,7 @@ class NatsBridge:
         planned = [
             bound.core.change_barrier
             for bound in self.topics.values()
-            if bound.core is not None and bound.core.change_barrier.are_planned
+            if bound.core is not None and bound.core.change_barrier.has_planned
         ]
         if planned:  # one after the other; they are soon done
             planned[0].when_done(lambda: self.when_settled(callback))

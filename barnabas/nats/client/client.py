@@ -105,7 +105,7 @@ class NatsClient:
         self._is_running = False
         self._is_paused = False
         self._is_pool_behind = False  # servers were told of, and the pool hears of them in the next turn
-        self._tell_sink_errors_at_s = 0.0
+        self._log_sink_errors_at_s = 0.0
 
     # -- state
 
@@ -242,9 +242,9 @@ class NatsClient:
         self._failures.write(str(cause))
         self._reconnect.pool.failed()
         self._reconnect.attempt()
-        self._tell(lambda listener: listener.unreachable(cause))
+        self._notify(lambda listener: listener.unreachable(cause))
 
-    def _tell(self, call: Callable[[ClientListener], object]) -> None:
+    def _notify(self, call: Callable[[ClientListener], object]) -> None:
         for listener in tuple(self.listeners):
             try:
                 call(listener)
@@ -280,7 +280,7 @@ class NatsClient:
         log.info("%s: connected to %s, nats-server %s", self.name, connection.server, info.version)
         if self._is_paused:
             connection.pause()
-        self._tell(lambda listener: listener.connected(info))
+        self._notify(lambda listener: listener.connected(info))
 
     def has_read(self, byte_count: int) -> None:
         self._stats.bytes_in += byte_count
@@ -290,13 +290,13 @@ class NatsClient:
             log.exception("%s: what was read could not be dealt with", self.name)
 
     def drained(self) -> None:
-        self._tell(lambda listener: listener.drained())
+        self._notify(lambda listener: listener.drained())
 
     def slow(self, paused_s: float) -> None:
         log.warning(
             "%s: nothing has been read for %.0f s; the server cuts slow readers off", self.name, paused_s
         )
-        self._tell(lambda listener: listener.slow(paused_s))
+        self._notify(lambda listener: listener.slow(paused_s))
 
     def ended(self, connection: NatsConnection, cause: Cause) -> None:
         if self._connection is not connection:
@@ -317,7 +317,7 @@ class NatsClient:
         if self._requests is not None:
             self._requests.fail_all(NotConnected(str(cause)))
         if ready_at is not None:
-            self._tell(lambda listener: listener.disconnected(cause))
+            self._notify(lambda listener: listener.disconnected(cause))
 
     # -- called by the parser
 
@@ -377,14 +377,14 @@ class NatsClient:
         what = text if is_subscription else text.partition('"')[0]
         self._refusals.write(f"the server has refused something: {text}", what)
         self._subscriptions.refused(text)
-        self._tell(lambda listener: listener.refused(text))
+        self._notify(lambda listener: listener.refused(text))
 
     def on_sink_error(self, subject: bytes, error: Exception) -> None:
         stats = self._stats
         stats.sink_errors += 1
         now_s = self._runtime.monotonic()
-        if now_s >= self._tell_sink_errors_at_s:  # what one message does, a hundred thousand a second may do
-            self._tell_sink_errors_at_s = now_s + SINK_ERRORS_EVERY_S
+        if now_s >= self._log_sink_errors_at_s:  # what one message does, a hundred thousand a second may do
+            self._log_sink_errors_at_s = now_s + SINK_ERRORS_EVERY_S
             text = "%s: a message on %r could not be dealt with (%d so far)"
             log.error(text, self.name, subject[:200], stats.sink_errors, exc_info=error)
 

@@ -125,7 +125,7 @@ class ParserHandler(Protocol):
 _Message: TypeAlias = "tuple[Sink, bytes, bytes, int, int]"
 
 
-def _nobody(_subject: bytes, _reply: bytes, _header_block: bytes, _payload: bytes) -> None:
+def _ignore(_subject: bytes, _reply: bytes, _header_block: bytes, _payload: bytes) -> None:
     """The sink of messages that were on their way when their subscription ended."""
 
 
@@ -294,7 +294,7 @@ class NatsParser:
         reply = fields[3] if len(fields) > without_reply else b""
         sink = self.sinks.get(fields[2])
         if sink is None:
-            return _nobody, b"", b"", 0, total_bytes
+            return _ignore, b"", b"", 0, total_bytes
         message = sink, fields[1], reply, header_bytes, total_bytes
         if not reply:
             self._remember(line, message)

@@ -57,7 +57,7 @@ class AckStats:
     sent: int = 0  # of records, those of duplicates included
     duplicates: int = 0
     refused: int = 0  # errors sent
-    refused_untold: int = 0  # refused messages without a reply subject to answer
+    refused_unanswered: int = 0  # refused messages without a reply subject to answer
     withheld: int = 0  # not sent because the leadership was lost
     unsent: int = 0  # not sent because there was no connection, or too many were waiting
     latency_s: float = 0.0  # of the newest, from the receipt of the first message of its batch
@@ -121,7 +121,7 @@ class AckSender:
         if reply:
             self._send_error(reply, self._bytes.refused(*refusal))
             return
-        self.stats.refused_untold += 1
+        self.stats.refused_unanswered += 1
         now_s = self._now()
         if now_s >= self._log_again_s:
             self._log_again_s = now_s + LOG_EVERY_S
@@ -129,7 +129,7 @@ class AckSender:
                 "%s: a message without a reply subject was not stored: %s (%d such messages of this topic so far)",
                 self._name,
                 refusal.description,
-                self.stats.refused_untold,
+                self.stats.refused_unanswered,
             )
 
     def _send_error(self, reply: bytes, answer: bytes) -> None:

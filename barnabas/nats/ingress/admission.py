@@ -115,7 +115,7 @@ class Admission:
             else:
                 self.pass_on_asking(tail, asked)
 
-    def learn_anew(self) -> None:
+    def relearn(self) -> None:
         """The ids have to be read again."""
         self._is_rebuilt = False
 
@@ -167,7 +167,7 @@ class Admissions:
         )
         self._rebuilds.add(admission.rebuild)
 
-    def learn_ids_anew(self, index: int, lane: Lane, window_ms: int) -> None:
+    def relearn_ids(self, index: int, lane: Lane, window_ms: int) -> None:
         """The window has another length: its ids are read from the log again."""
         before = lane.dedup
         lane.dedup = DedupWindow(window_ms, before.name)
@@ -178,7 +178,7 @@ class Admissions:
             self.open(index, lane, None)
         else:
             admission.rebuild.cancel()
-            admission.learn_anew()
+            admission.relearn()
         self.learn_ids(index, lane)
 
     def take_away(self) -> bool:

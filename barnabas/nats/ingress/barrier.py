@@ -29,7 +29,7 @@ from zlib import crc32
 import msgspec
 
 from barnabas.nats.client.errors import NatsError
-from barnabas.nats.ingress.standby import TOLD_EVERY_S, StandbyReport, StandbyReports
+from barnabas.nats.ingress.standby import REPORT_EVERY_S, StandbyReport, StandbyReports
 
 if TYPE_CHECKING:
     from barnabas.broker.extension import ExtensionHost
@@ -74,7 +74,7 @@ _read_report: Final = msgspec.json.Decoder(StandbyReport).decode
 
 
 def _read_mark(payload: bytes) -> Mark | None:
-    """Anybody may publish anything there, and what the sender's name makes of a subject can end a connection."""
+    """None for anything else: any account may publish there, and the sender's name becomes part of a subject."""
     try:
         mark = msgspec.json.decode(payload, type=Mark)
     except _NO_JSON:
@@ -150,7 +150,7 @@ class StandbyBarrier:
             self._timer.cancel()
 
     def roles_changed(self) -> None:
-        """A follower does not wait for the next look of one that had nothing to follow."""
+        """Looks soon: this broker may follow partitions now."""
         if self._timer is not None:
             self._timer.cancel()
             self._look_later(LOOK_EVERY_S)
@@ -167,11 +167,11 @@ class StandbyBarrier:
         if not followed:
             return
         now_s = self._runtime.monotonic()
-        for standby in followed:  # replication goes on without a connection, and what it brings gets old
+        for standby in followed:  # replication goes on without a connection, and its records expire
             standby.tick(now_s)
         if not self._client.is_connected or not self._is_listening():
             return
-        self._tell_leaders(now_s)
+        self._report_to_leaders(now_s)
         for standby in followed:
             if standby.leader_is_silent():
                 self._ask_to_lead(standby, "does not receive")
@@ -221,14 +221,14 @@ class StandbyBarrier:
                 self._fill(standby, offset, absence)
                 continue
             if absence:
-                self._tell(standby.partition, -absence)
+                self._report(standby.partition, -absence)
             if offset >= 0:
                 standby.mark_found(answer.number, leader_epoch, offset)
 
     # -- what a leader has missed
 
     def call_standbys(self) -> None:
-        """Have those that follow what is led here send marks."""
+        """Has the followers of partitions that are led here send marks."""
         self._subjects.publish("call", b"")
 
     def _call_came(self, _payload: bytes) -> None:
@@ -237,14 +237,14 @@ class StandbyBarrier:
                 standby.is_called = True
 
     def _fill(self, standby: Standby, offset: int, absence: int) -> None:
-        """The leader may lack what is here: it has been absent, and its log ends there now."""
+        """The leader, whose log ends at `offset`, was absent and may lack messages that are here."""
         partition = standby.partition
         if not standby.matcher.pending and 0 <= offset <= partition.log.log_end_offset:
-            self._tell(partition, absence)
+            self._report(partition, absence)
         else:
             self._ask_to_lead(standby, "has missed")
 
-    def _tell(self, partition: Partition, absence: int) -> None:
+    def _report(self, partition: Partition, absence: int) -> None:
         proposals = self._proposals
         report = StandbyReport(proposals.node_id, proposals.broker_epoch(), [partition.partition], absence)
         self._subjects.publish("standby", msgspec.json.encode(report))
@@ -263,8 +263,8 @@ class StandbyBarrier:
 
     # -- standbys
 
-    def _tell_leaders(self, now_s: float) -> None:
-        """Which partitions this broker could lead that it is not in sync with yet, as far as the metadata says."""
+    def _report_to_leaders(self, now_s: float) -> None:
+        """Reports the partitions that this broker could lead and whose ISR it is not in yet."""
         proposals = self._proposals
         ready: list[int] = []
         for index, standby in self._ingest.standbys.items():
@@ -273,9 +273,9 @@ class StandbyBarrier:
                 index not in self._ingest.lanes
                 and standby.lapse is None
                 and proposals.node_id not in partition.state.isr
-                and now_s - standby.told_at_s >= TOLD_EVERY_S
+                and now_s - standby.reported_at_s >= REPORT_EVERY_S
             ):
-                standby.told_at_s = now_s
+                standby.reported_at_s = now_s
                 ready.append(index)
         if ready:
             report = StandbyReport(proposals.node_id, proposals.broker_epoch(), ready)
@@ -288,41 +288,41 @@ class StandbyBarrier:
             return
         if report.absence:
             if self._backfill is not None and report.absence > 0:
-                self._backfill.whole(report.absence, report.partitions)
+                self._backfill.complete(report.absence, report.partitions)
             elif self._backfill is not None:
-                self._backfill.absent(-report.absence, report.broker, report.partitions)
+                self._backfill.follower_absent(-report.absence, report.broker, report.partitions)
             return
         for index in report.partitions:
             lane = self._ingest.lanes.get(index)
             if (
                 lane is not None and report.broker in lane.partition.state.replicas
-            ):  # anybody may publish there
-                self.reports.told(report, index)
+            ):  # any account may publish there
+                self.reports.received(report, index)
                 if lane.partition.leadership is not None:
                     lane.partition.leadership.reconsider(report.broker)
 
     def may_take_over(self, index: int, broker: int, broker_epoch: int | None) -> bool:
-        """Whether a follower of a partition that is led here may join the ISR. Where this broker receives nothing, nobody can
-        catch up with it."""
+        """Whether a follower of a partition that is led here may join the ISR. While this broker receives nothing, no follower
+        can catch up with it, so any may."""
         return not self._is_listening() or self.reports.may_take_over(index, broker, broker_epoch)
 
 
-SENT_AFTER_S: Final = 0.2  # by then the others have heard of the change
+SENT_AFTER_S: Final = 0.2  # by then the other brokers know of the change
 LATEST_S: Final = 1.5
-EARLY_S: Final = 5.0  # so long a mark counts for who has not heard of its change
+EARLY_S: Final = 5.0  # a mark counts for so long before its change is known
 EARLY_MAX: Final = 100
 VERSION_BYTES_MAX: Final = 200
 
 
 class BindingChange(NamedTuple):
-    """A change, by a name that all brokers give it, and whether this one sends the mark."""
+    """A change by its version, which is the same on all brokers, and whether this broker sends the mark."""
 
     version: str
     is_sender: bool
 
 
 def change_of(host: ExtensionHost, topic: TopicImage, binding: Binding) -> BindingChange | None:
-    """For a change to this binding and the topic's partitions; None when no other broker takes it up."""
+    """The change to this binding and the topic's partitions; None when no other broker applies it."""
     states = topic.partitions.values()
     brokers = {broker for state in states for broker in state.replicas}
     if binding.topic_template is not None:
@@ -336,7 +336,7 @@ def change_of(host: ExtensionHost, topic: TopicImage, binding: Binding) -> Bindi
 
 class _Planned(NamedTuple):
     version: str
-    take_up: Callable[[], object]
+    apply: Callable[[], object]
     timer: Timer
 
 
@@ -356,30 +356,30 @@ class ChangeBarrier:
         self._subjects.subscribe("turn", self._mark_came)
 
     def stop(self) -> None:
-        """What is planned is not taken up any more."""
+        """Planned changes are not applied any more."""
         self._subjects.close()
         for planned in self._planned:
             planned.timer.cancel()
         self._planned.clear()
-        self._tell()
+        self._call_waiting()
 
     @property
-    def are_planned(self) -> bool:
+    def has_planned(self) -> bool:
         return bool(self._planned)
 
-    def plan(self, change: BindingChange, take_up: Callable[[], object]) -> None:
-        """Have `take_up` called when it is time, behind all that was planned before."""
+    def plan(self, change: BindingChange, apply: Callable[[], object]) -> None:
+        """Has `apply` called at the mark, after all changes that were planned before."""
         runtime, version = self._runtime, change.version
         timer = runtime.call_later(LATEST_S, lambda: self._too_late(version))
-        self._planned.append(_Planned(version, take_up, timer))
+        self._planned.append(_Planned(version, apply, timer))
         came_s = self._early.pop(version, None)
         if not self._client.is_connected or (came_s is not None and came_s + EARLY_S > runtime.monotonic()):
-            self._take_up(version)
+            self._apply(version)
         elif change.is_sender:
             runtime.call_later(SENT_AFTER_S, lambda: self._send(version))
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call back when nothing is planned; now when nothing is."""
+        """Calls back when no change is planned, perhaps now."""
         if self._planned:
             self._waiting.append(callback)
         else:
@@ -392,7 +392,7 @@ class ChangeBarrier:
     def _mark_came(self, payload: bytes) -> None:
         version = payload[:VERSION_BYTES_MAX].decode(errors="replace")
         if any(planned.version == version for planned in self._planned):
-            self._take_up(version)
+            self._apply(version)
             return
         if len(self._early) >= EARLY_MAX:
             self._early.clear()
@@ -400,24 +400,24 @@ class ChangeBarrier:
 
     def _too_late(self, version: str) -> None:
         log.warning(
-            "topic %s: the mark of a change has not come, so it is taken up without; brokers that do so one after the "
-            "other may miss messages of this moment, or take them twice",
+            "topic %s: the mark of a change has not come, so the change is applied without it; brokers that do so one after the "
+            "other may miss messages of this moment, or store them twice",
             self._topic,
         )
-        self._take_up(version)
+        self._apply(version)
 
-    def _take_up(self, version: str) -> None:
-        """All up to this one."""
+    def _apply(self, version: str) -> None:
+        """Applies all changes up to this one."""
         while self._planned:
             planned = self._planned.pop(0)
             planned.timer.cancel()
-            planned.take_up()
+            planned.apply()
             if planned.version == version:
                 break
         if not self._planned:
-            self._tell()
+            self._call_waiting()
 
-    def _tell(self) -> None:
+    def _call_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()

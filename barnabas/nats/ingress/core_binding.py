@@ -241,7 +241,7 @@ class CoreBinding(ClientListener):
         moves = partition_count != count_before or any(
             getattr(before, name) != getattr(binding, name) for name in _MOVES_MESSAGES
         )
-        if change is not None and (moves or self.change_barrier.are_planned):
+        if change is not None and (moves or self.change_barrier.has_planned):
             self.change_barrier.plan(change, partial(self._change, binding, partition_count))
         else:
             self._change(binding, partition_count)
@@ -336,7 +336,7 @@ class CoreBinding(ClientListener):
     def _resubscribe(self) -> None:
         log.info("topic %s: its log takes messages again", self.binding.topic)
         self.ingest.rebind(self.binding, self.ingest.partition_count)
-        self.ingest.subscribed_anew()
+        self.ingest.resubscribed()
         self._subscribed.to(compile_subscriptions(self.binding.patterns, self.binding.unwanted))
         if self._intake.client.is_connected:
             self._gap_tracker.connected()
@@ -345,7 +345,7 @@ class CoreBinding(ClientListener):
     # -- the connection
 
     def connected(self, _info: ServerInfo) -> None:
-        self.ingest.subscribed_anew()
+        self.ingest.resubscribed()
         if self._gap_tracker.connected():
             self.stats.reconnects += 1
         if self._backpressure.is_unsubscribed:

@@ -76,7 +76,7 @@ class GapLog:
         self._is_left = False
 
     def begin(self, begin_ms: int, cause: str) -> None:
-        """One has begun. If one is open it is the same one, with a further cause, and the earlier beginning."""
+        """A gap has begun. If one is open it is the same one, with a further cause and the earlier beginning."""
         gap = self.open
         self._ends_ms = 0
         if gap is None:
@@ -100,7 +100,7 @@ class GapLog:
         self._end(at_ms or self._now_ms(), is_whole)
 
     def fill(self) -> None:
-        """The open one is none: others had the messages, and have put them into the logs."""
+        """The open gap is none: other brokers had the messages, and have appended them."""
         gap, self.open = self.open, None
         self._ends_ms = 0
         if gap is not None:
@@ -113,7 +113,7 @@ class GapLog:
             )
 
     def leave(self) -> None:
-        """The broker stops: an open one goes on without it."""
+        """The broker stops: an open gap goes on."""
         self._is_left = True
         if self.open is not None:
             log.warning(
@@ -124,11 +124,11 @@ class GapLog:
             )
 
     def search(self) -> None:
-        """Where the open one begins is being looked for: it is not told of before `found`."""
+        """The beginning of the open gap is being searched: the gap is not logged before `found`."""
         self._searches += 1
 
     def found(self, begin_ms: int | None) -> None:
-        """It may have begun there already; None when nothing more is known."""
+        """The gap may have begun at `begin_ms` already; None when nothing more is known."""
         self._searches -= 1
         if self.open is not None and begin_ms is not None:
             self.open.begin_ms = min(self.open.begin_ms, begin_ms)
@@ -200,8 +200,8 @@ class Backfill:
         self._gap = self._gaps.open if is_own else None
         self._lacking.update(led)
 
-    def spoil(self) -> None:
-        """The gap has another reason as well."""
+    def give_up(self) -> None:
+        """The gap has another cause as well, which followers can't make good."""
         self._gap = None
         self._lacking.clear()
         self._end_wait()
@@ -219,20 +219,20 @@ class Backfill:
         self._on_wait(self._lacking)
 
     def number_for(self, partition: int) -> int:
-        """Of the absence that a follower of the partition may make good, 0 when there is none."""
+        """The number of the absence that a follower of the partition may make good, 0 when there is none."""
         return self._number if partition in self._lacking else 0
 
     def led(self, leading: Iterable[int]) -> None:
         """These are led here; others have other leaders."""
         self._filled(self._lacking.keys() - set(leading))
 
-    def whole(self, number: int, partitions: Iterable[int]) -> None:
-        """A follower says that nothing is missing in these."""
+    def complete(self, number: int, partitions: Iterable[int]) -> None:
+        """A follower reports that nothing is missing in these partitions."""
         if number == self._number:
             self._filled(partitions)
 
-    def absent(self, number: int, broker: int, partitions: Iterable[int]) -> None:
-        """A follower says that it has not received all of it either."""
+    def follower_absent(self, number: int, broker: int, partitions: Iterable[int]) -> None:
+        """A follower reports that it has not received all messages either."""
         if not self._number or number != self._number:
             return
         for index in partitions:
@@ -269,7 +269,7 @@ class Backfill:
             self._on_end(is_noted)
 
 
-NOBODY_LED: Final = "nobody who was in sync led"
+NO_LEADER_IN_SYNC: Final = "nobody who was in sync led"
 # A leader may have been so far behind with reading when it took its last message: then the server cuts it off.
 BEHIND_MS_MAX: Final = 10_000
 _UNSUBSCRIBED: Final = "aside"
@@ -277,7 +277,8 @@ _SUBJECT: Final = SUBJECT_HEADER.decode()
 
 
 class GapTracker:
-    """Of one binding. `leads()`: whether it has messages to miss; `is_whole()`: whether what came is in the logs."""
+    """Tracks the gaps of one binding. `leads()`: whether it has messages to miss; `is_whole()`: whether all messages received
+    are in the logs."""
 
     def __init__(
         self,
@@ -330,7 +331,7 @@ class GapTracker:
         self._intake.heartbeat.on_beat.append(self._beat)
 
     def stop(self) -> None:
-        self._backfill.spoil()
+        self._backfill.give_up()
         for search in self._searches:
             search.cancel()
             self._gaps.found(None)
@@ -378,13 +379,13 @@ class GapTracker:
         """A subscription is."""
         self.is_listening = False
         if self._leads():
-            self._backfill.spoil()
+            self._backfill.give_up()
             self._gaps.begin(self.heard_until_ms, why)
 
     def ends(self, cause: str) -> None:
         """Nothing is taken any more, and what waits for a log is dropped; `cause`: why though it ought to be taken, "" when
         it is for others to take it."""
-        self._backfill.spoil()
+        self._backfill.give_up()
         is_whole = self._is_whole()
         if cause and self._leads():
             in_log_ms = 0 if is_whole else self._gaps.until_ms
@@ -395,7 +396,7 @@ class GapTracker:
     def _note_absence(self) -> None:
         if self._absent_causes and self._leads():
             if _UNSUBSCRIBED in self._absent_causes:
-                self._backfill.spoil()
+                self._backfill.give_up()
             for kind, cause in self._absent_causes.items():
                 if self._has_standbys and self._led and kind != _UNSUBSCRIBED:
                     self._backfill.begin(self.absent_since_ms, cause, self._led)
@@ -413,7 +414,7 @@ class GapTracker:
         self,
         leading: Mapping[int, Partition],
         others: Iterable[int],
-        missed: str = NOBODY_LED,
+        missed: str = NO_LEADER_IN_SYNC,
         since_ms: int = 0,
     ) -> None:
         """`leading` are led here now; `others` may be at any time. What it was not there for has been missed for the
@@ -432,7 +433,7 @@ class GapTracker:
     def lapses(self, found: Sequence[tuple[Partition, Lapse]]) -> None:
         """These are led here from now on, and what is lacking may be in no log."""
         now_ms = self._runtime.time_ms()
-        self._backfill.spoil()
+        self._backfill.give_up()
         for cause in dict.fromkeys(lapse.cause for _, lapse in found):
             self._gaps.begin(min(lapse.since_ms or now_ms for _, lapse in found), cause)
         older = [partition for partition, lapse in found if lapse.is_older]
@@ -447,7 +448,7 @@ class GapTracker:
         begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]
         if not begun:
             return
-        self._backfill.spoil()
+        self._backfill.give_up()
         is_alone = all(len(each.state.replicas) == 1 for each in begun)
         if since_ms and is_alone:
             self._gaps.begin(since_ms, why)

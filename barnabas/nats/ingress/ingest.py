@@ -113,7 +113,7 @@ class Ingest:
         self._encoders.clear()
         if binding.dedup_window_ms != window_ms:
             for index in sorted(self.lanes):
-                self._admissions.learn_ids_anew(index, self.lanes[index], binding.dedup_window_ms)
+                self._admissions.relearn_ids(index, self.lanes[index], binding.dedup_window_ms)
             self._serve_encoders()
         if self._group is not None:
             self._serve_group(self._group, self.lanes)
@@ -223,10 +223,10 @@ class Ingest:
             and not any(opening.size for opening in self._opening.values())
         )
 
-    def subscribed_anew(self) -> None:
+    def resubscribed(self) -> None:
         """What was published before is not delivered any more."""
         for standby in self.standbys.values():
-            standby.begin_anew()
+            standby.restart()
 
     def lapses(self, since_ms: int, cause: str) -> None:
         """Messages may not come here from then on, till `listens`."""
@@ -370,7 +370,7 @@ class Ingest:
             now_s = self._runtime.monotonic()
             for tail, asked in waiting:  # received, and in no log yet, unless others have led meanwhile
                 standby.matcher.received(tail, now_s, asked)
-            standby.begin_anew()
+            standby.restart()
             if self._lapsed is not None:
                 standby.lapses(*self._lapsed)
         elif self._group is not None and index in self._group.served:

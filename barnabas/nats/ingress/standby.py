@@ -53,13 +53,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 WAIT_S: Final = 10.0
-TOLD_EVERY_S: Final = 0.5  # by a follower that is not in the ISR yet
+REPORT_EVERY_S: Final = 0.5  # by a follower that is not in the ISR yet
 VALID_S: Final = 3.0  # what it has told
 
 
 class StandbyReport(msgspec.Struct):
-    """What a follower tells its leaders: it could lead these partitions. With the number of an absence (ingress/gap_tracker.py): nothing
-    of that is missing in them; with a negative one: it was absent itself."""
+    """A follower's report to leaders: it could lead these partitions. With the number of an absence (ingress/gap_tracker.py):
+    it lacks nothing of that time; with a negative number: it was absent itself."""
 
     broker: int
     broker_epoch: int
@@ -68,7 +68,7 @@ class StandbyReport(msgspec.Struct):
 
 
 class StandbyReports:
-    """Those of one binding, at the leader. All calls on the loop's thread."""
+    """Reports of the followers of one binding, at the leader. All calls on the loop's thread."""
 
     def __init__(self, runtime: Runtime, topic: str) -> None:
         self._runtime = runtime
@@ -76,12 +76,12 @@ class StandbyReports:
         self._ready: dict[tuple[int, int], tuple[int, float]] = {}  # (partition, broker): broker epoch, when
         self._waiting: dict[tuple[int, int], tuple[int | None, float]] = {}  # likewise, since when
 
-    def told(self, standby: StandbyReport, partition: int) -> None:
-        """A follower could lead the partition."""
-        self._ready[partition, standby.broker] = standby.broker_epoch, self._runtime.monotonic()
+    def received(self, report: StandbyReport, partition: int) -> None:
+        """A follower reports that it could lead the partition."""
+        self._ready[partition, report.broker] = report.broker_epoch, self._runtime.monotonic()
 
     def may_take_over(self, partition: int, broker: int, broker_epoch: int | None) -> bool:
-        """Whether a follower that is level with the leader's log is to be waited for no longer."""
+        """Whether a follower that has reached the end of the leader's log may join the ISR."""
         key = partition, broker
         now_s = self._runtime.monotonic()
         told = self._ready.get(key)
@@ -179,7 +179,7 @@ class Resync:
 
 
 class Standby:
-    """Of one partition, as long as this broker is in sync or leads. `now_s` is set by whoever reads the clock anyway."""
+    """One partition's standby, as long as this broker is in sync or leads. `tick` sets `now_s`."""
 
     __slots__ = (
         "_absence",
@@ -197,7 +197,7 @@ class Standby:
         "matcher",
         "now_s",
         "partition",
-        "told_at_s",
+        "reported_at_s",
     )  # fmt: skip
 
     def __init__(
@@ -210,7 +210,7 @@ class Standby:
         self._silence: tuple[int, float] | None = (
             None  # in which leader epoch marks are not answered, and since when
         )
-        self.told_at_s = 0.0  # when the leader was last told that there is no lapse
+        self.reported_at_s = 0.0  # when the leader was last told that there is no lapse
         self.matcher: TailMatcher[Asked | None] = TailMatcher()
         self.now_s = now_s
         self._bytes_max = bytes_max
@@ -266,7 +266,7 @@ class Standby:
                 self.matcher.pending.clear()
                 self._overflows("more messages waited for the leader's log than nats.buffer.bytes holds")
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """The subscription is a new one, or this broker was the leader until now: what is in the log and was not
         received never will be."""
         self.matcher.ahead.clear()

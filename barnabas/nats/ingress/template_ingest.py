@@ -84,11 +84,11 @@ class Derived:
         elif self.ingest.joining:
             self.standby_barrier.roles_changed()
 
-    def plan(self, change: BindingChange, take_up: Callable[[], object]) -> None:
+    def plan(self, change: BindingChange, apply: Callable[[], object]) -> None:
         if not self._has_change_barrier:
             self._has_change_barrier = True
             self.change_barrier.start()
-        self.change_barrier.plan(change, take_up)
+        self.change_barrier.plan(change, apply)
 
     def rebind(self, binding: Binding, partition_count: int) -> None:
         self.ingest.rebind(binding, partition_count)
@@ -244,10 +244,10 @@ class TemplateIngest:
         for name in sorted(self._topics):
             self._topics.pop(name).stop()
 
-    def subscribed_anew(self) -> None:
+    def resubscribed(self) -> None:
         """What was published before is not delivered any more."""
         for derived in self._topics.values():
-            derived.ingest.subscribed_anew()
+            derived.ingest.resubscribed()
 
     def lapses(self, since_ms: int, cause: str) -> None:
         """As Ingest.lapses."""

@@ -26,7 +26,7 @@ from barnabas.nats.jetstream.ack_subject import parse_ack_subject
 from barnabas.nats.jetstream.api import JetStreamApi, JetStreamError
 from barnabas.nats.jetstream.intake import Intake
 from barnabas.nats.jetstream.pull import PullConsumer
-from barnabas.nats.jetstream.setup import Blocked, find_stream, strangers
+from barnabas.nats.jetstream.setup import Blocked, find_stream, unmatched_patterns
 from barnabas.nats.jetstream.steps import Steps
 from barnabas.storage.errors import StorageError
 
@@ -104,7 +104,7 @@ class StreamConsumer(ClientListener):
         self._logged = ("", 0.0)
         self._trace_again_at = 0.0
         self._is_in_trouble = False  # as the log has it
-        self._told_stream = ""
+        self._logged_stream = ""
         self._partition_count = partition_count
         self._dead_letters = dead_letters
         self._intake = Intake(
@@ -266,10 +266,10 @@ class StreamConsumer(ClientListener):
     async def _find_stream(self) -> StreamInfo:
         """The stream that is read, told of when it is another one than before. Blocked."""
         info = await find_stream(self._api, self.binding)
-        if info.config.name != self._told_stream:
-            self._told_stream = info.config.name
+        if info.config.name != self._logged_stream:
+            self._logged_stream = info.config.name
             log.info("%s: its stream is %s", self._name, info.config.name)
-            for pattern in strangers(info, self.binding.patterns):
+            for pattern in unmatched_patterns(info, self.binding.patterns):
                 text = "%s: %s is no subject of the stream %s, which takes %s"
                 log.warning(
                     text, self._name, pattern, info.config.name, ", ".join(info.config.subjects or ())

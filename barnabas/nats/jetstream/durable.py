@@ -89,7 +89,7 @@ async def wait_for_others(
     """
     given_back = deliveries.give_back()
     until = runtime.monotonic() + ack_wait_s + 4 * SETTLES_S
-    is_told = False
+    is_logged = False
     while True:
         await Answer[bool](lambda done: client.flush(lambda error: done(error is None, error)))
         await pause(runtime, SETTLES_S)
@@ -101,8 +101,8 @@ async def wait_for_others(
             if info.num_waiting:
                 log.warning("stream %s: somebody else takes messages of consumer %s, too", stream, name)
             return
-        if not is_told:
-            is_told = True
+        if not is_logged:
+            is_logged = True
             text = "stream %s: consumer %s has %d messages delivered that are not here; they are waited for, up to %.0f s"
             log.info(text, stream, name, max(lost, 0), ack_wait_s)
         await pause(runtime, 2 * SETTLES_S)

@@ -223,10 +223,10 @@ class PullConsumer:
 
     __slots__ = (
         "_consumer",
-        "_strange",
         "_stream",
         "_subscription",
         "_take",
+        "_unexpected",
         "numbers_start",
         "prefix",
         "puller",
@@ -249,7 +249,7 @@ class PullConsumer:
         self.numbers_start = 0
         self._stream = stream
         self._consumer = consumer
-        self._strange = FailureLog(f"stream {stream}, consumer {consumer}", runtime)
+        self._unexpected = FailureLog(f"stream {stream}, consumer {consumer}", runtime)
         self._take = take
         inbox = client.new_inbox()
         self._subscription = client.subscribe(inbox.decode(), take)
@@ -263,7 +263,7 @@ class PullConsumer:
             return
         delivery = parse_ack_subject(reply)
         if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
-            self._strange.write(f"a message that is not the consumer's came: {reply[:200]!r}", "message")
+            self._unexpected.write(f"a message that is not the consumer's came: {reply[:200]!r}", "message")
             return
         self.numbers_start = numbers_start(reply)
         self.prefix = reply[: self.numbers_start]

@@ -88,7 +88,7 @@ async def _stream_of(api: JetStreamApi, patterns: Iterable[str]) -> str:
     return found.pop()
 
 
-def strangers(stream: StreamInfo, patterns: Iterable[str]) -> list[str]:
+def unmatched_patterns(stream: StreamInfo, patterns: Iterable[str]) -> list[str]:
     """The patterns that nothing can match that comes to the stream: somebody may have named another one than he meant."""
     config = stream.config
     if config.mirror is not None or config.sources or not config.subjects:

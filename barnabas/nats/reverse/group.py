@@ -76,13 +76,13 @@ class GroupPositions:
         self._asking.update(wanted)
         topic_id = wanted[0].partition.topic_id
         indexes = [each.partition.partition for each in wanted]
-        self._positions.fetch(self._group, topic_id, indexes, partial(self._told, wanted))
+        self._positions.fetch(self._group, topic_id, indexes, partial(self._fetched, wanted))
 
     def ask_for_new(self) -> None:
         """For those that have not begun."""
         self.ask([each for each in self._publishers.values() if not each.is_begun])
 
-    def _told(
+    def _fetched(
         self, publishers: list[PartitionPublisher], error: ErrorCode, positions: dict[int, Position]
     ) -> None:
         asked = [each for each in publishers if each in self._asking]

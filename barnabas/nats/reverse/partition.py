@@ -73,7 +73,7 @@ class Backoff:
         self._topic = topic
         self._again = again
         self._failures = 0  # in a row
-        self._is_told = False  # of trouble, and not yet of its end
+        self._is_logged = False  # of trouble, and not yet of its end
         self._timer: Timer | None = None
 
     @property
@@ -84,7 +84,7 @@ class Backoff:
     def begin(self, problem: str) -> None:
         if problem != self.problem and self._failures == 0:
             log.warning("topic %s: %s", self._topic, problem)
-            self._is_told = True
+            self._is_logged = True
         self.problem = problem
         delay_s = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_MAX_S)
         self._failures += 1
@@ -94,9 +94,9 @@ class Backoff:
     def went_well(self) -> bool:
         """Something was acknowledged: the next trouble is a first one. Whether this is worth telling."""
         self._failures = 0
-        is_news = self._is_told and not self.problem
+        is_news = self._is_logged and not self.problem
         if is_news:
-            self._is_told = False
+            self._is_logged = False
         return is_news
 
     def cancel(self) -> None:
@@ -331,7 +331,7 @@ class PartitionPublisher:
         else:
             self._schedule()
         if self._reader.removed != self._removed:
-            self._tell_removed()
+            self._log_removed()
         if end >= 0 and self._in_flight and not self._binding.inbox:
             self._client.flush(partial(self._flushed, attempt, end))
         elif not self._in_flight:
@@ -494,7 +494,7 @@ class PartitionPublisher:
         self._backoff.problem = ""
         self._schedule()
 
-    def _tell_removed(self) -> None:
+    def _log_removed(self) -> None:
         log.warning(
             "%s: %d offsets were removed from the log (retention) before they could be published",
             self.partition.log.name,

@@ -73,10 +73,10 @@ class Broker:
         del self._waiting[:count]
 
     def hear(self, version: int) -> None:
-        def take_up() -> None:
+        def apply() -> None:
             self.owner = lambda message: (message * 7 + version * (message // 3)) % BROKERS
 
-        self.change_barrier.plan(BindingChange(str(version), self.number == 0), take_up)
+        self.change_barrier.plan(BindingChange(str(version), self.number == 0), apply)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -88,7 +88,7 @@ def test_each_message_is_taken_once(seed: int) -> None:
     to_hear = [(version, broker) for version in range(1, 4) for broker in brokers]
     ahead = random_.random() * 0.15  # how long one hears of a change after another
     next_s = 0.0
-    while to_hear or any(broker.change_barrier.are_planned for broker in brokers):
+    while to_hear or any(broker.change_barrier.has_planned for broker in brokers):
         for _ in range(random_.randrange(4)):
             server.publish("m", b"%d" % message)
             message += 1
@@ -114,7 +114,7 @@ def test_a_mark_before_the_news_and_news_without_a_mark() -> None:
     early.read(1)
     early.hear(5)
     assert early.owner is not first
-    assert not early.change_barrier.are_planned
+    assert not early.change_barrier.has_planned
     done: list[float] = []
     before = late.owner
     late.hear(5)
@@ -144,7 +144,7 @@ def test_without_a_connection_nothing_is_waited_for() -> None:
     broker.client.is_connected = False
     broker.hear(2)
     assert broker.owner is not before
-    assert not broker.change_barrier.are_planned
+    assert not broker.change_barrier.has_planned
 
 
 def test_what_is_planned_ends_with_its_binding() -> None:

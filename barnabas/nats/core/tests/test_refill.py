@@ -63,8 +63,8 @@ def test_a_gap_that_others_fill_is_none(leader: Leader) -> None:
     assert not leader.told
     leader.backfill.led([1])
     assert leader.gaps.open is not None
-    leader.backfill.whole(number + 1, [1])
-    leader.backfill.whole(number, [1])
+    leader.backfill.complete(number + 1, [1])
+    leader.backfill.complete(number, [1])
     assert leader.gaps.open is None
     assert not leader.stats.gaps
     assert leader.let_go == 1
@@ -93,11 +93,11 @@ def test_a_gap_that_nobody_fills_is_told_of_later_with_its_times(leader: Leader)
 def test_followers_that_were_absent_too_are_not_waited_for(leader: Leader) -> None:
     leader.leave(0)
     number = leader.return_()
-    leader.backfill.absent(number, 1, [0])
-    leader.backfill.absent(number, 1, [0])
-    leader.backfill.absent(number, 7, [0, 1])
+    leader.backfill.follower_absent(number, 1, [0])
+    leader.backfill.follower_absent(number, 1, [0])
+    leader.backfill.follower_absent(number, 7, [0, 1])
     assert not leader.told, "that one is none of them"
-    leader.backfill.absent(number, 2, [0])
+    leader.backfill.follower_absent(number, 2, [0])
     assert leader.told == [1000]
     assert leader.let_go == 1
 
@@ -111,7 +111,7 @@ def test_where_there_is_no_follower_nothing_waits(leader: Leader) -> None:
 
 def test_a_gap_for_another_reason_as_well_stays(leader: Leader) -> None:
     leader.leave(0)
-    leader.backfill.spoil()
+    leader.backfill.give_up()
     leader.gaps.begin(0, "the binding is paused")
     leader.backfill.led([])
     leader.return_()

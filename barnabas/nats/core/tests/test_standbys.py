@@ -40,7 +40,7 @@ def runtime() -> VirtualRuntime:
 def test_a_follower_waits_until_it_has_said_that_it_could_lead(runtime: VirtualRuntime) -> None:
     reports = StandbyReports(runtime, "t")
     assert not reports.may_take_over(0, 2, EPOCH)
-    reports.told(StandbyReport(2, EPOCH, [0]), 0)
+    reports.received(StandbyReport(2, EPOCH, [0]), 0)
     assert not reports.may_take_over(1, 2, EPOCH)
     assert not reports.may_take_over(0, 3, EPOCH)
     assert reports.may_take_over(0, 2, EPOCH)
@@ -49,9 +49,9 @@ def test_a_follower_waits_until_it_has_said_that_it_could_lead(runtime: VirtualR
 
 def test_what_it_said_before_it_was_started_anew_does_not_count(runtime: VirtualRuntime) -> None:
     reports = StandbyReports(runtime, "t")
-    reports.told(StandbyReport(2, EPOCH, [0]), 0)
+    reports.received(StandbyReport(2, EPOCH, [0]), 0)
     assert not reports.may_take_over(0, 2, EPOCH + 1)
-    reports.told(StandbyReport(2, EPOCH + 1, [0]), 0)
+    reports.received(StandbyReport(2, EPOCH + 1, [0]), 0)
     runtime.advance(VALID_S + 1)
     assert not reports.may_take_over(0, 2, EPOCH + 1), "it has said nothing for a while"
 
@@ -153,7 +153,7 @@ def test_only_replicas_may_say_that_they_could_lead(joining: Joining) -> None:
     joining.lead()
     told: list[int] = []
     reports: Any = joining.standby_barrier.reports
-    reports.told = lambda standby, _partition: told.append(standby.broker)
+    reports.received = lambda standby, _partition: told.append(standby.broker)
     for broker in (1, 9):
         payload = msgspec.json.encode(StandbyReport(broker, 100 + broker, [0, 5]))
         joining.standby_barrier._report_came(payload)
@@ -188,13 +188,13 @@ def test_an_interruption_is_a_lapse_until_it_has_counted_anew(joining: Joining) 
     joining.align()
     joining.ingest.lapses(5000, "server gone")
     assert joining.standby.lapse == Lapse(5000, 0, "server gone")
-    joining.ingest.subscribed_anew()
+    joining.ingest.resubscribed()
     joining.ingest.listens(6000)
     assert joining.standby.lapse == Lapse(5000, 6000, "server gone")
     joining.align()
     assert joining.standby.lapse is None
     joining.ingest.lapses(7000, "server gone")
-    joining.ingest.subscribed_anew()
+    joining.ingest.resubscribed()
     joining.ingest.listens(8000)
     joining.lead()
     assert joining.lapses == [(joining.partition, Lapse(7000, 8000, "server gone"))]

@@ -282,7 +282,7 @@ def test_a_refusal_that_nobody_hears_is_in_the_log_now_and_then(caplog: pytest.L
         for now_s in (100.0, 101.0, 170.0):
             publisher.now_s = now_s
             acks.refuse(b"", TTL_DISABLED)
-    assert acks.stats == AckStats(refused_untold=3)
+    assert acks.stats == AckStats(refused_unanswered=3)
     assert [record.getMessage().split("(")[1] for record in caplog.records] == [
         "1 such messages of this topic so far)",
         "3 such messages of this topic so far)",
