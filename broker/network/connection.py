@@ -48,16 +48,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.connection")
 
-SHARED_BUFFER_BYTES: Final = (
-    128 * 1024
-)  # larger reads hold the loop too long (a full 256 KB is 10 ms of requests)
+SHARED_BUFFER_BYTES: Final = 128 * 1024  # a full 256 KB is 10 ms of requests: that holds the loop too long
 BACKLOG_BYTES: Final = 128 * 1024  # of requests that wait behind a pending one, then reading pauses
 KEPT_BUFFER_BYTES: Final = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 
+# What other protocols begin with, read as a frame's size:
 NODES_SIZE: Final[int] = unpack_size(b"BARN")[
     0
-]  # how a node that takes this for a controller listener begins
-TLS_SIZE_BEGIN: Final = 0x1603  # a handshake
+]  # the link of a node that takes this for a controller listener
+TLS_SIZE_BEGIN: Final = 0x1603  # a TLS handshake, in the upper two bytes
 
 # Why a connection does not read
 _BACKLOG: Final = 1  # too many requests wait already
@@ -66,7 +65,7 @@ _TURN: Final = 4  # it has had its share of the loop
 
 
 class Connections:
-    """What the connections of one broker share: the buffers, the limits, and the list of them."""
+    """The connections of one broker, and what they share: buffers and limits."""
 
     def __init__(self, runtime: Runtime, dispatcher: Dispatcher, config: BrokerConfig) -> None:
         self.runtime = runtime
@@ -80,7 +79,7 @@ class Connections:
         self.open: dict[Connection, None] = {}  # in the order in which they came
         self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
-        self._wrong_protocol: WrongProtocol | None = None  # made for the first that speaks one
+        self._wrong_protocol: WrongProtocol | None = None  # made for the first such peer
         if self._idle_max_s > 0:
             self._schedule_idle_check()
 
@@ -222,7 +221,7 @@ class Connection(BufferedProtocol):
             self._continue()
 
     def send(self, answer: Answer) -> None:
-        """Send the answer to a request of which the dispatcher has said NO_RESPONSE."""
+        """Send the answer to a request for which the dispatcher has returned NO_RESPONSE."""
         if self._session.state is not CLOSED:
             self._session.send(answer)
             if not self._session.is_serving:
@@ -390,8 +389,8 @@ class Connection(BufferedProtocol):
                 self._transport.resume_reading()
 
     def _wait_for_turn(self) -> None:
-        """Let the others be served before more is served and read: libuv reads up to 32 times from a connection whose
-        bytes fill every buffer, which a bulk producer's megabytes do."""
+        """Read and serve nothing before the other connections have been served: libuv reads up to 32 times in a row from a
+        connection whose bytes fill every buffer, as a bulk producer's do."""
         self._pause(_TURN)
         self._shared.runtime.call_soon(self._begin_turn)
 
@@ -454,14 +453,14 @@ class Connection(BufferedProtocol):
                 else:
                     self._writer.send_bytes(b"".join(answers))  # type: ignore[arg-type]  # no regions: all are bytes
             except OSError as error:
-                log.debug("%s went away: %s", self.peer, error)
+                log.debug("the connection of %s is lost: %s", self.peer, error)
                 self.close()
             answers.clear()
         if session.state is CLOSING:
             self.close()
 
     def _drained(self) -> None:
-        """The socket has taken everything: serve what waited. Or it never will."""
+        """The socket has taken everything, and what waited is served; or it has failed."""
         if self._writer.closed:
             self.close("the rest of an answer could not be sent")
             return

@@ -4,9 +4,9 @@ It knows neither sockets nor buffers: `connection.py` hands it what has been rec
 
 - Requests are served one at a time, as in Kafka: while one is pending, later ones wait in the buffer. So answers keep the
   order of the requests without a queue.
-- The exception are produces whose records are appended and wait for other replicas: produces behind them are served, and
-  their answers wait in line. (A producer in Kafka has one batch per round trip of the replicas, whatever
-  max.in.flight.requests.per.connection says.)
+- Produces whose records are appended and wait for other replicas are the exception: produces behind them are served, and
+  their answers wait in line. (A producer in Kafka has one batch per round trip of the replicas, whatever its
+  max.in.flight.requests.per.connection.)
 - A pending request may ask for the API key of the request behind it, and complete early: a consumer's fetch does for a
   ListOffsets, a follower's fetch for any request.
 - A session that has served for TURN_S ends its turn, so that other connections are served before it goes on.
@@ -41,8 +41,8 @@ class IllegalTransition(RuntimeError):
 
 
 class State:
-    """What the session is doing, or what its next request waits for. An attribute for each event that may happen in it:
-    the state that follows. (An attribute, as a transition happens at each read: it costs a fourth of a dict's.)"""
+    """What the session does, or what its next request waits for. It has an attribute for each event that may happen in it:
+    the state that follows. (Attributes, because transitions happen at each read: a dict's lookup costs four times as much.)"""
 
     __slots__ = (
         "admit", "begin_turn", "close", "complete", "end", "hold_back", "name", "pause", "pipeline", "serve", "wait", "yield_",
@@ -217,7 +217,7 @@ class Session:
             self._append(self._dispatcher.encode(context, response))
 
     def send(self, answer: Answer) -> None:
-        """Take the answer to a request of which the dispatcher has said NO_RESPONSE."""
+        """Take the answer to a request for which the dispatcher has returned NO_RESPONSE."""
         if self._line:
             self._line.append(_InLine(None, answer))
         else:
@@ -258,7 +258,7 @@ class Session:
             callback()
 
     def _take(self, answer: Answer | Outcome) -> None:
-        """What has come back for a request."""
+        """Take what the dispatcher or a handler has returned for a request."""
         if answer is Outcome.PENDING:
             self.state = self.state.wait
         elif answer is Outcome.CLOSE:
