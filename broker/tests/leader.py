@@ -65,13 +65,13 @@ class Leader:
         ]
         self.node = Node(BrokerConfig.load(None, {}, settings), self.runtime, disk)
         self.node.start()
-        self.told: list[tuple[str, str, int]] = []  # the calls of the fetchers
+        self.fetcher_calls: list[tuple[str, str, int]] = []  # what the fetchers would get
         partitions = self.node.services.partitions
         partitions.on_following = lambda many: self._note("following", many)
         partitions.on_not_following = lambda many: self._note("not following", many)
 
     def _note(self, what: str, many: list[Partition]) -> None:
-        self.told += [(what, each.topic, each.partition) for each in many]
+        self.fetcher_calls += [(what, each.topic, each.partition) for each in many]
 
     # -- the metadata
 
@@ -199,7 +199,7 @@ class Leader:
 
 
 class Follower:
-    """Broker `broker_id`, which fetches what it is told to. Without a session, unless `session` has been called."""
+    """Broker `broker_id`, which fetches as the test says. Without a session, unless `session` has been called."""
 
     def __init__(self, leader: Leader, broker_id: int, *, epoch: int | None = None) -> None:
         self._leader = leader

@@ -1,7 +1,7 @@
 """Three brokers that hold one partition, on one virtual network; what the metadata says is scripted.
 
-Logs, partitions, requests and fetchers are the real ones. Each broker's controller is its own, and is told the same
-records as the others', so who leads is up to the test, as it is in the examples of the KIPs.
+Logs, partitions, requests and fetchers are the real ones. Each broker's controller is its own, and gets the same
+records as the others', so the test chooses the leader, as it is in the examples of the KIPs.
 """
 
 from __future__ import annotations
@@ -174,20 +174,20 @@ class Replicas:
     # -- the metadata
 
     def commit(self, *records: Any) -> None:
-        """All that are alive hear of it now."""
+        """To all that are alive."""
         self.records += records
         for replica in self.alive.values():
             replica.commit(list(records))
         self.run(0)
 
     def elect(self, leader: int, isr: list[int] | None = None) -> None:
-        """In the next leader epoch; -1 for none. Those who start later are told by `tell`."""
+        """In the next leader epoch; -1 for none. Those that start later get it by `tell`."""
         self.commit(
             PartitionChangeRecord(topic_id=TOPIC_ID, partition_id=0, leader=leader, isr=isr or [leader])
         )
 
     def tell(self, broker_id: int) -> None:
-        """Bring a broker that was started anew up to what the others have heard."""
+        """Give a restarted broker the records that the others have."""
         replica = self.alive[broker_id]
         known = replica.node.services.controller.image.topics.get("t")
         if known is None:
@@ -207,14 +207,14 @@ class Replicas:
         return self.alive[broker_id]
 
     def produce(self, leader: int, *values: str, acks: int = 1) -> list[ErrorCode]:
-        """One batch for each value; what each is told in the end, NONE when it is committed."""
-        told: list[ErrorCode] = []
+        """One batch for each value. Returns the result of each, once it is known: NONE when it is committed."""
+        results: list[ErrorCode] = []
         partition = self.alive[leader].partition
         for value in values:
             batch = build_batch([Record(0, self.alive[leader].runtime.time_ms(), None, value.encode())])
             result = partition.append(memoryview(bytearray(batch)), required_acks=acks)
-            partition.when_committed(result.last_offset + 1, told.append)
-        return told
+            partition.when_committed(result.last_offset + 1, results.append)
+        return results
 
     def check_identical(self) -> None:
         """Every replica has the same bytes."""

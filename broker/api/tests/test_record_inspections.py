@@ -159,7 +159,7 @@ def test_settings_that_change_meanwhile_count(leader: Leader) -> None:
 
 
 def test_what_the_producer_wrote_meanwhile_counts(leader: Leader) -> None:
-    """Of two copies of a batch under way one is appended."""
+    """Of two copies of a batch in flight one is appended."""
     many = batch(MANY, producer_id=7, producer_epoch=0, base_sequence=0)
     calls = [produce(leader, (0, many)), produce(leader, (0, many))]
     leader.runtime.run_until_idle()
@@ -274,7 +274,7 @@ def test_records_that_wait_are_held_once(leader: Leader) -> None:
 
 
 def test_what_waits_is_bounded(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients are told to try again; it is the same to them as a time that is up, and nothing has been appended."""
+    """Clients retry, as after a timeout, and nothing has been appended."""
     many = batch(MANY, codec=Codec.NONE)
     monkeypatch.setattr(produce_api, "WAITING_BYTES_MAX", 3 * len(many))
     calls = [produce(leader, (1, batch()), (0, many), (2, batch())) for _ in range(6)]

@@ -86,7 +86,7 @@ def test_what_counts_is_what_was_committed(steps: list[Step]) -> None:
     assert state == model(steps)
 
 
-def test_an_open_transaction_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_open_transaction_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     steps: list[Step] = [("write", 1, 0), ("write", 1, 1), ("write", 0, 2)]
     assert [record.value for record in count("p-0", batches(steps))] == [b"2"]
     assert [record.message for record in caplog.records] == [

@@ -102,7 +102,7 @@ def test_a_partition_lost_while_it_is_loaded(leader: int) -> None:
     assert behind == [None]
 
 
-def test_a_cancelled_one_is_heard_of_no_more_and_the_next_one_goes_on() -> None:
+def test_after_a_cancelled_loading_the_next_one_goes_on() -> None:
     runtime = Ticking()
     world = World([1], runtime=runtime)
     for number in range(50):

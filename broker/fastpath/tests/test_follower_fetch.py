@@ -1,5 +1,5 @@
 """The short ways of what acks=all waits for (produce, a follower's fetch, its answer) against the general ones: two leaders
-that get the same requests, one of which may take the short ways, must not be told apart."""
+that get the same requests, one of which may take the fast path, must behave alike."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Side(Leader):
         return self.ask(0, PRODUCE_VERSION, ProduceRequest(None, acks, 1000, topics))
 
 
-def told(call: Reply) -> FetchResponse:
+def decoded(call: Reply) -> FetchResponse:
     response, end = FETCH_RESPONSE.readers[FETCH_VERSION](call.answer, 0, len(call.answer))
     assert end == len(call.answer)
     answer: FetchResponse = response
@@ -168,7 +168,7 @@ class Both:
             return
         assert calls[0].answer == calls[1].answer
         del self.waiting[broker_id]
-        response = told(calls[0])
+        response = decoded(calls[0])
         for followers in self.followers:
             followers[broker_id].session_id = response.session_id
             if response.error_code:
@@ -216,7 +216,7 @@ class Both:
         elif kind == "isr":
             for side in self.sides:
                 side.change(rest[0], isr=rest[1])
-        elif kind == "reign":
+        elif kind == "new epoch":
             for side in self.sides:
                 side.change(rest[0], leader=1)
         elif kind == "resign":
@@ -257,7 +257,7 @@ produces = st.tuples(
 others = st.one_of(
     st.tuples(st.just("advance"), st.sampled_from([0.001, 0.006, 0.6, 1.1])),
     st.tuples(st.just("isr"), indexes, st.sampled_from([[1], [1, 2], [1, 2, 3]])),
-    st.tuples(st.just("reign"), indexes),
+    st.tuples(st.just("new epoch"), indexes),
     st.tuples(st.just("resign"), indexes),
     st.tuples(st.just("trim"), indexes),
 )
@@ -265,7 +265,7 @@ others = st.one_of(
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(fetches, fetches, produces, produces, others), min_size=5, max_size=60))
-def test_nobody_can_tell_the_ways_apart(steps: list[tuple[Any, ...]]) -> None:
+def test_both_ways_behave_alike(steps: list[tuple[Any, ...]]) -> None:
     both = begun()
     for step in steps:
         both.run(step)
@@ -317,7 +317,7 @@ def test_unusual_bounds_count_as_ever(bounds: tuple[int, int], offset: int) -> N
     for side in (Side(fast=True), Side(fast=False)):
         two = side.follower(2)
         two.session_epoch = 0
-        session_id = told(two.fetch(0, version=FETCH_VERSION)).session_id
+        session_id = decoded(two.fetch(0, version=FETCH_VERSION)).session_id
         for _ in range(3):
             side.append(1, 100, 1, 0)
         epoch = side.partition().leader_epoch
@@ -340,7 +340,7 @@ def test_a_stranger_does_not_go_on_with_a_followers_session(fast: bool) -> None:
     side = Side(fast=fast)
     two = side.follower(2)
     two.session_epoch = 0
-    session_id = told(two.fetch(0, version=FETCH_VERSION)).session_id
+    session_id = decoded(two.fetch(0, version=FETCH_VERSION)).session_id
     side.append(1, 100, 1, 0)
     epoch = side.partition().leader_epoch
     request = FetchRequest(
@@ -355,7 +355,7 @@ def test_a_stranger_does_not_go_on_with_a_followers_session(fast: bool) -> None:
     before = side.short
     for peer in (-1, 3):
         call = side.ask(1, FETCH_VERSION, request, peer_broker_id=peer)
-        assert told(call).responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert decoded(call).responses[0].partitions[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     leadership = side.partition().leadership
     assert leadership is not None
     assert leadership.replicas[2].end_offset == 0
@@ -383,7 +383,7 @@ def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(fast: boo
     followers = [side.follower(2), side.follower(3)]
     for follower in followers:
         follower.session_epoch = 0
-        follower.session_id = told(follower.fetch(0, version=FETCH_VERSION)).session_id
+        follower.session_id = decoded(follower.fetch(0, version=FETCH_VERSION)).session_id
         follower.session_epoch = 1
 
     def fetch(at: int, offset: int, *, index: int = 0, wait: bool = False) -> Reply:
@@ -464,7 +464,7 @@ def test_an_answer_says_the_same_either_way() -> None:
     two = side.follower(2)
     two.session_epoch = 0
     call = two.fetch(0, version=FETCH_VERSION)
-    two.session_id, two.session_epoch = told(call).session_id, 1
+    two.session_id, two.session_epoch = decoded(call).session_id, 1
     for size, read in ((100, True), (7000, True), (20_000, True)):
         side.append(1, size, 1, 0)
         end = side.partition().log.log_end_offset
@@ -472,7 +472,7 @@ def test_an_answer_says_the_same_either_way() -> None:
         two.session_epoch += 1
         found = read_fast_fetch_response(memoryview(b"12345" + answer), 5)
         assert (found is not None) == read
-        data = told_bytes(answer)
+        data = partition_of(answer)
         assert found is not None
         assert (found.session_id, found.topic_id, found.partition) == (two.session_id, TOPIC_ID, 0)
         assert (found.high_watermark, found.log_start_offset) == (data.high_watermark, data.log_start_offset)
@@ -486,7 +486,7 @@ def test_an_answer_says_the_same_either_way() -> None:
     )
 
 
-def told_bytes(answer: bytes) -> Any:
+def partition_of(answer: bytes) -> Any:
     return FETCH_RESPONSE.readers[FETCH_VERSION](answer, 0, len(answer))[0].responses[0].partitions[0]
 
 

@@ -115,7 +115,7 @@ class Side:
 
 
 class Sides:
-    """Two nodes that must not be told apart."""
+    """Two nodes that must behave alike."""
 
     def __init__(self, directory: Path) -> None:
         self.short = Side(directory / "short", fast=True)

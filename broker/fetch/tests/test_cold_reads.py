@@ -1,6 +1,6 @@
-"""Records that are not in memory: who reads them waits for the disk, and nobody else does.
+"""Records that are not in memory: their readers wait for the disk, and no other client does.
 
-The disk here says of whatever is cold that it is not in memory, and blocks whoever reads it all the same until
+The disk here reports all that is cold as not in memory, and blocks a read of it until
 the test lets it go on. Were that the loop, the other client would never be answered.
 """
 
@@ -175,7 +175,7 @@ def is_answered(client: RawClient) -> bool:
 
 
 def check_that_others_are_served(broker: Broker, other: RawClient) -> None:
-    """While somebody waits for the disk."""
+    """While another client waits for the disk."""
     assert broker.disk.waiting.wait(10)
     for number in range(20):
         offset = produce(other, b"hot %d" % number)

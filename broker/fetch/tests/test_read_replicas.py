@@ -84,7 +84,7 @@ def test_a_leader_sends_a_consumer_to_its_rack(replicas: Replicas) -> None:
     answer = replicas.fetched(1, rack="r2")
     assert (answer.preferred_read_replica, answer.error_code, answer.records) == (2, 0, b"")
     assert (answer.high_watermark, answer.log_start_offset) == (BATCH_COUNT, 0)
-    for rack in ("", "r1", "r3", "r9"):  # none, its own, one that is not in sync, one where nobody is
+    for rack in ("", "r1", "r3", "r9"):  # none, its own, one that is not in sync, one without replicas
         answer = replicas.fetched(1, rack=rack)
         assert answer.preferred_read_replica == -1
         assert len(answer.records) > 0
@@ -114,7 +114,7 @@ def test_advice_is_given_at_once_and_in_a_session(replicas: Replicas) -> None:
     assert response.responses[0].partitions[0].preferred_read_replica == 2
 
 
-def test_without_a_selector_everybody_reads_from_leaders(tmp_path: Path) -> None:
+def test_without_a_selector_consumers_read_from_leaders(tmp_path: Path) -> None:
     view = Replicas(tmp_path)
     view.lead()
     answer = view.fetched(1, rack="r2")
@@ -142,7 +142,9 @@ def test_a_follower_serves_what_it_knows_to_be_committed(replicas: Replicas) -> 
     assert E(replicas.fetched(0, replica_id=3).error_code) == E.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_who_waits_at_a_follower_hears_of_the_high_watermark(replicas: Replicas) -> None:
+def test_a_fetch_that_waits_at_a_follower_is_answered_when_the_high_watermark_moves(
+    replicas: Replicas,
+) -> None:
     replicas.follow()
     begun = replicas.ask_later(1, replicas.request(BATCH_COUNT - 1, max_wait_ms=10_000), 12)
     assert begun.responses == []
@@ -153,7 +155,7 @@ def test_who_waits_at_a_follower_hears_of_the_high_watermark(replicas: Replicas)
     assert (answer.high_watermark, len(answer.records) > 0) == (BATCH_COUNT, True)
 
 
-def test_who_waits_at_a_follower_hears_that_it_goes(replicas: Replicas) -> None:
+def test_a_fetch_that_waits_at_a_follower_is_answered_when_the_replica_is_removed(replicas: Replicas) -> None:
     replicas.follow()
     begun = replicas.ask_later(1, replicas.request(BATCH_COUNT - 1, max_wait_ms=10_000), 12)
     replicas.commit(partition_record(TOPIC_ID, 0, state(2, [2, 3])))

@@ -1,4 +1,4 @@
-"""Which replica a consumer is sent to, against the rules told one by one (KIP-392)."""
+"""Which replica a consumer is sent to, rule by rule (KIP-392)."""
 
 from __future__ import annotations
 

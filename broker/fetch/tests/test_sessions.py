@@ -1,5 +1,5 @@
 """Fetch sessions against a model that walks every partition at every request, and the cache against Kafka's
-rules told plainly."""
+rules."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def fetch_request(
     )
 
 
-class Told(NamedTuple):
+class Answered(NamedTuple):
     """What an answer says of one partition."""
 
     partition: int
@@ -136,9 +136,9 @@ def records_of(one: Any) -> bytes:
     return records if isinstance(records, bytes) else b"".join(region.read() for region in records)
 
 
-def told(answer: Any) -> list[Told]:
+def answered_in(answer: Any) -> list[Answered]:
     return [
-        Told(
+        Answered(
             one.partition_index,
             one.error_code,
             one.high_watermark,
@@ -178,9 +178,11 @@ class ModelSession:
 
     def __init__(self) -> None:
         self.wanted: dict[int, int] = {}  # partition -> offset, in the order of turns
-        self.known: dict[int, tuple[int, int]] = {}  # partition -> high watermark and start, as last told
+        self.known: dict[int, tuple[int, int]] = {}  # partition -> high watermark and start, as last sent
 
-    def fetch(self, logs: list[ModelLog], wanted: dict[int, int], forget: list[int], room: int) -> list[Told]:
+    def fetch(
+        self, logs: list[ModelLog], wanted: dict[int, int], forget: list[int], room: int
+    ) -> list[Answered]:
         for partition, offset in wanted.items():
             self.wanted[partition] = offset
             self.known.setdefault(partition, (-1, -1))
@@ -206,13 +208,13 @@ class ModelSession:
             self.known[one.partition] = (-1 if one.error else one.high_watermark, one.log_start_offset)
         return answer
 
-    def _look(self, logs: list[ModelLog], partition: int, offset: int) -> Told:
+    def _look(self, logs: list[ModelLog], partition: int, offset: int) -> Answered:
         if partition >= len(logs):
-            return Told(partition, 3, -1, -1, b"")
+            return Answered(partition, 3, -1, -1, b"")
         log = logs[partition]
         if not log.start <= offset <= log.end:
-            return Told(partition, 1, -1, -1, b"")
-        return Told(partition, 0, log.end, log.start, b"")
+            return Answered(partition, 1, -1, -1, b"")
+        return Answered(partition, 0, log.end, log.start, b"")
 
 
 partition_numbers = st.integers(0, PARTITIONS)  # the last one does not exist
@@ -239,7 +241,7 @@ def test_a_session_answers_as_if_it_looked_at_everything(broker: Broker, script:
     answer = broker.ask(FETCH, VERSION, fetch_request(topic, everything))
     model.fetch(logs, everything, [], 1 << 20)
     session_id, epoch = answer.session_id, 1
-    last: list[Told] = []
+    last: list[Answered] = []
     for step, *rest in script:
         if step == "append":
             partition, records = rest
@@ -266,7 +268,7 @@ def test_a_session_answers_as_if_it_looked_at_everything(broker: Broker, script:
             topic, wanted, session_id=session_id, epoch=epoch, forget=forget, max_bytes=room
         )
         answer = broker.ask(FETCH, VERSION, request)
-        last = told(answer)
+        last = answered_in(answer)
         assert last == model.fetch(logs, wanted, forget, room)
         assert (answer.error_code, answer.session_id) == (0, session_id)
         epoch += 1
@@ -274,14 +276,14 @@ def test_a_session_answers_as_if_it_looked_at_everything(broker: Broker, script:
     for partition in range(PARTITIONS):
         found = broker.node.services.partitions.get(topic, partition)
         assert found is not None
-        assert not found.fetch_waiters, "nobody listens for a session that is closed"
+        assert not found.fetch_waiters, "a closed session is not notified"
     broker.delete_topic(topic)
 
 
 def test_a_fetch_in_a_session_looks_at_what_changed_only(broker: Broker) -> None:
     topic = broker.create_topic(1000)
     answer = broker.ask(FETCH, VERSION, fetch_request(topic, dict.fromkeys(range(1000), 0)))
-    assert len(told(answer)) == 1000
+    assert len(answered_in(answer)) == 1000
     session = broker.node.services.fetch_sessions.get(answer.session_id)
     assert session is not None
     for epoch, partition in enumerate((7, 999, 7), start=1):
@@ -289,11 +291,11 @@ def test_a_fetch_in_a_session_looks_at_what_changed_only(broker: Broker) -> None
         broker.append(topic, partition)
         assert [one.wanted.partition for one in session.to_read()] == [partition]
         request = fetch_request(topic, {}, session_id=session.id, epoch=epoch * 2 - 1)
-        answered = told(broker.ask(FETCH, VERSION, request))
+        answered = answered_in(broker.ask(FETCH, VERSION, request))
         assert [one.partition for one in answered] == [partition]
         at_end = {partition: answered[0].high_watermark}
         request = fetch_request(topic, at_end, session_id=session.id, epoch=epoch * 2)
-        assert told(broker.ask(FETCH, VERSION, request)) == []
+        assert answered_in(broker.ask(FETCH, VERSION, request)) == []
         assert session.to_read() == []
     broker.node.services.fetch_sessions.remove(session.id)
 
@@ -325,7 +327,7 @@ def test_what_comes_while_the_woken_fetch_of_a_new_session_reads_the_disk_is_not
     broker.append(topic, 1, size=1000)
     broker.runtime.run_until_idle()
     assert not cold
-    assert {one.partition for one in told(reply.answer) if one.records} == {0, 1, 2}
+    assert {one.partition for one in answered_in(reply.answer) if one.records} == {0, 1, 2}
     broker.node.services.fetch_sessions.remove(reply.answer.session_id)
 
 
@@ -340,7 +342,11 @@ def test_a_session_that_waits_is_woken_by_min_bytes(broker: Broker) -> None:
         assert reply.answer is None
     broker.append(topic, 2, size=100)
     broker.runtime.run_until_idle()
-    assert [(one.partition, one.high_watermark) for one in told(reply.answer)] == [(0, 1), (1, 2), (2, 1)]
+    assert [(one.partition, one.high_watermark) for one in answered_in(reply.answer)] == [
+        (0, 1),
+        (1, 2),
+        (2, 1),
+    ]
 
 
 def test_what_was_there_before_the_wait_counts_and_is_answered(broker: Broker) -> None:
@@ -354,7 +360,7 @@ def test_what_was_there_before_the_wait_counts_and_is_answered(broker: Broker) -
     assert reply.answer is None
     second = broker.append(topic, 0)
     broker.runtime.run_until_idle()
-    assert [one.records for one in told(reply.answer)] == [first + second]
+    assert [one.records for one in answered_in(reply.answer)] == [first + second]
 
 
 def test_a_wait_ends_with_max_wait(broker: Broker) -> None:
@@ -365,7 +371,7 @@ def test_a_wait_ends_with_max_wait(broker: Broker) -> None:
     broker.runtime.advance(0.99)
     assert reply.answer is None
     broker.runtime.advance(0.02)
-    assert told(reply.answer) == []
+    assert answered_in(reply.answer) == []
     answer: Any = reply.answer
     assert answer.session_id == session_id
 
@@ -384,7 +390,7 @@ def test_a_request_that_overtakes_a_waiting_one_of_its_session(broker: Broker) -
     assert late.answer is None
     broker.append(topic, 0)
     broker.runtime.run_until_idle()
-    assert [one.high_watermark for one in told(late.answer)] == [1]
+    assert [one.high_watermark for one in answered_in(late.answer)] == [1]
 
 
 @pytest.mark.parametrize("named", [{}, {0: 0}])
@@ -401,7 +407,7 @@ def test_closing_a_session_answers_its_waiting_fetch(broker: Broker, named: dict
     assert answer.error_code == NOT_FOUND
     partition = broker.node.services.partitions.get(topic, 0)
     assert partition is not None
-    assert not partition.fetch_waiters, "it is held by nobody"
+    assert not partition.fetch_waiters, "it has no waiter"
 
 
 def test_a_client_that_leaves_takes_its_wait_along(broker: Broker) -> None:
@@ -419,7 +425,7 @@ def test_a_client_that_leaves_takes_its_wait_along(broker: Broker) -> None:
     broker.runtime.run_until_idle()
     assert waiting.answer is None
     again = broker.ask(FETCH, VERSION, fetch_request(topic, {}, session_id=session_id, epoch=2))
-    assert [one.high_watermark for one in told(again)] == [1]
+    assert [one.high_watermark for one in answered_in(again)] == [1]
 
 
 def test_deleting_a_topic_wakes_those_who_wait_for_it(broker: Broker) -> None:
@@ -430,8 +436,8 @@ def test_deleting_a_topic_wakes_those_who_wait_for_it(broker: Broker) -> None:
         FETCH, VERSION, fetch_request(topic, {}, session_id=session_id, epoch=1, max_wait_ms=5000)
     )
     broker.delete_topic(topic)
-    assert [one.error for one in told(plain.answer)] == [3]
-    assert [one.error for one in told(waiting.answer)] == [3]
+    assert [one.error for one in answered_in(plain.answer)] == [3]
+    assert [one.error for one in answered_in(waiting.answer)] == [3]
 
 
 def test_a_full_fetch_that_waited_has_all_partitions_and_the_new_records(broker: Broker) -> None:
@@ -443,7 +449,7 @@ def test_a_full_fetch_that_waited_has_all_partitions_and_the_new_records(broker:
     assert reply.answer is None
     second = broker.append(topic, 2)
     broker.runtime.run_until_idle()
-    answered = [(one.partition, one.high_watermark, one.records) for one in told(reply.answer)]
+    answered = [(one.partition, one.high_watermark, one.records) for one in answered_in(reply.answer)]
     assert answered == [(0, 1, first), (1, 0, b""), (2, 1, second)]
     answer: Any = reply.answer
     assert answer.session_id == 0
@@ -539,7 +545,7 @@ def test_without_a_slot_the_answer_has_no_session(tmp_path: Path) -> None:
     assert first
     answer = broker.ask(FETCH, VERSION, fetch_request(topic, {0: 0, 1: 0}))
     assert (answer.error_code, answer.session_id) == (0, 0)
-    assert len(told(answer)) == 2
+    assert len(answered_in(answer)) == 2
     broker.runtime.advance(EVICTION_MS / 1000 + 1)
     second = made_session(broker, topic, 2)
     assert second not in (0, first)
@@ -562,7 +568,7 @@ def test_the_sessions_of_clients_hold_so_many_partitions_together(
     assert grown.error_code == NOT_FOUND
     assert made_session(broker, topic, 2), "it has made room"
     known = broker.ask(FETCH, VERSION, fetch_request(topic, {0: 0, 1: 0}, session_id=first, epoch=1))
-    assert known.error_code == 0, "what it names anew it has already"
+    assert known.error_code == 0, "what it names again it has already"
     broker.runtime.advance(EVICTION_MS / 1000 + 1)
     assert made_session(broker, topic, 4), "of those that are not used as many go as it takes"
     broker.node.stop()

@@ -1,4 +1,4 @@
-"""How the metadata is told in which directories partitions lie, when the controller does not take it at once."""
+"""Directories of partitions are reported to the controller, which may not accept the report at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compat_tests.virtual.runtime import VirtualRuntime
 TOPIC, HERE, THERE = (name.ljust(16) for name in (b"topic", b"here", b"there"))
 
 
-class Told:
+class Reporter:
     """Directories over a controller that a test answers for."""
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Told:
         )
 
     def send(self, _key: int, request: Any, done: Callable[[Any, ErrorCode], object]) -> None:
-        told = {
+        reported = {
             partition.partition_index: directory.id
             for directory in request.directories
             for topic in directory.topics
             for partition in topic.partitions
         }
-        self.requests.append((self.runtime.monotonic(), told))
+        self.requests.append((self.runtime.monotonic(), reported))
         response = AssignReplicasToDirsResponse(error_code=self.error)
         self.held.append(lambda: done(response, ErrorCode.NONE))
         if not self.holds:
@@ -55,52 +55,52 @@ class Told:
     def assign(self, index: int, directory: bytes = HERE) -> None:
         self.directories.assign(TOPIC, index, directory)
 
-    def told(self) -> list[dict[int, bytes]]:
+    def reported(self) -> list[dict[int, bytes]]:
         self.runtime.advance(0)
         return [request for _, request in self.requests]
 
 
-def test_what_the_controller_refuses_is_told_again_soon_and_then_less_and_less_often() -> None:
-    told = Told()
-    told.error = ErrorCode.NOT_CONTROLLER
-    started = told.runtime.monotonic()
-    told.assign(0)
-    told.runtime.advance(100)
-    times = [moment - started for moment, _ in told.requests]
+def test_a_report_that_the_controller_refuses_is_retried_at_growing_intervals() -> None:
+    reporter = Reporter()
+    reporter.error = ErrorCode.NOT_CONTROLLER
+    started = reporter.runtime.monotonic()
+    reporter.assign(0)
+    reporter.runtime.advance(100)
+    times = [moment - started for moment, _ in reporter.requests]
     assert times[0] == 0
     assert times[1] <= 0.1
     gaps = [later - earlier for earlier, later in pairwise(times)]
     assert all(later >= earlier - 1e-6 for earlier, later in pairwise(gaps))
     assert max(gaps) <= 10 + 1e-6
-    told.error = ErrorCode.NONE
-    told.runtime.advance(10)
-    before = len(told.requests)
-    told.runtime.advance(100)
-    assert len(told.requests) == before
-    assert all(request == {0: HERE} for request in told.told())
+    reporter.error = ErrorCode.NONE
+    reporter.runtime.advance(10)
+    before = len(reporter.requests)
+    reporter.runtime.advance(100)
+    assert len(reporter.requests) == before
+    assert all(request == {0: HERE} for request in reporter.reported())
 
 
 def test_what_is_assigned_meanwhile_waits_for_nothing() -> None:
-    told = Told()
-    told.error = ErrorCode.NOT_CONTROLLER
-    told.assign(0)
-    told.runtime.advance(60)  # it is tried every ten seconds by now
-    told.requests.clear()
-    told.error = ErrorCode.NONE
-    told.assign(1)
-    assert told.told() == [{0: HERE, 1: HERE}]
-    told.runtime.advance(60)
-    assert len(told.requests) == 1
+    reporter = Reporter()
+    reporter.error = ErrorCode.NOT_CONTROLLER
+    reporter.assign(0)
+    reporter.runtime.advance(60)  # it is tried every ten seconds by now
+    reporter.requests.clear()
+    reporter.error = ErrorCode.NONE
+    reporter.assign(1)
+    assert reporter.reported() == [{0: HERE, 1: HERE}]
+    reporter.runtime.advance(60)
+    assert len(reporter.requests) == 1
 
 
 def test_one_request_is_under_way_at_a_time_and_the_newest_directory_counts() -> None:
-    told = Told()
-    told.holds = True
-    told.assign(0)
-    assert told.told() == [{0: HERE}]
-    told.assign(0, THERE)
-    told.assign(1)
-    assert told.told() == [{0: HERE}]
-    told.holds = False
-    told.answer()
-    assert told.told()[1:] == [{0: THERE, 1: HERE}]
+    reporter = Reporter()
+    reporter.holds = True
+    reporter.assign(0)
+    assert reporter.reported() == [{0: HERE}]
+    reporter.assign(0, THERE)
+    reporter.assign(1)
+    assert reporter.reported() == [{0: HERE}]
+    reporter.holds = False
+    reporter.answer()
+    assert reporter.reported()[1:] == [{0: THERE, 1: HERE}]

@@ -1,4 +1,4 @@
-"""A leader and its followers: what is committed when, who is in sync, and what everybody is told."""
+"""A leader and its followers: commits, in-sync replicas, and what clients and followers get."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def leader() -> Leader:
 
 
 def latest(leader: Leader, version: int = 10) -> tuple[int, int]:
-    """(error, offset) of the end that a consumer is told of."""
+    """(error, offset) of the end that a consumer gets."""
     wanted = ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, LATEST)])
     call = leader.ask(2, version, ListOffsetsRequest(replica_id=-1, topics=[wanted]))
     answer = call.answer.topics[0].partitions[0]
@@ -69,7 +69,7 @@ def test_acks_all_waits_for_every_replica_in_sync(leader: Leader) -> None:
     assert leader.partition().high_watermark == 2
 
 
-def test_one_acknowledgement_or_none_waits_for_nobody(leader: Leader) -> None:
+def test_one_acknowledgement_or_none_waits_for_no_replica(leader: Leader) -> None:
     leader.create()
     assert leader.produced(leader.produce("a", acks=1)).error_code == 0
     assert leader.produce("b", acks=0).outcome is not None
@@ -106,7 +106,7 @@ def test_a_follower_that_waits_is_answered_at_once_by_an_append(leader: Leader) 
     assert leader.fetched(waiting).records
 
 
-def test_a_follower_hears_of_the_high_watermark_without_waiting_for_records(leader: Leader) -> None:
+def test_a_follower_gets_the_high_watermark_without_waiting_for_records(leader: Leader) -> None:
     leader.create()
     two, three = leader.follower(2), leader.follower(3)
     two.begin_session(0)
@@ -120,14 +120,14 @@ def test_a_follower_hears_of_the_high_watermark_without_waiting_for_records(lead
     three.fetch(0)
     three.fetch(1)
     leader.runtime.advance(0.01)
-    told = leader.fetched(waiting)
-    assert (told.high_watermark, told.records) == (1, b"")
+    answer = leader.fetched(waiting)
+    assert (answer.high_watermark, answer.records) == (1, b"")
     waiting = two.go_on()
     leader.runtime.advance(0.4)
     assert not waiting.done, "it knows everything"
 
 
-def test_what_a_follower_commits_by_its_own_fetch_it_hears_of(leader: Leader) -> None:
+def test_a_follower_gets_the_high_watermark_that_its_own_fetch_moves(leader: Leader) -> None:
     leader.create(replicas=[1, 2])
     two = leader.follower(2)
     two.begin_session(0)
@@ -139,7 +139,7 @@ def test_what_a_follower_commits_by_its_own_fetch_it_hears_of(leader: Leader) ->
     assert leader.fetched(waiting).high_watermark == 1
 
 
-def test_a_produce_that_nobody_copies_times_out(leader: Leader) -> None:
+def test_a_produce_that_no_follower_fetches_times_out(leader: Leader) -> None:
     leader.create()
     call = leader.produce("a", timeout_ms=1500)
     leader.runtime.advance(1.4)
@@ -284,7 +284,7 @@ def test_what_is_proposed_is_waited_for(leader: Leader) -> None:
 
 
 @pytest.mark.parametrize("how", ["fenced", "leaving", "of an older epoch"])
-def test_not_everybody_may_join(leader: Leader, how: str) -> None:
+def test_a_follower_that_may_not_join(leader: Leader, how: str) -> None:
     leader.create(isr=[1, 2])
     three = leader.follower(3)
     if how == "fenced":
@@ -391,7 +391,7 @@ def test_the_controller_may_be_out_of_reach_for_a_while(leader: Leader) -> None:
 # -- roles
 
 
-def test_leadership_goes_and_those_who_wait_hear_of_it(leader: Leader) -> None:
+def test_waiting_requests_are_answered_when_leadership_ends(leader: Leader) -> None:
     leader.create()
     call = leader.produce("a")
     reading = leader.fetch(0, max_wait_ms=1000, version=10)
@@ -402,7 +402,7 @@ def test_leadership_goes_and_those_who_wait_hear_of_it(leader: Leader) -> None:
     (endpoint,) = call.answer.node_endpoints
     assert (endpoint.node_id, endpoint.host, endpoint.port) == (2, "h2", 9002)
     assert leader.fetched(reading).error_code == E.NOT_LEADER_OR_FOLLOWER
-    assert leader.told[-1] == ("following", "t", 0)
+    assert leader.fetcher_calls[-1] == ("following", "t", 0)
     refused = leader.produced(leader.produce("b"))
     assert (refused.error_code, refused.base_offset) == (E.NOT_LEADER_OR_FOLLOWER, -1)
     assert refused.current_leader.leader_id == 2
@@ -433,7 +433,7 @@ def test_a_new_leader_does_not_say_what_it_does_not_know(leader: Leader) -> None
     three.fetch(1)
     leader.change(leader=2)
     leader.change(leader=1)
-    assert leader.told[-2:] == [("following", "t", 0), ("not following", "t", 0)]
+    assert leader.fetcher_calls[-2:] == [("following", "t", 0), ("not following", "t", 0)]
     assert leader.partition().high_watermark == 1
     assert latest(leader) == (E.OFFSET_NOT_AVAILABLE, -1)
     assert latest(leader, version=4) == (E.LEADER_NOT_AVAILABLE, -1)
@@ -451,7 +451,8 @@ def end_of(leader: Leader, epoch: int, current: int = 2) -> tuple[int, int, int]
 
 
 def test_a_leader_whose_session_has_ended_does_not_say_where_anything_ends(leader: Leader) -> None:
-    """Another may lead by now, and have told more. Produce and Fetch go on: nothing is committed without followers."""
+    """Another may lead by now, and have answered with later offsets. Produce and Fetch are served: nothing is committed
+    without followers."""
     leader.create()
     leader.produce("a", "b")
     for follower in (leader.follower(2), leader.follower(3)):
@@ -481,15 +482,15 @@ def test_epochs_begin_where_the_log_ends_then(leader: Leader) -> None:
     assert end_of(leader, 0, current=3)[0] == E.UNKNOWN_LEADER_EPOCH
 
 
-def test_a_follower_whose_history_parted_is_told_where(leader: Leader) -> None:
+def test_a_diverging_follower_gets_the_diverging_epoch(leader: Leader) -> None:
     leader.create()
     leader.produce("a")
     leader.change(leader=1)
     two = leader.follower(2)
-    told = leader.fetched(two.fetch(3, last_epoch=0))
-    assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
-    told = leader.fetched(two.fetch(2, last_epoch=0))
-    assert (told.diverging_epoch.epoch, told.diverging_epoch.end_offset) == (0, 1)
+    answer = leader.fetched(two.fetch(3, last_epoch=0))
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 1)
+    answer = leader.fetched(two.fetch(2, last_epoch=0))
+    assert (answer.diverging_epoch.epoch, answer.diverging_epoch.end_offset) == (0, 1)
     leadership = leader.partition().leadership
     assert leadership is not None
     assert leadership.replicas[2].end_offset == -1, "it does not have this"
@@ -533,14 +534,17 @@ def test_a_replica_comes_and_goes_by_reassignment(leader: Leader) -> None:
     leader.change(replicas=[2], isr=[2], leader=2)
     assert leader.node.services.partitions.get("t", 0) is None
     assert leader.node.services.log_manager.get("t", 0) is None
-    assert leader.told[-1] == ("not following", "t", 0)
-    gone = leader.produced(leader.produce("e"))
-    assert (gone.error_code, gone.current_leader.leader_id) == (E.NOT_LEADER_OR_FOLLOWER, 2)
+    assert leader.fetcher_calls[-1] == ("not following", "t", 0)
+    answer_without_leadership = leader.produced(leader.produce("e"))
+    assert (answer_without_leadership.error_code, answer_without_leadership.current_leader.leader_id) == (
+        E.NOT_LEADER_OR_FOLLOWER,
+        2,
+    )
     assert leader.fetched(leader.fetch(0)).error_code == E.NOT_LEADER_OR_FOLLOWER
     assert latest(leader)[0] == E.NOT_LEADER_OR_FOLLOWER
     leader.change(replicas=[2, 1])
     assert leader.partition().log.log_end_offset == 0
-    assert leader.told[-1] == ("following", "t", 0)
+    assert leader.fetcher_calls[-1] == ("following", "t", 0)
 
 
 def test_the_high_watermark_survives_a_restart(tmp_path: Path) -> None:
@@ -642,7 +646,9 @@ def test_a_reign_of_others_that_was_never_seen_ends_what_was_known(leader: Leade
     assert leader.partition().high_watermark == 1
 
 
-def test_what_nobody_copies_costs_no_memory_and_wakes_readers_when_it_is_committed(leader: Leader) -> None:
+def test_records_that_no_follower_fetches_cost_no_memory_and_wake_readers_when_committed(
+    leader: Leader,
+) -> None:
     leader.create(replicas=[1, 2])
     for _ in range(600):
         leader.produce("a", acks=1)

@@ -1,4 +1,4 @@
-"""Whatever happens to a leader: what it calls committed is with everybody in sync, and what it promised is kept.
+"""A leader under random events: what it commits is on all replicas in sync, and what it has acknowledged stays.
 
 The model is what the followers have fetched and what the metadata says; the rules are checked after every step.
 """
@@ -16,7 +16,7 @@ from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 
 FOLLOWERS = (2, 3)
-LATE_S = 50.0  # replica.lag.time.max.ms, and half of it until somebody looks, and some
+LATE_S = 50.0  # replica.lag.time.max.ms, and half of it until the check, and some more
 NOTHING: tuple[tuple[int, int], set[int]] = ((-1, -1), set())
 
 
@@ -29,10 +29,10 @@ class World:
         self.leader.register(*FOLLOWERS)
         self.leader.create()
         self.ends = dict.fromkeys(FOLLOWERS, 0)  # of the followers' logs
-        self.known = dict.fromkeys(FOLLOWERS, -1)  # as this leader has heard in its epoch
+        self.known = dict.fromkeys(FOLLOWERS, -1)  # as fetched in this leader's epoch
         self.high_watermark = 0
         self.epoch_start = 0
-        self.is_late = False  # whether nobody has fetched for longer than anybody may lag
+        self.is_late = False  # whether no follower has fetched for longer than one may lag
         self.calls: list[tuple[int, Reply]] = []  # (end offset, acks=all)
         self.proposed = NOTHING  # epochs, and the ISR
         channel: Any = self.leader.node.services.controller_channel
@@ -59,7 +59,7 @@ class World:
             done(None, E.REQUEST_TIMED_OUT)
 
     def _check_proposal(self, isr: set[int]) -> None:
-        """Who is to join has what was committed before this reign and in it, and serves."""
+        """A follower that is to join has what was committed before this leader's epoch and in it, and is alive."""
         for broker_id in isr - set(self.leader.state.isr):
             assert self.known[broker_id] >= self.epoch_start
             assert self.known[broker_id] >= self.leader.partition().high_watermark
@@ -96,7 +96,7 @@ class World:
         assert end - before == int(leads and (acks != -1 or has_enough))
 
     def turn(self, leader_id: int) -> None:
-        """Somebody leads in a new epoch. When it is another one, it has what is committed, and ours follows it."""
+        """A new leader epoch. A leader other than this one has what is committed, and this one follows it."""
         was_leader = self.leader.partition().is_leader
         for _, call in self.calls if leader_id != 1 else []:
             assert call.done or was_leader
@@ -192,7 +192,7 @@ def test_what_a_leader_says_holds(steps: list[tuple[Any, ...]], min_isr: int) ->
                 world.remove_from_isr([each for each in world.leader.state.isr if each in isr])
         world.is_late = step == ("wait", LATE_S) and world.reachable
         world.check()
-    # In the end everybody comes back, and nothing is left that waits.
+    # In the end all are back, and nothing waits any more.
     world.reachable = True
     world.turn(1)
     for broker_id in FOLLOWERS:

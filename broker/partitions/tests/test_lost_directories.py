@@ -86,11 +86,11 @@ def test_no_copy_is_made_of_what_lies_in_a_directory_that_is_not_here(
     assert [each.log.offline for each in start.partitions.all()] == [True, False, True, True, False]
     start.partitions.retry_unmade(image_of(ids["/r"]))
     assert len(start.manager.logs()) == 2
-    told = [record.getMessage() for record in caplog.records]
-    assert len(told) == 2
-    assert told[0].startswith("2 partitions have no leader, their log directory ")
-    assert told[0].endswith(" is not in log.dirs: t-0, t-2")
-    assert told[1].startswith("1 partition has no leader, its log directory ")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 2
+    assert lines[0].startswith("2 partitions have no leader, their log directory ")
+    assert lines[0].endswith(" is not in log.dirs: t-0, t-2")
+    assert lines[1].startswith("1 partition has no leader, its log directory ")
 
 
 @pytest.mark.parametrize(

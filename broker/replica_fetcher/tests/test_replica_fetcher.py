@@ -19,9 +19,9 @@ from barnabas.wire.record_batch import Record, build_batch
 
 def test_followers_copy_their_leader() -> None:
     replicas = Replicas()
-    told = replicas.produce(1, "a", "b", "c", acks=-1)
+    errors = replicas.produce(1, "a", "b", "c", acks=-1)
     replicas.run(0.01)
-    assert told == [ErrorCode.NONE] * 3
+    assert errors == [ErrorCode.NONE] * 3
     replicas.run(0.1)
     for broker_id in replicas.ids:
         assert replicas[broker_id].messages == ["a", "b", "c"]
@@ -220,15 +220,15 @@ def test_a_start_inside_a_batch() -> None:
 
 
 def test_kip_101_scenario_1_the_high_watermark_is_not_what_is_cut_to() -> None:
-    """B has m2, but was not told yet that it is committed; B restarts, and A dies before B asks it anything. With
+    """B has m2, but does not know yet that it is committed; B restarts, and A dies before B asks it anything. With
     the high watermark alone B would cut m2 off, become leader, and A would lose it as well."""
     replicas = Replicas(ids=(1, 2))
     replicas.produce(1, "m1")
     replicas.run()
     a, b = replicas[1], replicas[2]
     before = b.log.high_watermark
-    told = replicas.produce(1, "m2", acks=-1)
-    while not told:
+    errors = replicas.produce(1, "m2", acks=-1)
+    while not errors:
         replicas.run(0.00005)
     assert b.log.log_end_offset == 2
     assert b.log.high_watermark == before == 1  # the answer that tells it is still on its way
@@ -323,11 +323,11 @@ def test_a_leader_that_wrote_nothing_in_its_epoch_follows_on(caplog: pytest.LogC
 
 def test_raos_example() -> None:
     """Five messages, three replicas. A leads and commits m1 and m2; m3 is in A alone when A fails. B leads, commits m4
-    and m5. A comes back: m3 goes, and everybody ends with m1, m2, m4, m5."""
+    and m5. A comes back: m3 goes, and all end with m1, m2, m4, m5."""
     replicas = Replicas()
-    told = replicas.produce(1, "m1", "m2", acks=-1)
+    errors = replicas.produce(1, "m1", "m2", acks=-1)
     replicas.run()
-    assert told == [ErrorCode.NONE] * 2
+    assert errors == [ErrorCode.NONE] * 2
     for follower in ("h2", "h3"):
         replicas.network.block("h1", follower)
         replicas.network.block(follower, "h1")
@@ -337,9 +337,9 @@ def test_raos_example() -> None:
     replicas.kill(1)
     replicas.network.unblock_all()
     replicas.elect(2, [2, 3])
-    told = replicas.produce(2, "m4", "m5", acks=-1)
+    errors = replicas.produce(2, "m4", "m5", acks=-1)
     replicas.run()
-    assert told == [ErrorCode.NONE] * 2
+    assert errors == [ErrorCode.NONE] * 2
     replicas.start(1)
     assert replicas.network.hosts["h1"] is replicas[1].runtime
     replicas.tell(1)
@@ -356,15 +356,15 @@ def test_a_new_leader_is_fetched_from_at_once() -> None:
     replicas.run()
     replicas.elect(2, [2, 3, 1])
     began = replicas.world.now
-    told = replicas.produce(2, "b", acks=-1)
-    while not told:
+    errors = replicas.produce(2, "b", acks=-1)
+    while not errors:
         replicas.run(0.001)
     assert replicas.world.now - began < 0.05
 
 
 def test_the_number_of_fetchers_changes_while_they_fetch() -> None:
     replicas = Replicas()
-    told = [replicas.produce(1, "a", acks=-1)]
+    errors = [replicas.produce(1, "a", acks=-1)]
     replicas.run()
     follower = replicas[2]
     wheres = set()
@@ -373,14 +373,14 @@ def test_the_number_of_fetchers_changes_while_they_fetch() -> None:
         (where,) = follower.fetchers._where.values()
         wheres.add(where)
         assert list(follower.fetchers._fetchers) == [where], "none is left without partitions"
-        told.append(replicas.produce(1, f"with {count}", acks=-1))
+        errors.append(replicas.produce(1, f"with {count}", acks=-1))
         replicas.run()
     assert len(wheres) > 1
-    assert told == [[ErrorCode.NONE]] * 5
+    assert errors == [[ErrorCode.NONE]] * 5
     replicas.check_identical()
 
 
-def test_nobody_is_fetched_from_without_a_leader() -> None:
+def test_a_partition_without_a_leader_is_not_fetched() -> None:
     replicas = Replicas()
     replicas.produce(1, "a")
     replicas.run()
@@ -394,11 +394,11 @@ def test_a_follower_claims_what_it_has_synced(flush_messages: int) -> None:
     replicas = Replicas(log_flush_interval_messages=str(flush_messages))
     for broker_id in (2, 3):
         replicas[broker_id].runtime.thread_delay_s = lambda: 0.02
-    told = replicas.produce(1, *"abcdef", acks=-1)
+    errors = replicas.produce(1, *"abcdef", acks=-1)
     replicas.run(0.015)
-    assert len(told) < 6
+    assert len(errors) < 6
     replicas.run(1)
-    assert told == [ErrorCode.NONE] * 6
+    assert errors == [ErrorCode.NONE] * 6
     replicas.check_identical()
 
 
@@ -422,6 +422,6 @@ def test_a_leader_that_is_gone_is_tried_again_and_again_but_not_too_often() -> N
     replicas.start(1)
     replicas.tell(1)
     replicas.elect(1, [1, 2, 3])
-    told = replicas.produce(1, "b", acks=-1)
+    errors = replicas.produce(1, "b", acks=-1)
     replicas.run(2)
-    assert told == [ErrorCode.NONE]
+    assert errors == [ErrorCode.NONE]
