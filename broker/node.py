@@ -17,7 +17,7 @@ from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
-from barnabas.broker.cluster.topic_creation import have_topic_created
+from barnabas.broker.cluster.topic_creation import create_topic
 from barnabas.broker.config.listeners import Endpoint, format_address
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.extension import Extensions, host_of
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.node")
 
 QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
-LEAVE_S = 30.0  # the others may take so long to take over what this broker leads
+LEAVE_S = 30.0  # in which others take over what this broker leads
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
 
 
@@ -330,7 +330,7 @@ class Node:
             runtime,
             controller,
             self._log_manager.wall_clock,
-            partial(have_topic_created, channel),
+            partial(create_topic, channel),
         )
         self.services = Services(
             runtime=runtime,
@@ -504,8 +504,8 @@ class Node:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
 
     def begin_stop(self, stopped: Callable[[], object]) -> None:
-        """Hand over what this broker leads, then what its controller does, and call `stopped()`: then `stop` harms no
-        client, and nobody misses it."""
+        """Controlled shutdown of the broker, then of its controller; then call `stopped()`: other nodes lead by then, and `stop`
+        interrupts no client."""
         member = self._member
 
         def left() -> None:
@@ -622,7 +622,7 @@ class Node:
 
     def _receive_buffer_bytes(self) -> int:
         # Kafka's default keeps the system from growing the buffer, which makes produce cost up to half as much
-        # again. So it counts when somebody has set it.
+        # again. So it counts when it is set.
         given = "socket.receive.buffer.bytes" in self._config.given
         return self._config.socket_receive_buffer_bytes if given else -1
 

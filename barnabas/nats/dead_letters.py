@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.broker.cluster.topic_creation import have_topic_created
+from barnabas.broker.cluster.topic_creation import create_topic
 from barnabas.controller.operations.internal_topics import auto_created_topic
 from barnabas.nats.client.headers import MalformedHeaders, parse_headers
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder
@@ -255,7 +255,7 @@ class DeadLetterTopic:
                 else:
                     self._send(each)
 
-        have_topic_created(host.controller_channel, auto_created_topic(self.topic, host.config), created)
+        create_topic(host.controller_channel, auto_created_topic(self.topic, host.config), created)
 
 
 # -- core bindings

@@ -22,7 +22,7 @@ from barnabas.broker.cluster.metadata_view import (
     OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
 )
-from barnabas.broker.cluster.topic_creation import have_topics_created
+from barnabas.broker.cluster.topic_creation import create_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
@@ -118,7 +118,7 @@ def _create(context: HandlerContext, request: MetadataRequest, names: list[str],
             log.info("%d topics in all are not created for %s", len(refused), context.client_host)
         answer_in_slices(context, _by_name(context, request, names))
 
-    have_topics_created(services.controller_channel, wanted, done)
+    create_topics(services.controller_channel, wanted, done)
 
 
 def _by_name(

@@ -1,12 +1,12 @@
-"""Requests to the active controller, from any node: this broker's own, and those of clients that it passes on.
+"""The channel to the active controller: requests of this broker, and those of clients that it forwards.
 
-Where this node's controller is the active one, the handler is called here. Elsewhere the request goes over the link to the
-node that is, in Kafka's own encoding, with who asked. An answer carries the metadata offset that it stands on, and is
-passed on once this node's image has come so far: who has created a topic finds it here.
+Where this node's controller is the active one, the handler is called here. Otherwise the request goes over the link to the
+active one, in Kafka's encoding, with the client's name and address. An answer carries the metadata offset that it is based on,
+and is passed on once this node's image has reached it: a client that has created a topic finds it here.
 
-A request that finds no active controller, or loses it on the way, is sent again until its time is up, as Kafka's
-brokers do. So what is asked may be done twice; everything that a controller does is safe in that case (KIP-590). Each request
-has an id, the same each time that it is asked: by it CreateTopics knows what it has created itself.
+A request that finds no active controller, or loses it on the way, is sent again until its timeout, as Kafka's brokers do.
+So it may be carried out twice; all operations of a controller are safe in that case (KIP-590). Each request has an id, the
+same each time that it is sent: by it CreateTopics recognizes the topics that it has created itself.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ Done = Callable[[Any, ErrorCode], object]
 
 
 class ControllerLinks(Protocol):
-    """The links of this node to the voters."""
+    """The links of this node to the voters, as the channel uses them."""
 
     def active_controller(self) -> int:
-        """Node id of the active controller as far as is known here, -1 when it is not."""
+        """Node id of the active controller, -1 while it is not known."""
         ...
 
     def request(self, node_id: int, payload: bytes, done: Callable[[bytes | None], object]) -> None:
-        """`done(answer)`, once; None when there is no link or it went."""
+        """`done(answer)`, once; None when there is no link, or it has closed."""
         ...
 
 
@@ -129,7 +129,7 @@ class ControllerChannel:
         done: Done,
         lost: Callable[[], object],
     ) -> None:
-        """UNKNOWN_SERVER_ERROR where the handler fails, as a controller elsewhere would answer: who asks waits for it."""
+        """Call the handler. UNKNOWN_SERVER_ERROR where it fails, as a controller on another node answers."""
         reply = LocalReply(
             lambda response: done(response, ErrorCode.NONE),
             lambda: done(None, ErrorCode.UNKNOWN_SERVER_ERROR),
@@ -150,16 +150,16 @@ class ControllerChannel:
         return Outcome.PENDING
 
     def ask_again(self, context: RequestContext[Any], request: msgspec.Struct, request_id: bytes) -> None:
-        """Have a request answered by whichever controller is active next: this node's has lost its term, and what it has made of
-        the request is not known."""
+        """Have the next active controller answer a request: this node's has lost its term, and whether it has carried out the
+        request is not known."""
         if isinstance(context.reply, LocalReply):
-            context.complete(Outcome.NOT_CONTROLLER)  # the asking node does it
+            context.complete(Outcome.NOT_CONTROLLER)  # the node that has sent it asks again
             return
         parts = request_type(context.api_key).encode(context.api_version, request)
         self._ask_for(context, b"".join(parts), request_id, RETRY_S)  # type: ignore[arg-type]
 
     def request_id_of(self, context: RequestContext[Any]) -> bytes:
-        """That of a request which this node's controller serves: given by the node that asks, or new."""
+        """The id of a request that this node's controller serves: that of the node that has sent it, or a new one."""
         given = context.reply.request_id if isinstance(context.reply, LocalReply) else b""
         return given or self.new_request_id()
 
@@ -214,7 +214,7 @@ class ControllerChannel:
         self._tick_later()
 
     def _try(self, attempt: _Attempt) -> None:
-        """Send it, unless nobody is known who could answer; the ticks will see to that."""
+        """Send it, unless no active controller is known; `_tick` tries again."""
         if attempt.done:
             return
         if self._controller.is_active:
@@ -238,7 +238,7 @@ class ControllerChannel:
         )
 
     def _retry(self, attempt: _Attempt) -> None:
-        """Unless it has been sent to another node meanwhile, which may do it: its answer is the one to wait for."""
+        """Send it again, unless another node has it by now, whose answer counts then."""
         if attempt.sent_to < 0:
             self._try(attempt)
 
@@ -296,7 +296,7 @@ class ControllerChannel:
             when(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
 
     def controller_changed(self) -> None:
-        """Another node is the active controller now, or this one: ask it what the last one has not answered."""
+        """Another node is the active controller now, or this one: send it what the last one has not answered."""
         for attempt in tuple(self._waiting):
             self._try(attempt)
 
@@ -344,7 +344,7 @@ class ControllerChannel:
 
 
 class _Attempt:
-    """A request on its way."""
+    """A request that has no answer yet."""
 
     __slots__ = ("again_at", "answered", "asked", "deadline", "done", "number", "sent_to", "settles")
 

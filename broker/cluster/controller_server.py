@@ -1,4 +1,4 @@
-"""Requests of other nodes to this one's controller: what their brokers ask, and what they pass on for their clients."""
+"""The controller's side of the channel: serves requests of other nodes' brokers, and those that they forward for clients."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger("barnabas.controller")
 
 
 class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
-    """One request, its body in Kafka's encoding. `for_client`: a client has asked; its name, listener and address stand
-    beside it. Otherwise a node asks for itself, and its id stands for the address. `request_id` is the same whenever it is
-    asked again, and no other request's."""
+    """One request, its body in Kafka's encoding. `for_client`: it is forwarded, with the name, listener and address of the
+    client. Otherwise it is the node's own, and `client_host` is its id. `request_id` is unique, and the same when the request
+    is sent again."""
 
     api_key: int
     api_version: int
@@ -40,7 +40,7 @@ class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """The response's body, or why there is none; and the metadata offset that it stands on."""
+    """The response's body, or the error instead of it; and the metadata offset that it is based on."""
 
     error: int
     offset: int
@@ -48,7 +48,7 @@ class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ControllerRequests:
-    """Serves them, where this node's controller is the active one."""
+    """Serves requests of other nodes while this node's controller is the active one."""
 
     def __init__(
         self, controller: Controller, large_requests: LargeRequests, new_context: NewContext

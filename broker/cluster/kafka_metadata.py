@@ -1,5 +1,5 @@
-"""Where this node and Apache Kafka hand the metadata of a directory to each other, put together from the
-node's parts. The rules stand in controller/kraft_files/directory.py.
+"""The metadata directory of this node, which Apache Kafka can take over and give back. The rules stand in
+controller/kraft_files/directory.py.
 
 The metadata lies in `metadata.log.dir`, or in the first directory of `log.dirs`, as Kafka's does.
 """
@@ -31,8 +31,8 @@ log = logging.getLogger("barnabas.node")
 
 def metadata_directory(config: BrokerConfig) -> str:
     """Where the metadata lies: `metadata.log.dir`, or the first of `log.dirs`; as `log.dirs` spells it, where it is one of them."""
-    told = config.static_value("metadata.log.dir") or config.log_dirs[0]
-    return next((path for path in config.log_dirs if Path(path) == Path(told)), told)
+    found = config.static_value("metadata.log.dir") or config.log_dirs[0]
+    return next((path for path in config.log_dirs if Path(path) == Path(found)), found)
 
 
 class KafkaMetadata:
@@ -57,7 +57,7 @@ class KafkaMetadata:
         self._kraft.enter(self._config.node_id, self._directory_ids)
 
     def warn_of_carried(self, image: MetadataImage) -> None:
-        """Say what Kafka knew and this version does not act on."""
+        """Log what Kafka has written and this version does not act on."""
         if image.carried:
             log.warning(
                 "the metadata has %s, which this version keeps for Kafka and does not act on",
@@ -65,7 +65,7 @@ class KafkaMetadata:
             )
 
     def leave(self, image: MetadataImage) -> None:
-        """Let Kafka in. A failure is logged: then Kafka stays away, and a later clean stop tries again."""
+        """Write the metadata for Kafka. A failure is logged: then Kafka can't start, and the next clean stop tries again."""
         try:
             self._kraft.leave(image, self._directory_ids(), self._directory_of, self._voter())
         except (OSError, MetadataError) as error:

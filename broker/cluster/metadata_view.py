@@ -1,9 +1,8 @@
-"""The metadata image as a client of one listener is told it: whose addresses, which partitions, what errors.
+"""The metadata image as clients of one listener see it: addresses of brokers, leaders, errors of partitions.
 
-A broker that is fenced or still behind tells what it knows, as Kafka's do: itself it then leaves out.
+A broker that is fenced or has not caught up answers from the image it has, as Kafka's do; it then leaves itself out.
 
-Authorized operations are answered as a broker without an authorizer does: everything is allowed. The bit
-fields number Kafka's AclOperation (KIP-430).
+All operations are authorized, as without an authorizer in Kafka. The bit fields number Kafka's AclOperation (KIP-430).
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ ALL_REPLICAS_FROM: Final = 1  # before, replicas on brokers that are not there w
 
 
 class MetadataView:
-    """One answer's view: the image now, and the brokers that the request's listener reaches."""
+    """The view of one answer: the image now, and the brokers that the listener reaches."""
 
     def __init__(self, image: MetadataImage, listener: str, node_id: int, own: tuple[str, int]) -> None:
         """`own`: (host, port) of this node, `node_id`, on the listener."""
@@ -88,7 +87,7 @@ class MetadataView:
         return [broker for broker in brokers if self.alive(broker)]
 
     def offline_replicas(self, state: PartitionState) -> list[int]:
-        """Replicas on brokers that are not there, or in log directories that have failed."""
+        """Replicas on brokers that the listener does not reach, or in log directories that have failed."""
         return [
             replica
             for replica in state.replicas

@@ -1,8 +1,8 @@
-"""A client connection to another broker's inter-broker listener: requests out, answers in, in their order.
+"""The client of another broker's inter-broker listener: requests out, answers in, in their order.
 
-A connection begins with the proof of who both brokers are (inter_broker_authentication.py). After one
-(peer_connection.py) has ended the next one is tried at once, and then later and later, at
-random moments, so that a broker that comes back is not met by everybody at the same time.
+A connection begins with the authentication of both brokers (inter_broker_authentication.py). When one (peer_connection.py) has
+ended, the next is tried at once, then with growing random delays, so that not all brokers connect at the same time to one
+that comes back.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _pack_size = struct.Struct(">i").pack
 
 
 class InterBrokerClient:
-    """The connection to one broker. `open` has it made, and made again whenever it ends, until `close`.
+    """The connection to one broker. `open` connects, and connects again whenever the connection ends, until `close`.
 
-    `connected()` is called each time that it is there; `lost(error)` when it has ended: what was asked on it gets no
+    `connected()` is called each time that there is a connection; `lost(error)` when it has ended: its requests get no
     answer. All calls on the loop's thread.
     """
 
@@ -78,7 +78,7 @@ class InterBrokerClient:
         self._connection: InterBrokerConnection | None = None
         self._timer: Timer | None = None  # until the next attempt
         self._target: tuple[str, int] | None = None  # of the last attempt
-        self._attempts = 0  # that have failed, or led to a connection on which nothing was answered
+        self._attempts = 0  # that have failed, or led to a connection without an answer
         self._is_open = False
         self._correlation_id = 0
         self._heads: dict[tuple[int, int], tuple[bytes, bytes]] = {}
@@ -93,13 +93,13 @@ class InterBrokerClient:
         return len(self._connection.asked) if self._connection is not None else 0
 
     def open(self) -> None:
-        """Have it made, unless it is there or on its way."""
+        """Connect, unless it is connected or connecting."""
         if not self._is_open:
             self._is_open = True
             self._attempt()
 
     def close(self) -> None:
-        """End it; nobody is called any more, and what is asked gets no answer."""
+        """End it: no more callbacks, and its requests get no answer."""
         self._is_open = False
         if self._timer is not None:
             self._timer.cancel()
@@ -113,7 +113,7 @@ class InterBrokerClient:
         self._authenticating = self._connection = None
 
     def hurry(self) -> None:
-        """There is news of the broker: try at once instead of later, and leave the place where it does not listen any more."""
+        """The broker's registration has changed: try at once instead of later, and leave an address where it listens no more."""
         is_elsewhere = self._endpoint() not in (None, self._target)
         if self._timer is not None:
             self._timer.cancel()
@@ -190,7 +190,7 @@ class InterBrokerClient:
         self._timer = None
         found = self._target = self._endpoint()
         if found is None:
-            self._again("nobody knows where it listens")
+            self._again("its address is not known")
             return
 
         def failed(error: OSError) -> None:
@@ -270,7 +270,7 @@ class InterBrokerClient:
         ask(hello)
 
     def answered(self) -> None:
-        """Called by the connection: the other side is well."""
+        """Called by the connection: the other side answers requests."""
         self._attempts = 0
 
     def ended(self, connection: InterBrokerConnection, why: str, answered: bool) -> None:

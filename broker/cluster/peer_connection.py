@@ -1,10 +1,10 @@
 """One TCP connection to another broker: frames out, and answers in, in the order of what was asked.
 
 - The answer to a large fetch is read from the socket into one buffer, which is kept for the next one, and handed over
-  where it lies: the records go from there to the file, uncopied. So views of an answer die when `done` returns.
-- A frame is bounded by what was asked for, and the buffer grows no faster than bytes arrive.
-- Only an answer to the oldest request that waits is understood; anything else closes the connection with a line in the
-  log. So does an answer that does not come in time.
+  there: the records go to the file without a copy. So views of an answer are valid until `done` returns.
+- The request bounds the frame of its answer, and the buffer grows no faster than bytes arrive.
+- Anything but an answer to the oldest request closes the connection with a line in the log, as does an answer that does not
+  come in time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RawAnswer: TypeAlias = "Callable[[memoryview, int], bool]"
 
 
 class Asker(Protocol):
-    """Whose connection it is (peer_client.py)."""
+    """The owner of a connection (peer_client.py)."""
 
     client_id: str
 

@@ -1,7 +1,7 @@
-"""This broker's supply of producer ids: blocks of a thousand from the controller (KIP-730).
+"""Producer ids, in blocks of a thousand from the controller (KIP-730).
 
-The next block is asked for when nine tenths of one are used up, so that producers need not wait for it, and not for a
-controller that changes just then either.
+The next block is requested when nine tenths of one are used up, so that producers need not wait for it, nor for a change of
+the controller.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger("barnabas.producer_ids")
 Answer = Callable[[int, ErrorCode], object]
 TakeBlock = Callable[[range, ErrorCode], object]
 ALLOCATE_PRODUCER_IDS: Final = 67
-TIMEOUT_S: Final = 5.0  # a producer waits for the answer, and behind it everything else on its connection
+TIMEOUT_S: Final = 5.0  # the connection of the producer waits for the answer
 
 
 def request_block(channel: ControllerChannel, node_id: int, image: MetadataImage, done: TakeBlock) -> None:
@@ -43,7 +43,7 @@ def request_block(channel: ControllerChannel, node_id: int, image: MetadataImage
 
 
 class ProducerIdAllocator:
-    """Hands out ids that nobody else gets. Producers that come while there is none wait for the next block."""
+    """Allocates unique ids. A producer that finds none left waits for the next block."""
 
     def __init__(self, ask: Callable[[TakeBlock], object]) -> None:
         """`ask(done)` asks the controller for a block; `done(ids, NONE)`, or `done(range(0), error)`, comes later or
@@ -73,7 +73,7 @@ class ProducerIdAllocator:
         self._asking = False
         if error:
             log.warning("the controller has given no producer ids: %s", error.name)
-            # Who needs one now tries again soon; the producers behind it ask for the block again.
+            # These producers try again soon, and with the first of them the block is requested again.
             waiting, self._waiting = self._waiting, []
             for answer in waiting:
                 answer(-1, error)

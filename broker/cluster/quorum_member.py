@@ -1,9 +1,9 @@
-"""This node's place in a cluster: its links, the quorum that it votes in or follows, and what its controller does beyond the
-metadata when it is the active one.
+"""A member of the metadata quorum: this node's links, the quorum that it votes in or follows, and the sessions of brokers while its
+controller is the active one.
 
-A voter waits until the quorum has formed, and keeps its metadata in Raft's log. A broker that is no voter learns from its
-links which cluster it belongs to, and follows what the voters commit. A controller that is alone has no quorum; it opens its
-listener for brokers that follow it.
+A voter waits until the quorum has formed, and keeps its metadata in Raft's log. A broker that is no voter learns the cluster
+id from its links, and follows what the voters commit. A controller that is alone has no quorum; it opens its listener for
+brokers that follow it.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class QuorumMember:
         self.links.leader.announce(raft.term, self._config.node_id if is_active else -1)
 
     def on_controller_change(self, call: Callable[[], object]) -> None:
-        """Call whenever this node hears of another active controller."""
+        """Call whenever another controller becomes the active one."""
         self.links.leader.on_change(lambda _: call())
 
     def when_active_known(self, call: Callable[[], object]) -> None:
@@ -320,23 +320,23 @@ class QuorumMember:
         return self._links is not None and has_lost_majority(self._links)
 
     def _probe(self, host: str, port: int, result: Callable[[bool], object]) -> None:
-        """Whether nobody listens there any more."""
+        """`result(True)` when no process listens there any more."""
         self._runtime.connect(
             host,
             port,
-            lambda: _Knock(result),
+            lambda: _Probe(result),
             lambda error: result(isinstance(error, ConnectionRefusedError)),
         )
 
     def hand_over(self, done: Callable[[], object]) -> None:
-        """Have another node be the active controller where it is this one, and call `done()`; soon, whatever comes of it."""
+        """Transfer the active controller to another node where it is this one, and call `done()`; soon, even when that fails."""
         if self._raft is None or self._links is None:
             done()
         else:
             LeadershipTransfer(self._raft, self._links, self._runtime, done).begin()
 
     def stop(self) -> None:
-        """No more links; others see them close."""
+        """Close the links and what depends on them."""
         if self._upkeep is not None:
             self._upkeep.close()
         if self._sessions is not None:
@@ -345,8 +345,8 @@ class QuorumMember:
             self._links.close()
 
 
-class _Knock:
-    """A connection that only shows that somebody listens."""
+class _Probe:
+    """A connection that shows that a process listens."""
 
     def __init__(self, result: Callable[[bool], object]) -> None:
         self._result = result
@@ -356,10 +356,10 @@ class _Knock:
         self._result(False)
 
     def data_received(self, data: bytes) -> None:
-        """Nobody was asked anything."""
+        """Ignored: nothing was sent."""
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It was not to last."""
+        """Expected."""

@@ -1,4 +1,5 @@
-"""Topics that this broker needs or a client asks for by the way: the controller creates them, as for everybody."""
+"""Creates topics that this broker needs (internal ones) or that clients name (auto.create.topics.enable): sends CreateTopics to the
+controller."""
 
 from __future__ import annotations
 
@@ -13,17 +14,17 @@ if TYPE_CHECKING:
     from barnabas.controller.operations.topics import NewTopic
 
 CREATE_TOPICS: Final = 19
-# A client waits for the answer, and behind it everything else on its connection. It asks again, perhaps another broker.
+# The client's connection waits for the answer. The client tries again, perhaps with another broker.
 TIMEOUT_S: Final = 5.0
 
 
-def have_topics_created(
+def create_topics(
     controller_channel: ControllerChannel,
     topics: Sequence[NewTopic],
     done: Callable[[dict[str, tuple[ErrorCode, str]]], object],
 ) -> None:
-    """`done({name: (error, message)})` once this broker knows what has been created; NONE also for what exists by
-    now. Perhaps before this returns."""
+    """`done({name: (error, message)})` once this broker's metadata has the topics; NONE also for one that exists already. Perhaps
+    before this returns."""
 
     def answered(response: Any, error: ErrorCode) -> None:
         if response is None:
@@ -51,8 +52,8 @@ def have_topics_created(
     controller_channel.send(CREATE_TOPICS, request, answered, timeout_s=TIMEOUT_S)
 
 
-def have_topic_created(
+def create_topic(
     controller_channel: ControllerChannel, topic: NewTopic, done: Callable[[ErrorCode], object]
 ) -> None:
-    """As `have_topics_created`, for one."""
-    have_topics_created(controller_channel, [topic], lambda results: done(results[topic.name][0]))
+    """As `create_topics`, for one topic."""
+    create_topics(controller_channel, [topic], lambda results: done(results[topic.name][0]))

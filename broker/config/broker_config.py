@@ -47,7 +47,7 @@ SHIPPED: Final[dict[str, str]] = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
 }
-# What Kafka insists on being told and a single node can assume.
+# Properties that Kafka requires, with the values that a single node can assume.
 _ASSUMED: Final = {
     "node.id": "1",
     "process.roles": "broker,controller",
@@ -179,7 +179,7 @@ PROPERTY_OF_ATTRIBUTE: Final = {name: name.replace("_", ".") for name in _Values
 
 
 class BrokerConfig(_Values):
-    """What a broker was told, as `load` or `from_properties` read it.
+    """The configuration of a broker, as `load` or `from_properties` read it.
 
     Beyond the plain properties: `listeners` of the broker, `controller_listeners`, `quorum`, `log_dirs`, `notes`
     (lines for the log at the start: (level name, text)).

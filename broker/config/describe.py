@@ -1,9 +1,9 @@
-"""DescribeConfigs' entries: each property's value, where it comes from, and what stands behind that.
+"""DescribeConfigs' entries: each property's value, where it comes from, and the values behind it.
 
 The list of synonyms says from strongest to weakest what gives the property a value: set on the resource
 itself, dynamic on this broker, dynamic for the cluster, in server.properties, the default. It starts at the
 property's own broker name, so a topic's retention.ms shows log.retention.hours only behind a
-log.retention.ms that somebody set; that is how Kafka does it.
+log.retention.ms that is set, as in Kafka.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def warnings_about(
     node is the only controller, so it may well be the only broker. `has_controller_tls`: ssl.* counts for its links."""
     if given.get("authorizer.class.name", "").strip():
         yield (
-            "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
+            "authorizer.class.name has no effect: this version enforces no ACLs, every client may do everything"
         )
     selector = given.get("replica.selector.class", "").strip()
     if selector and selector not in (RACK_AWARE_SELECTOR, LEADER_SELECTOR):
@@ -116,7 +116,7 @@ def _is_without_effect(name: str, text: str) -> bool:
         return False
     if name not in _WITHOUT_EFFECT and not name.startswith(_WITHOUT_EFFECT_BEGINNINGS):
         return False
-    # What Kafka does without being told is what happens here too.
+    # The default is what happens here, too.
     return text.strip() not in ("", BROKER_CONFIGS[name].default)
 
 

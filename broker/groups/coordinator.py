@@ -130,7 +130,7 @@ class GroupCoordinator:
         self._expiry: Timer | None = None
         self._outbox: list[Callable[[], None]] = []
         self._creating: list[Callable[[ErrorCode], None]] = []
-        self._creation_error = ErrorCode.NONE  # that has been told
+        self._creation_error = ErrorCode.NONE  # that has been logged
 
     # -- life
 
@@ -253,7 +253,7 @@ class GroupCoordinator:
 
     @property
     def is_loading(self) -> bool:
-        """Whether there are groups of which nothing can be told yet."""
+        """Whether groups are being loaded."""
         return any(led.loading for led in self._led.values())
 
     def set_loading(self, index: int, *, is_loading: bool) -> None:

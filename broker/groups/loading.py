@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class GroupReplay(CompactedRecords):
-    """Gives what the partition comes to to `apply`, then goes through the steps of `begin`.
+    """Passes the compacted records of the partition to `apply`, then goes through the steps of `begin`.
 
     Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are passed over. So
     is a value of a later version than this one knows, and then what was written to the same key before counts:

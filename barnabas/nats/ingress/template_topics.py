@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from barnabas.broker.cluster.topic_creation import have_topics_created
+from barnabas.broker.cluster.topic_creation import create_topics
 from barnabas.controller.operations.topics import NewTopic
 from barnabas.nats.binding.reader import TEMPLATE_OF
 from barnabas.nats.configs import PREFIX
@@ -169,7 +169,7 @@ class TopicMaker:
             )
             for name in names
         ]
-        have_topics_created(self._host.controller_channel, topics, self._answered)
+        create_topics(self._host.controller_channel, topics, self._answered)
 
     def _answered(self, results: dict[str, tuple[ErrorCode, str]]) -> None:
         self._is_asking = False

@@ -246,7 +246,7 @@ def _warned(*settings: str) -> list[str]:
 
 def test_security_that_is_not_enforced_is_said() -> None:
     assert _warned("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer") == [
-        "authorizer.class.name has no effect: this version enforces no ACLs, everybody may do everything"
+        "authorizer.class.name has no effect: this version enforces no ACLs, every client may do everything"
     ]
     assert _warned("authorizer.class.name=") == []
 
