@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from barnabas.testing.snapshot import Snapshot
     from barnabas.testing.steering.partitions import PartitionInfo
 
-# A library is silent unless somebody asks: `logging.basicConfig` shows what the broker has to say.
+# A library logs nothing by itself: `logging.basicConfig` shows what the broker logs.
 logging.getLogger("barnabas").addHandler(logging.NullHandler())
 
 __all__ = ["Broker", "BrokerFailed", "default_properties"]

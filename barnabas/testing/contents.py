@@ -1,7 +1,7 @@
-"""What an in-process broker holds, read where it lies: no client, no request, nothing that a test would see in a transcript.
+"""Contents of an in-process broker: topics, records, groups and configs, read without a client or a request.
 
-All functions run on the broker's loop and take its nodes. Of a partition the leader is asked, and of that what consumers may
-read: up to the high watermark. Values are copies; nothing in them changes afterwards.
+All functions run on the broker's loop and take its nodes. Records are those of a partition's leader, up to the high watermark.
+Values are copies; nothing in them changes afterwards.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UnknownTopic(LookupError):
 
 
 class NoLeader(RuntimeError):
-    """Nobody leads a partition that runs, for now or for good."""
+    """No node that runs leads the partition, for now or for good."""
 
 
 class StoredRecord(msgspec.Struct, frozen=True):

@@ -35,7 +35,7 @@ class KillableFile(RealFile):
         self.close()
 
     def close(self) -> None:
-        """Whoever holds it still."""
+        """For a holder that outlives the disk."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -1,6 +1,6 @@
-"""How other threads have things done on a broker's loop, and wait for them: as long as the broker runs, and no longer.
+"""Calls from other threads on a broker's loop, which wait for their result as long as the broker runs.
 
-Whoever waits is told of the end as well: what the loop has not done when the broker ends it will never do.
+Waiting callers get BrokerFailed at the broker's end: what the loop has not done by then it will never do.
 """
 
 from __future__ import annotations

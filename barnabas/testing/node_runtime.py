@@ -208,7 +208,7 @@ class NodeRuntime(AsyncioRuntime):
     # -- the owner's side
 
     def reserve(self, sock: socket.socket) -> None:
-        """A bound socket that listens already, for whoever asks to listen on its port."""
+        """A bound socket that listens already, for the first `listen` on its port."""
         self._reserved[sock.getsockname()[1]] = sock
 
     def run_soon(self) -> bool:

@@ -1,7 +1,6 @@
-"""What a test has an in-process broker do, through the controller as a client's request would go, without a client.
+"""Operations on an in-process broker: topics and records, by way of the controller as with a client's request.
 
-Each takes the nodes, runs on the loop and calls `done(error)` once: at once where a node is alone, a few turns later in a
-cluster.
+Each takes the nodes, runs on the loop and calls `done(error)` once: at once with a single node, a few turns later in a cluster.
 """
 
 from __future__ import annotations
@@ -207,8 +206,7 @@ def _is_led(nodes: Sequence[BrokerNode], topic: str) -> bool:
 def when(
     nodes: Sequence[BrokerNode], is_so: Callable[[], bool], then: Callable[[], object], done: Done
 ) -> None:
-    """Now, or as soon as it is so. `done` is told what either raises, which nobody else would hear of, and RuntimeError when
-    no node runs any more."""
+    """Call `then` as soon as `is_so()`. `done` gets what either raises, and RuntimeError when no node runs any more."""
     try:
         if is_so():
             then()

@@ -1,7 +1,7 @@
-"""What a broker gives back that has yet to do something in the running loop: to be awaited, and loud where that is forgotten.
+"""What methods of a broker return for `await`: work that is finished, or work that needs turns of the running loop.
 
-Coroutines say so when nobody awaits them. What is begun here goes on by itself, but whoever does not await it has not got it when
-the next line runs, and may never hear why it failed.
+Python warns of a coroutine that is never awaited. `Pending` does the same for work that goes on by itself: without `await` it is not
+done when the next line runs, and its failure is lost.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pending:
         return self._future.__await__()
 
     def cancel(self) -> None:
-        """Nobody waits for it, and on purpose."""
+        """Do not do it; no warning."""
         self._is_awaited = True
         self._future.cancel()
 

@@ -18,7 +18,7 @@ _random: Final = random.SystemRandom()
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on and that this process has not been given lately."""
+    """A TCP port of 127.0.0.1 on which no process listens and that this process has not been given lately."""
     end = _first_of_connections()
     if len(_given) >= _GIVEN_MAX:
         _given.clear()

@@ -2,8 +2,8 @@
 
 Inside `async with Broker()` a blocking client (kafka-python, confluent-kafka) on the loop's own thread waits for an answer that
 cannot come: the broker would have to run in the loop that the client holds up. Nothing fails, nothing moves. A thread looks on:
-when the loop has not turned for a while although somebody waits to be served, it says as a warning which line holds it up; under
-pytest, which keeps warnings for its end, on standard error as well.
+when the loop has not turned for a while although a client waits to be served, a warning names the line that holds it up; under
+pytest, which keeps warnings for its end, standard error has it as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(LOOK_EVERY_S):
             self._turned.clear()
-            if self._ended.is_set():  # since the last look: nobody tells it of a turn any more
+            if self._ended.is_set():  # since the last look: there are no more turns to wait for
                 return
             try:
                 self._loop.call_soon_threadsafe(self._turned.set)
@@ -99,7 +99,7 @@ class Watchdog:
 
 def _own_line(frame: FrameType) -> FrameType:
     """The innermost call that is neither of Python's library, nor of a package, nor ours: the user's."""
-    import sysconfig  # late: nobody needs it in a run where all goes well
+    import sysconfig  # late: a run without a warning does not need it
 
     libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     foreign = tuple(os.path.abspath(path) for path in libraries if path)

@@ -24,7 +24,7 @@ TURN_FIRST = -1  # callbacks of call_soon come before timers that are due at the
 
 
 class Process(Protocol):
-    """Whoever owns events: a runtime."""
+    """The owner of events: a runtime."""
 
     ended: bool
     held_until: float
@@ -53,10 +53,10 @@ class VirtualWorld:
         self.now = 0.0
         self.events_count = 0  # that have happened
         self.shuffles = shuffles
-        # Hears of an exception that an event has let out, with its owner; without a hearer it goes to whoever runs
-        # the world.
+        # Gets an exception that an event has let out, with its owner; without it the exception goes to the caller that
+        # runs the world.
         self.on_error: Callable[[Process, Exception], object] | None = None
-        # Hears that ProcessKilled has ended a runtime; without a hearer it goes on to whoever runs the world.
+        # Called when ProcessKilled has ended a runtime; without it the exception goes to the caller that runs the world.
         self.on_killed: Callable[[Process], object] | None = None
         self._events: list[tuple[float, int, int, VirtualEvent]] = []
         self._sequence = 0

@@ -20,7 +20,7 @@ ANY_HOST: Final = "0.0.0.0"
 
 class Control:
     """Offers the controls of a broker that runs in a thread of its own, until `close`. OSError when the port is taken.
-    Whoever reaches it may do everything: it listens on this machine alone unless `host` says otherwise."""
+    Every client may do everything: it listens on this machine alone unless `host` names another address."""
 
     def __init__(self, broker: Broker, port: int = 0, host: str = HOST) -> None:
         self.broker = broker

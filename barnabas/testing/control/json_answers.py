@@ -115,8 +115,8 @@ def _batch(records: list[NewRecord], now_ms: int) -> bytes:
 
 
 def _complete(call: Call, answer: Any) -> None:
-    """A fetch that begins a session, or has none, is told of all partitions that it names: of those that the test does
-    not name, that there is nothing new."""
+    """The answer to a fetch that begins a session, or has none, names all partitions of the request: those that the test
+    does not name have nothing new."""
     from barnabas.wire.messages.fetch import FetchableTopicResponse, PartitionData
 
     told = {

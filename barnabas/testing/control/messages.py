@@ -249,7 +249,7 @@ class NewNode(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class CoordinatorLoad(msgspec.Struct, forbid_unknown_fields=True):
-    """How long it loads: not given, until the coordinator is told it has loaded."""
+    """How long it loads; without `seconds` until the request that ends it."""
 
     seconds: float | None = None
 

@@ -37,7 +37,7 @@ def move_leader(control: Control, topic: str, partition: str, body: m.NodeChoice
 @route(
     "DELETE",
     "/topics/{topic}/partitions/{partition}/leader",
-    "Nobody leads the partition, until its leader is moved.",
+    "The partition has no leader, until its leader is moved.",
     answer=m.PartitionStatus,
 )
 def drop_leader(control: Control, topic: str, partition: str) -> m.PartitionStatus:

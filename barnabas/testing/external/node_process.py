@@ -1,7 +1,7 @@
-"""One node as a process of its own: `barnabas start` with a server.properties, as one would write it by hand.
+"""One node as a process: `barnabas start` with a server.properties.
 
-Its files, its log and that server.properties lie in one folder. It has a session of its own: Ctrl-C is for whoever started
-it, and stops it.
+Its files, its log and that server.properties lie in one folder. It has a session of its own, so Ctrl-C reaches the process that has
+started it, which stops it.
 """
 
 from __future__ import annotations

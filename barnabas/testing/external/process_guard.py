@@ -1,7 +1,7 @@
-"""What ends processes when the one that has started them is gone, however it ended: a small process beside them.
+"""Kills processes when the one that has started them has ended: a small process beside them.
 
-It is told of them over its standard input (`+PID`, `-PID`, `!` for the end), and kills them when that ends or when its parent does;
-also those that a SIGSTOP holds, which could not look after their parent themselves. Then it removes a folder, if it was given
+It reads their ids from its standard input (`+PID`, `-PID`, `!` for the end), and kills them when that ends or when its parent does;
+also those that a SIGSTOP holds, which could not watch their parent themselves. Then it removes a folder, if it has been given
 one.
 
 This file is run on its own, without the rest of the package: it has to be there at once.
@@ -42,7 +42,7 @@ class ProcessGuard:
         """What it watches still is killed, and the folder removed."""
         assert self._process.stdin is not None
         with suppress(OSError):  # the guard is gone
-            self._tell("!\n")  # somebody who was forked from us may have our end of the pipe, too
+            self._tell("!\n")  # a process that was forked from this one may have this end of the pipe, too
         with suppress(OSError):
             self._process.stdin.close()
         self._process.wait()

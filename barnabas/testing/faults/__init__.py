@@ -1,4 +1,4 @@
-"""Requests of a test broker: recorded, and made to go wrong.
+"""Faults of a test broker's requests, and the record of all requests.
 
-`engine.py` is where to begin; a rule is in `rules.py`; `dispatcher.py` is where it happens.
+Begin with `engine.py`; rules are in `rules.py`, and `dispatcher.py` applies them.
 """

@@ -274,7 +274,7 @@ class FaultingDispatcher(Dispatcher):
     # -- the answer leaves
 
     def _leave(self, call: Exchange, answer: Answer | Outcome) -> Answer | Outcome:
-        """What the connection is told: the answer, or NO_RESPONSE while it waits in the outbox, or never comes."""
+        """What the connection gets: the answer, or NO_RESPONSE while it waits in the outbox, or never comes."""
         rule = call.rule
         if not isinstance(answer, Outcome) and rule is not None and rule.rewriting is not None:
             answer = call.encode(rule.rewriting(call, call.decode(answer)))

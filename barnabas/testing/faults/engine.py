@@ -70,8 +70,8 @@ class Link:
 
 class Faults:
     """See the module. `run_on_loop` calls a function on the nodes' loop and waits for it; `node_ids` returns the nodes that there are,
-    None where they are not known; `version` is a release of Kafka, such as "2.8", that the broker passes for (ValueError); `seed` decides
-    what the probability of a rule comes to."""
+    None where they are not known; `version` is a release of Kafka, such as "2.8", that the broker passes for (ValueError); `seed` is
+    that of the probabilities of rules."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Faults:
         """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic (also by an id that is gone:
         16 bytes, or their text in base64), partition or group, come from this client and to this node; `topic`, `group` and `client_id` may be patterns (`orders-*`). From the
         nth such request on (1 is the first), `times` times (once where nth is given, else always), each with this
-        probability. It acts once it is told what to do: see Rule. ValueError for what can never be met."""
+        probability. It acts once it has an action: see Rule. ValueError for a condition that no request can meet."""
         from barnabas.testing.faults.conditions import check_node
         from barnabas.testing.faults.rules import Rule  # late: most brokers of a suite have no rules
 

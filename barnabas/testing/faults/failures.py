@@ -299,8 +299,8 @@ def _name(element: Any) -> tuple[Any, ...]:
 def overwritten(
     api_key: int, answer: Any, error: ErrorCode, depth: int, matches: Matches, message: str | None
 ) -> Any:
-    """The broker's answer in which what matches has failed instead. What was to be done and could not be keeps its own
-    error: nobody shall think that it was."""
+    """The broker's answer with the error in what matches. Elements that have failed by themselves keep their own error: they
+    have not been done."""
     root = levels(api_key)
     keeps_errors = api_key not in OVERWRITTEN
     if depth:

@@ -1,6 +1,6 @@
 """What older releases of Kafka answered otherwise within a version of an API that this broker serves, too.
 
-A release never sends an error that came later. Most errors that came with a version of an API are told from that version on
+A release never sends an error that came later. Most errors that came with a version of an API are sent from that version on
 by the broker itself (MEMBER_ID_REQUIRED, FENCED_LEADER_EPOCH, OFFSET_NOT_AVAILABLE, THROTTLING_QUOTA_EXCEEDED, ...); what
 is left is translated here. Configs of topics that a release did not know are refused in its name.
 
@@ -26,7 +26,7 @@ LAST_CODES: Final = {
     "2.7": 96, "2.8": 104, "3.0": 105, "3.1": 106, "3.2": 106, "3.3": 108, "3.4": 108, "3.5": 112, "3.6": 113,
     "3.7": 119, "3.8": 120, "3.9": 127, "4.0": 129, "4.1": 133, "4.2": 133, "4.3": 133,
 }  # fmt: skip
-# What was said before there was the error; where nothing stands here, UNKNOWN_SERVER_ERROR, as for what nobody foresaw.
+# The error that releases sent before there was this one; UNKNOWN_SERVER_ERROR where there is no entry.
 BEFORE: Final = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_LEADER_OR_FOLLOWER,  # KIP-112
     ErrorCode.UNKNOWN_PRODUCER_ID: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,

@@ -1,6 +1,6 @@
 """Older releases of Kafka: the APIs that each served, and in which versions at most.
 
-A broker that passes for one tells clients of these maxima with its own minima, and closes the connection of who asks for
+A broker that passes for one tells clients of these maxima with its own minima, and closes the connection of a client that asks for
 more, as that release does; an API whose versions all came later than ours begin is not there at all. A topic that Metadata
 has made is not there yet in that answer, under the error of the release. Other errors that differ within the same version of
 an API are in release_errors.py.
@@ -35,7 +35,9 @@ FEATURES_SINCE: Final = "4.0"  # finalized features that clients act on (transac
 # What a topic is answered with that the request itself has had made: brokers made it themselves, and said that it has no
 # leader yet; since they ask the controller to (KAFKA-9751), that they do not know it.
 UNKNOWN_WHEN_MADE_SINCE: Final = "2.8"
-RANGE_SINCE: Final = "2.4"  # an ApiVersions request of an unknown version is told which are known (KIP-511)
+RANGE_SINCE: Final = (
+    "2.4"  # the answer to an ApiVersions request of an unknown version names the known ones (KIP-511)
+)
 
 # API key: the release that brought a version: the highest version it brought.
 _VERSIONS: Final = """
@@ -212,7 +214,7 @@ class ServedVersions:
 
 def unsupported(call: Call, highest: int | None) -> bytes:
     """The answer to an ApiVersions request of a version that is not served: in version 0, whatever was asked for, with the
-    highest that is, where one is told (KIP-511)."""
+    highest that is served, where the release names it (KIP-511)."""
     keys = [] if highest is None else [ApiVersion(api_key=API_VERSIONS, min_version=0, max_version=highest)]
     answer = ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=keys)
     body = b"".join(response_type(API_VERSIONS).encode(0, answer))  # type: ignore[arg-type]

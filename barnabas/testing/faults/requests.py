@@ -1,4 +1,4 @@
-"""What clients have asked and were told, with times: the last of it, decoded when somebody looks.
+"""The last requests of clients and their answers, with times; decoded when they are read.
 
 A request is there from its arrival, its answer as soon as it left. Requests of brokers among themselves (the fetches of
 followers) are not. `Requests` may be used from any thread.

@@ -1,7 +1,7 @@
 """Rules: which requests something happens to, and what.
 
-`faults.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")`. A rule holds from the moment it is told what
-to do until it is removed (`remove()`, the end of a `with`) or has happened `times` times. Of several that match, the
+`faults.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")`. A rule holds from its first action
+until it is removed (`remove()`, the end of a `with`) or has happened `times` times. Of several that match, the
 oldest counts that still has something to do, so rules in a row make a script.
 
 `served` in the actions says whether the broker serves the request before the fault: a produce that was `close`d with

@@ -47,7 +47,7 @@ class Kafkas(Protocol):
 class Backend:
     """A broker that runs, and what the report of a failing test shows of it."""
 
-    is_shared_with_others = False  # somebody else's topics may be there
+    is_shared_with_others = False  # other programs' topics may be there
 
     def __init__(self, broker: Kafkas) -> None:
         self.broker = broker
@@ -321,7 +321,7 @@ class ElsewhereBackend(Backend):
 
 
 class Elsewhere:
-    """A broker that somebody else has started."""
+    """A broker at an address, not started here."""
 
     def __init__(self, address: str) -> None:
         self._address = address

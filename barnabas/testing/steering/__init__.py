@@ -1,1 +1,1 @@
-"""What a test has the cluster itself do: leaders, groups, nodes, upkeep. `Broker` has all of it as methods (steering.py)."""
+"""Changes of a running cluster: leaders, groups, nodes, upkeep. They are methods of `Broker`."""

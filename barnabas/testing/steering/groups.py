@@ -80,7 +80,7 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
 
 
 def force_rebalance(nodes: Sequence[BrokerNode], group_id: str) -> None:
-    """Members are told to join again. UnknownGroup where it has none."""
+    """Members have to join again. UnknownGroup where it has none."""
     shard, group = _find(nodes, group_id)
     if not group.members:
         raise UnknownGroup(f"group {group_id!r} has no members")

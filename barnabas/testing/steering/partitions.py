@@ -70,7 +70,7 @@ def move_leader(nodes: Sequence[BrokerNode], topic: str, index: int, node_id: in
 
 
 def drop_leader(nodes: Sequence[BrokerNode], topic: str, index: int, done: Done) -> None:
-    """Nobody leads it, until `move_leader` says who. UnknownTopic."""
+    """It has no leader, until `move_leader` gives it one. UnknownTopic."""
     _state(nodes, topic, index)
     _change(nodes, topic, index, done, leader=NO_LEADER)
 
