@@ -120,7 +120,7 @@ class QuorumMember:
             self._config.node_id,
             state.voter_ids,
             self.links,
-            first_question_s=self._election_delay_s,
+            election_delay_s=self._election_delay_s,
             on_error=lambda error: self._on_fatal(why_it_ends(error, self._directory)),
         )
         self._raft = raft

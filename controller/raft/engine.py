@@ -51,7 +51,7 @@ from barnabas.runtime.interface import Runtime, Timer
 
 ATTENTION_S: Final = 0.05
 LOOK_S: Final = 0.04  # between a follower's readings of the clock
-START_WAIT_S: Final = 0.1  # at most, before the first question for support
+FIRST_ELECTION_S: Final = 0.1  # at most, from the start to the first pre-vote
 ALONE_LOOK_S: Final = 0.5
 HOUSEKEEPING_S: Final = 1.0  # the library has something to do once a second
 DISK_RETRY_S: Final = 1.0
@@ -96,7 +96,7 @@ class StateMachine(Protocol):
 
 
 class RaftEngine:
-    """See the module. `first_question_s`: before the first question for support; None: by chance."""
+    """See the module. `election_delay_s`: from the start to the first pre-vote; None: random."""
 
     def __init__(
         self,
@@ -108,12 +108,12 @@ class RaftEngine:
         peers: RaftPeers,
         machine: StateMachine,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
-        first_question_s: float | None = None,
+        election_delay_s: float | None = None,
     ) -> None:
         self.journal_bytes_min = journal_bytes_min
         self.first_command_term = 0  # the term in which it was entered, 0 where this node does not lead
         self._machine = machine
-        self._first_question_s = first_question_s
+        self._election_delay_s = election_delay_s
         self._node_id = node_id
         self._files = files
         self._runtime = runtime
@@ -173,13 +173,13 @@ class RaftEngine:
         self._looked_at = self._runtime.monotonic()
         with self.library:
             alone = not self.library.nodes
-            self.library.elect_at(self._now + (-1.0 if alone else self._start_wait_s()))
+            self.library.elect_at(self._now + (-1.0 if alone else self._first_election_s()))
         self.wake()
 
-    def _start_wait_s(self) -> float:
-        if self._first_question_s is not None:
-            return self._first_question_s
-        return START_WAIT_S * self._runtime.random.random()
+    def _first_election_s(self) -> float:
+        if self._election_delay_s is not None:
+            return self._election_delay_s
+        return FIRST_ELECTION_S * self._runtime.random.random()
 
     def close(self) -> None:
         """Nothing is sent or applied any more. A job in its thread ends by itself."""

@@ -51,7 +51,7 @@ class _Proposal(NamedTuple):
 
 class RaftMetadataLog:
     """A MetadataLog among `voters`. Files in `directory`; a first start begins with `genesis` (records, offset of
-    the last), the same on every voter; without it, files that are missing are refused. `first_question_s`: see
+    the last), the same on every voter; without it, files that are missing are refused. `election_delay_s`: see
     RaftEngine. `on_error`: this node is silent or has halted."""
 
     def __init__(
@@ -65,7 +65,7 @@ class RaftMetadataLog:
         genesis: Genesis | None = None,
         *,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
-        first_question_s: float | None = None,
+        election_delay_s: float | None = None,
         on_error: Callable[[Exception], object] = lambda _: None,
     ) -> None:
         assert node_id in voters
@@ -77,7 +77,7 @@ class RaftMetadataLog:
         self._peers = peers
         self._genesis = genesis
         self._journal_bytes_min = journal_bytes_min
-        self._first_question_s = first_question_s
+        self._election_delay_s = election_delay_s
         self._on_error = on_error
         self._engine: RaftEngine
         self._state = CommittedState(0, -1)
@@ -86,7 +86,7 @@ class RaftMetadataLog:
         self._sequence = 0
         self._decided_offset = -1  # of the last record proposed here
         self._barriers = 0  # entered in this term, and not applied yet
-        self._told_offset = -1
+        self._announced_offset = -1
         self._active_term = 0  # the term in which this node decides; 0: it does not
         self._handing_over_until = float("-inf")
         self._leadership_listeners: list[Callable[[bool, int], None]] = []
@@ -145,10 +145,10 @@ class RaftMetadataLog:
             self._peers,
             self,
             self._journal_bytes_min,
-            self._first_question_s,
+            self._election_delay_s,
         )
         engine.open()
-        self._told_offset = self._state.offset
+        self._announced_offset = self._state.offset
         self._is_open = True
         return self._state.offset
 
@@ -296,8 +296,8 @@ class RaftMetadataLog:
             self._activate(library.term)
         if self._proposals:
             self._expire()
-        if self._state.offset != self._told_offset:
-            self._told_offset = self._state.offset
+        if self._state.offset != self._announced_offset:
+            self._announced_offset = self._state.offset
             for callback in self._commit_listeners:
                 callback()
 

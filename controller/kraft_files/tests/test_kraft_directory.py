@@ -1,4 +1,4 @@
-"""Going to Kafka and back on one directory, through kills and power failures at any step: whoever starts sees
+"""Going to Kafka and back on one directory, through kills and power failures at any step: each start sees
 everything that was acknowledged, or does not start."""
 
 from __future__ import annotations

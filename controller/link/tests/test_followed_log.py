@@ -62,7 +62,7 @@ class Follower:
 
     def apply(self, records: Sequence[bytes]) -> None:
         if records[0] == b"poison":
-            raise MetadataError("a record that nobody understands")
+            raise MetadataError("a record of an unknown type")
         self.records += records
 
     def replace(self, records: Sequence[bytes], offset: int) -> None:
@@ -174,7 +174,7 @@ def test_a_record_that_is_not_understood_stops_it() -> None:
     follower = cluster.start_follower()
     cluster.commit([b"a"], [b"poison"], [b"c"])
     cluster.world.run(3)
-    assert [str(error) for error in follower.errors] == ["a record that nobody understands"]
+    assert [str(error) for error in follower.errors] == ["a record of an unknown type"]
     assert follower.records == [b"a"]
     assert follower.log.source_id == -1
 

@@ -100,7 +100,7 @@ def test_a_voter_that_comes_back_is_linked_at_once() -> None:
     world.run(1)
     nodes[3].runtime.end()
     assert world.run_until(lambda: nodes[1].linked == [2] and nodes[2].linked == [1]) < 0.01
-    # A refused connection is told at once, and again and again.
+    # A refused connection is reported at once, and at each attempt.
     assert world.run_until(lambda: bool(nodes[1].unreachable)) < 0.05
     node_id, error = nodes[1].unreachable[0]
     assert (node_id, type(error)) == (3, ConnectionRefusedError)
@@ -146,7 +146,7 @@ def test_requests_are_answered_in_any_order_and_end_with_the_link() -> None:
     assert len(answers) == 4
     two.links.request(1, b"late", lambda answer: answers.__setitem__(b"late", answer))
     assert answers[b"late"] is None
-    waiting[1][2](b"nobody is there to hear it")
+    waiting[1][2](b"the link is closed")
 
 
 def test_a_voter_may_ask_a_broker() -> None:
@@ -226,7 +226,7 @@ def test_a_node_that_was_stopped_for_ten_seconds_comes_back() -> None:
     assert [node.linked for node in nodes] == [[2, 3], [1, 3], [1, 2]]
 
 
-def test_who_has_stood_still_itself_takes_nobody_for_silent() -> None:
+def test_a_node_that_has_paused_itself_takes_no_peer_for_silent() -> None:
     world = LinkWorld()
     one = world.start(world.node(1, settings=LinkSettings(silence_s=60)))
     two = world.started(2)
@@ -266,7 +266,7 @@ def test_the_same_voter_under_two_addresses_has_one_link() -> None:
     assert broker.events == events
 
 
-def test_who_leads_is_told_to_everybody() -> None:
+def test_all_nodes_learn_the_leader() -> None:
     world = LinkWorld()
     nodes = {node_id: world.started(node_id) for node_id in (1, 2, 3, 9)}
     changes: list[int] = []

@@ -339,7 +339,7 @@ def test_voters_that_are_replaced_meanwhile_split_nothing(seed: int) -> None:
     assert state is not None, {n: voter.failures for n, voter in voters.running.items()}
     for voter in state.voters:
         if voter.directory_id == voters.directory_ids[voter.node_id]:
-            assert voters.running[voter.node_id].formed == state, "whoever was counted on is there"
+            assert voters.running[voter.node_id].formed == state, "every voter of the quorum has formed it"
 
 
 def check_agreement(voters: Voters) -> QuorumState | None:

@@ -72,7 +72,7 @@ def test_while_there_is_no_active_controller_the_missing_are_named(caplog: pytes
     assert len(lines(caplog, "still waiting")) == 3
     two.runtime.end()
     world.run(9)
-    assert len(lines(caplog, "still waiting")) == 3, "an election may be under way"
+    assert len(lines(caplog, "still waiting")) == 3, "it may be an election"
     world.run(20)
     assert len(lines(caplog, "still waiting")) > 3
     one.links.close()

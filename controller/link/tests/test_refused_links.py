@@ -19,7 +19,7 @@ from compat_tests.virtual.runtime import VirtualRuntime
 
 
 class RawClient:
-    """Says what it is told to, and keeps what it hears."""
+    """Sends what the test gives it, and keeps what it receives."""
 
     def __init__(self, world: LinkWorld, host: str = "stranger") -> None:
         self.world = world
@@ -351,7 +351,7 @@ def test_open_links_are_bounded() -> None:
 
 
 def considered(world: LinkWorld) -> RawClient:
-    """Somebody with the id of a broker that is linked with node 1 and stands still, so that node 1 looks whether it lives."""
+    """A process with the id of a broker that is linked with node 1 and paused, so that node 1 probes it."""
     broker = world.started(9)
     world.run(1)
     broker.runtime.hold_until(world.world.now + 2)

@@ -33,7 +33,7 @@ Changes = list[tuple[str, int, str | None]]
 
 
 class DefaultConfig:
-    """A node that was told nothing."""
+    """A node without properties."""
 
     tables = WITHOUT_EXTENSIONS
     node_id = 1

@@ -234,7 +234,7 @@ class World:
                 self.length[broker_id, index] = min(keeps, self.length[broker_id, index])
 
     def restart(self, broker_id: int) -> None:
-        """Killed, and back before anybody has missed it."""
+        """Killed, and back before its session has ended."""
         if self.brokers[broker_id].is_up:
             self.kill(broker_id, 0)
             self.start(broker_id)

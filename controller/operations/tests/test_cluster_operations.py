@@ -212,7 +212,7 @@ def move(
     return ErrorCode(result.error_code).name, result.error_message
 
 
-def under_way(image: MetadataImage) -> list[tuple[list[int], list[int], list[int]]]:
+def in_progress(image: MetadataImage) -> list[tuple[list[int], list[int], list[int]]]:
     response = list_reassignments(image, ListPartitionReassignmentsRequest(topics=None))
     return [
         (each.replicas, each.adding_replicas, each.removing_replicas)
@@ -224,11 +224,11 @@ def under_way(image: MetadataImage) -> list[tuple[list[int], list[int], list[int
 def test_a_move_is_begun_changed_and_cancelled() -> None:
     image = cluster(replicas=[1, 2])
     assert move(image, [1, 4]) == ("NONE", None)
-    assert under_way(image) == [([1, 4, 2], [4], [2])]
+    assert in_progress(image) == [([1, 4, 2], [4], [2])]
     assert move(image, [3, 4], may_change=False) == ("NONE", None)
-    assert under_way(image) == [([3, 4, 1, 2], [4, 3], [1, 2])]
+    assert in_progress(image) == [([3, 4, 1, 2], [4, 3], [1, 2])]
     assert move(image, None) == ("NONE", None)
-    assert under_way(image) == []
+    assert in_progress(image) == []
     assert image.topics["t"].partitions[0].replicas == [1, 2]
     assert move(image, None) == ("NO_REASSIGNMENT_IN_PROGRESS", None)
 
@@ -246,7 +246,7 @@ def test_a_move_that_may_not_be() -> None:
     )
 
 
-def test_a_move_that_nobody_of_before_has_kept_up_with_is_not_cancelled() -> None:
+def test_a_move_whose_former_replicas_are_all_behind_is_not_cancelled() -> None:
     image = cluster(replicas=[2, 3], isr=[2], leader=2)
     move(image, [1, 4])
     epoch = image.topics["t"].partitions[0]

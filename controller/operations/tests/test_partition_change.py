@@ -72,7 +72,7 @@ def outcome(
         (state(), Wanted(isr=[2, 3]), (2, 3), (2, [2, 3], [], [], True, 0)),
         (state([3, 2, 1]), Wanted(isr=[3, 2]), (2, 3), (2, [3, 2], [], [], True, 0)),
         (state([1, 2]), Wanted(isr=[2]), (2,), (2, [2], [1], [], True, 0)),
-        # the last one in sync goes: somebody eligible leads, or nobody, who is remembered
+        # the last one in sync is fenced: an eligible replica leads, or none and the last leader is kept
         (state([1], elr=[2]), Wanted(isr=[]), (2,), (2, [2], [1], [], True, 0)),
         (state([1], elr=[2]), Wanted(isr=[]), (3,), (-1, [], [1, 2], [1], True, 0)),
         (state([], -1, elr=[1, 2], last=[1]), Wanted(), (2,), (2, [2], [1], [], True, 0)),
@@ -80,7 +80,7 @@ def outcome(
         # a clean stop keeps who is eligible, an unclean one does not
         (state([1], elr=[2]), Wanted(isr=[1], unclean_shutdown=[2]), (1,), (1, [1], [], [], False, 0)),
         (state([1]), Wanted(isr=[], unclean_shutdown=[1]), (2,), (-1, [], [], [1], True, 0)),
-        # nobody is known to have all: the last leader, when it is back, and it is in recovery
+        # no replica is known to have all: the last leader, when it is back, and it is in recovery
         (state([], -1, last=[1]), Wanted(), (2, 3), (-1, [], [], [1], False, 0)),
         (state([], -1, last=[1]), Wanted(), (1, 2, 3), (1, [1], [], [], True, 1)),
         (state([], -1, last=[1, 2]), Wanted(), (1, 2, 3), (-1, [], [], [1, 2], False, 0)),

@@ -1,7 +1,7 @@
 """Voters, a bad network, bad disks, and what must be true all the time; everything follows from a seed.
 
-The checks know nothing of Raft: there is one history of groups, every voter's state is a beginning of it, whoever
-was told of success finds the group in it, a term has one leader. What leads there is compared at every step.
+The checks know nothing of Raft: there is one history of groups, every voter's state is a prefix of it, it holds
+every group that was acknowledged, a term has one leader. All of it is checked at every step.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class ChaosWorld(RaftWorld):
                 self.counters["hand-overs"] += self.leaders[0].log.hand_over()
 
     def settle(self) -> None:
-        """All is well again: everybody comes to the same end, and nothing is left open."""
+        """Without faults all voters converge, and no proposal is left open."""
         self.heal()
         self.loss = self.doubling = self.late = 0.0
         self.delay_max = 0.002

@@ -38,7 +38,7 @@ class Voter:
     def send(self, node_id: int, message: bytes) -> bool:
         return self.world.carry(self.node_id, node_id, message)
 
-    def start(self, *, first_question_s: float | None = None) -> None:
+    def start(self, *, election_delay_s: float | None = None) -> None:
         self.starts += 1
         self.is_serving = False
         self.runtime = VirtualRuntime(
@@ -56,7 +56,7 @@ class Voter:
             self,
             self.world.genesis,
             journal_bytes_min=self.world.journal_bytes_min,
-            first_question_s=first_question_s,
+            election_delay_s=election_delay_s,
             on_error=self.errors.append,
         )
         self.groups, self.offset = [], -1

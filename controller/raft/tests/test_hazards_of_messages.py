@@ -273,7 +273,7 @@ def test_h14_guarded() -> None:
 # H15: an acknowledgement from another term moves the commit
 
 
-def test_h15_unguarded_commits_what_nobody_else_holds() -> None:
+def test_h15_unguarded_commits_what_no_other_voter_holds() -> None:
     net = Net(3)
     net.elect("1")
     late = {

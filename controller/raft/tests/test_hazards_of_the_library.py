@@ -93,7 +93,7 @@ def test_h4_a_command_of_newer_software_stops_the_older() -> None:
         assert "start this node with the software of the others" in str(error)
 
 
-# H7: whoever reaches the port has his pickles loaded
+# H7: pickles of any caller of the port are loaded
 
 EXECUTED = "BARNABAS_TEST_PICKLE_WAS_RUN"
 

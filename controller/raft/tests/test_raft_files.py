@@ -227,7 +227,7 @@ def test_the_commit_index_goes_with_the_next_frame() -> None:
     voter.journal.setRaftCommitIndex(4)
     assert not voter.files.write(voter.journal.take_changes()).encoded
     voter.journal.setRaftCommitIndex(5)
-    assert not voter.journal.has_changes, "nobody waits for it"
+    assert not voter.journal.has_changes, "nothing waits for it"
     assert Voter(voter.disk.crash(lambda _: 0)).journal.getRaftCommitIndex() == 4
     voter.journal.onOneSecondTimer()
     assert voter.journal.has_changes

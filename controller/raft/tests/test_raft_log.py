@@ -55,7 +55,7 @@ def test_a_killed_leader_is_replaced_at_once_and_finds_everything_when_it_return
     first.start()
     world.run(0.3)
     assert first.groups == [(b"a",), (b"b",)]
-    assert world.leaders == [second], "it disturbed nobody"
+    assert world.leaders == [second], "it disturbed no leader"
 
 
 def test_a_silent_leader_is_replaced_within_the_election_timeout() -> None:
@@ -260,7 +260,7 @@ def test_before_it_is_open_nothing_is_led() -> None:
     log.close()
 
 
-def test_a_closed_log_answers_what_was_under_way_and_takes_nothing_more() -> None:
+def test_a_closed_log_answers_what_was_in_flight_and_takes_nothing_more() -> None:
     world = RaftWorld()
     leader = world.leader()
     outcomes = leader.propose(b"a")

@@ -20,10 +20,10 @@ def others(world: RaftWorld, one: Voter) -> list[Voter]:
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
-def test_of_voters_that_are_told_when_to_ask_the_first_to_ask_leads(first: int) -> None:
+def test_of_voters_with_election_delays_the_one_with_the_shortest_leads(first: int) -> None:
     world = RaftWorld(start=False)
     for node_id, voter in world.voters.items():
-        voter.start(first_question_s=0.01 if node_id == first else 0.05)
+        voter.start(election_delay_s=0.01 if node_id == first else 0.05)
     assert world.run_until(lambda: world.leaders) < 0.02
     assert [leader.node_id for leader in world.leaders] == [first]
     assert terms(world) == {1}
@@ -72,8 +72,8 @@ def test_a_leader_that_was_stopped_knows_at_once_that_it_has_been_replaced() -> 
 
 
 @pytest.mark.parametrize("sleep_s", [0.25, 0.7, 3.0, 20.0])
-def test_a_leader_that_nobody_has_replaced_while_it_slept_leads_on(sleep_s: float) -> None:
-    """As on a machine that is busy, where nobody runs."""
+def test_a_leader_that_was_not_replaced_while_it_slept_leads_on(sleep_s: float) -> None:
+    """As on a busy machine, where no voter runs."""
     world = RaftWorld()
     leader = world.leader()
     world.run(0.2)
@@ -125,7 +125,7 @@ def test_a_leader_that_has_slept_decides_nothing_before_it_has_looked_at_the_clo
 
 
 @pytest.mark.parametrize("who", ["leader", "followers", "all"])
-def test_a_slow_disk_costs_nobody_the_leadership(who: str) -> None:
+def test_a_slow_disk_does_not_change_the_leader(who: str) -> None:
     world = RaftWorld()
     leader = world.leader()
     world.run(0.5)
@@ -225,5 +225,5 @@ def test_two_that_can_not_reach_each_other_agree_through_the_third() -> None:
     world.cut = {(leader.node_id, one.node_id), (one.node_id, leader.node_id)}
     before = terms(world)
     world.run(10.0)
-    assert world.leaders == [leader], "the third still hears it, and supports nobody else"
+    assert world.leaders == [leader], "the third still hears it, and supports no other"
     assert terms(world) == before

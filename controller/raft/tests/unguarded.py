@@ -18,7 +18,7 @@ FOLLOWER, CANDIDATE, LEADER = range(3)
 
 
 class Wire(Transport):
-    """Whatever is sent lies in `sent` of the net until somebody delivers it."""
+    """Messages stay in `sent` of the net until the test delivers them."""
 
     def __init__(self, net: Net, node_id: str) -> None:
         Transport.__init__(self, None, None, [])
@@ -36,7 +36,7 @@ class Wire(Transport):
 
 
 class Stock(SyncObj):
-    """A list that everybody appends to."""
+    """A list that all nodes append to."""
 
     def __init__(self, node_id: str, others: list[str], wire: Wire, **conf: Any) -> None:
         settings: dict[str, Any] = {

@@ -222,7 +222,7 @@ def test_a_killed_broker_is_fenced_at_once_and_one_whose_link_breaks_is_not() ->
     cluster.sessions.link_opened(3, 2)
     probed = len(cluster.probed)
     cluster.runtime.advance(2)
-    assert len(cluster.probed) == probed  # nobody asks while there is a link
+    assert len(cluster.probed) == probed  # no probe while there is a link
     cluster.listening.remove(2)
     cluster.sessions.link_closed(2, 1)
     cluster.runtime.advance(0.01)

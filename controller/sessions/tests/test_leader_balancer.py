@@ -32,7 +32,7 @@ class Settings:
 
 
 class Cluster:
-    """Brokers 1 and 2; t-0 led by 2 although 1 is preferred, t-1 by nobody, as 3, which was in sync, is gone."""
+    """Brokers 1 and 2; t-0 led by 2 although 1 is preferred, t-1 without a leader, as 3, which was in sync, is down."""
 
     def __init__(self, *, balances: bool = True) -> None:
         self.runtime = VirtualRuntime(1)
