@@ -458,7 +458,7 @@ class BrokerLifecycle:
             "leaving: others take over what this broker leads; waiting for them for up to %g s", timeout_s
         )
         self._runtime.call_later(
-            timeout_s, lambda: self._leave_anyway("nobody has taken over all that it leads")
+            timeout_s, lambda: self._leave_anyway("other brokers have not taken over all that it leads")
         )
         self.heartbeat_now()
         self._check_quorum()
@@ -468,7 +468,7 @@ class BrokerLifecycle:
             return
         self._checks_failed = self._checks_failed + 1 if self._has_quorum_ended() else 0
         if self._checks_failed >= LEAVING_CHECKS:
-            self._leave_anyway("most voters have ended before, so nobody can take over")
+            self._leave_anyway("most voters have ended before, so no broker can take over")
         else:
             self._runtime.call_later(LEAVING_CHECK_S, self._check_quorum)
 

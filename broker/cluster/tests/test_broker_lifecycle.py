@@ -33,7 +33,7 @@ SESSION_S = 9.0
 
 
 class Broker:
-    """Broker 1 of the metadata that a test writes, under a controller that unfences everybody."""
+    """Broker 1 of the metadata that a test writes, under a controller that unfences all brokers."""
 
     def __init__(self) -> None:
         self.runtime = VirtualRuntime()
@@ -174,7 +174,7 @@ def test_a_broker_that_is_fenced_has_no_session_until_it_is_unfenced() -> None:
     assert broker.lifecycle.has_session()
 
 
-def test_one_that_leaves_waits_for_nobody_when_most_voters_have_ended() -> None:
+def test_a_broker_that_leaves_does_not_wait_when_most_voters_have_ended() -> None:
     broker = Broker()
     gone: list[float] = []
     begun = broker.runtime.monotonic()
