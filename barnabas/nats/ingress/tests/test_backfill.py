@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.core.tests.test_standbys import Joining, joining
 from barnabas.nats.ingress.barrier import Ends, Mark
 from barnabas.nats.ingress.gap_tracker import WAIT_S, Backfill, GapLog
 from barnabas.nats.ingress.standby import SILENT_S, Lapse, StandbyReport
+from barnabas.nats.ingress.tests.test_standby_reports import Joining, joining
 from compat_tests.virtual.runtime import VirtualRuntime
 
 __all__ = ["joining"]  # a fixture

@@ -11,7 +11,6 @@ import pytest
 from barnabas.broker.partitions.partition import Partition
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import NatsClient
-from barnabas.nats.core.tests.test_shadow import Follower
 from barnabas.nats.ingress.gap_tracker import GapLog, GapTracker
 from barnabas.nats.ingress.standby import (
     ASK_SOON_S,
@@ -23,6 +22,7 @@ from barnabas.nats.ingress.standby import (
     StandbyReport,
     StandbyReports,
 )
+from barnabas.nats.ingress.tests.test_standby import Follower
 from barnabas.nats.tests.ingests import no_backfill
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -1,7 +1,0 @@
-"""The fixtures of the tests of NATS."""
-
-from __future__ import annotations
-
-from barnabas.nats.tests.fixtures import shared_nats_server, shared_nats_servers
-
-__all__ = ["shared_nats_server", "shared_nats_servers"]
