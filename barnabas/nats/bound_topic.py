@@ -1,4 +1,4 @@
-"""A topic that is bound, on this broker: what carries its binding out, and what has to be known while nothing does."""
+"""A bound topic on this broker: the carriers of its binding, and the state that outlives them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class BoundTopic:
             self.carriers = []
 
     def stop(self, cause: str = "", why: str = "") -> None:
-        """`cause`: why nothing is taken from now on that ought to be; "" when it is for others to take it, or for nobody:
-        then `why` is for the log."""
+        """`cause`: why messages are missed from now on; "" when other brokers take them or the binding ends, then `why` is
+        for the log."""
         if self.core is not None or self.carriers:
             log.info("topic %s: its binding to NATS stops here: %s", self.binding.topic, cause or why)
         if self.core is not None:

@@ -1,4 +1,4 @@
-"""The bridge: which topics are bound to NATS, and what carries their bindings out on this broker.
+"""The bridge: follows which topics are bound to NATS, and runs the carriers of their bindings on this broker.
 
 It follows the committed metadata. A topic whose configs make a binding gets its carriers as soon as this broker leads a
 partition of it, and loses them when it leads none; a change of configs replaces those carriers alone whose part of the
@@ -42,9 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-SETTLES_WITHIN_S: Final = (
-    2.0  # an admin waits; a server that does not answer is no reason to let him wait longer
-)
+SETTLES_WITHIN_S: Final = 2.0  # an admin client waits no longer than this for a server that does not answer
 CHECKPOINT_EVERY_S: Final = 1.0
 LEAVE_S: Final = 5.0
 
@@ -164,7 +162,7 @@ class NatsBridge:
         for name in names:
             try:
                 self._refresh_one(name, is_settled)
-            except Exception:  # other bindings, and whoever else follows the metadata, go on
+            except Exception:  # other bindings, and other listeners of the metadata, go on
                 log.exception("topic %s: its binding can't be carried out", name)
         for templates in self._templates():
             templates.topics_changed(names, is_settled=is_settled)
@@ -267,7 +265,7 @@ class NatsBridge:
             if core is not None and (bound is not None or core.binding.topic_template is not None)
         )
 
-    # -- what is told
+    # -- listing and metrics
 
     def metrics(self) -> Iterable[Family]:
         from barnabas.nats.metrics import nats_metrics  # late: only where metrics are served
@@ -295,7 +293,7 @@ class NatsBridge:
         return found
 
     def _answer_on(self, connection: str) -> None:
-        """Whoever asks there is told, whether anything is bound there or not."""
+        """Answer requests for the listing, whether a topic is bound to this connection or not."""
         client = self.connections.outlet(connection)
         assert client is not None
         host = self._host

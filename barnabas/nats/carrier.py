@@ -37,7 +37,7 @@ class CarrierStats:
     appended: int = 0  # records
     appended_bytes: int = 0  # batches, as they are in the log
     duplicates: int = 0  # by Nats-Msg-Id
-    refused: int = 0  # answered with an error, or logged where nobody waits for an answer
+    refused: int = 0  # answered with an error, or logged where no answer is expected
     dead_letters: int = 0
     too_large: int = 0  # for max.message.bytes: refused, dead letters, or what a stream's reading waits at
     looped: int = 0  # came from this very topic

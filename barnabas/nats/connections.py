@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-FAILURES_EVERY_S: Final = 10.0  # one of them is told of
+FAILURES_EVERY_S: Final = 10.0  # one of them is logged
 IDLE_S: Final = 30.0  # without a binding, or twice as long
 
 
@@ -38,7 +38,7 @@ class Intake(ClientListener):
         self.is_unreachable = False
         self._is_behind = False  # the server may not know yet what is subscribed to
         self._waiting: list[Callable[[], object]] = []
-        self._holding: set[object] = set()  # who wants no more to be read
+        self._holding: set[object] = set()  # bindings that can take no more for now
         client.on_read = self._close
         client.listeners.append(self)
 
@@ -55,7 +55,7 @@ class Intake(ClientListener):
         return len(self.closers) > 1
 
     def hold(self, who: object) -> None:
-        """`who` can take no more for now: nothing is read until all have let go."""
+        """`who` can take no more for now: nothing is read until all have called `let_go`."""
         if not self._holding:
             self.client.pause()
         self._holding.add(who)
@@ -136,7 +136,7 @@ class NatsConnections:
         return found
 
     def streams(self, name: str) -> Intake | None:
-        """Where messages of streams come in. Nobody holds it: who has enough asks for no more."""
+        """Where messages of streams come in. It is never paused: a consumer that can take no more requests none."""
         found = self._streams.get(name)
         if found is None and name in self._settings:
             found = self._streams[name] = self._make_intake(name, "streams")

@@ -1,4 +1,4 @@
-"""What a broker tells of its bindings, to whoever asks: on a subject of NATS (registry.py) and as metrics (metrics.py)."""
+"""The state of the bindings on a broker, for the listing (registry.py) and for metrics (metrics.py)."""
 
 from __future__ import annotations
 

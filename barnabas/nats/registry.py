@@ -1,4 +1,4 @@
-"""What a broker tells of its bindings on the subject $BARNABAS.BINDINGS, on each of its connections.
+"""The listing of bindings: a request to $BARNABAS.BINDINGS is answered on each of a broker's connections.
 
 It is for people, as `nats req '$BARNABAS.BINDINGS' ''` shows it, and for publishers that wait for acknowledgements: a
 message on a subject that several topics are bound to is acknowledged by the leader of one partition of each, so a
@@ -12,7 +12,7 @@ publisher has to know how many answers to expect. Every broker answers for the t
               [{"begin_ms": 1700000000000, "end_ms": 1700000001000, "cause": "..."}]}]}]}
 
 `expected_acks` is how many answers a message that asks for one gets from this topic, from all brokers together: 1, or 0
-when the binding is paused or answers none. Whoever asks adds those of different topics and not of different brokers.
+when the binding is paused or answers none. A client adds those of different topics and not of different brokers.
 `state` says why when it is not running, and `warning`, where there is one, which messages will be refused; a binding that can't be read has no more than a topic and that. Counters are since
 the binding was started here; the end of a gap is 0 while it lasts.
 """
@@ -39,7 +39,7 @@ SUBJECT_BYTES_MAX: Final = 4096
 GAPS_TOLD_MAX: Final = 10  # the newest
 ANSWER_SHARE: Final = 0.9  # of what the server takes as one message
 FILTERS_KEPT_MAX: Final = 2048
-# Anybody may ask, as often as he likes: no more of the broker's time goes into answers than this.
+# Requests may come from any client, at any rate: answers take no more than this share of the broker's time.
 TIME_SHARE: Final = 0.1
 TIME_AT_ONCE_S: Final = 0.2
 
@@ -54,7 +54,7 @@ def describe(
     bytes_max: int = 1 << 20,
 ) -> bytes:
     """The answer to a request with this payload on this connection. What is no subject to publish to matches nothing.
-    Where it would be larger than `bytes_max`, states alone are told, and then as many as fit ("truncated": true)."""
+    Where it would be larger than `bytes_max` it has states alone, and then as many as fit ("truncated": true)."""
     found = sorted(
         (
             each

@@ -18,7 +18,7 @@ log = logging.getLogger("barnabas.nats")
 
 
 class StoredBindings:
-    """What is wrong with one is told once."""
+    """Each problem is logged once."""
 
     def __init__(self) -> None:
         self.refused: dict[str, str] = {}  # by topic: those that can't be read, and why
@@ -46,7 +46,7 @@ class StoredBindings:
         return only_bound(binding)
 
     def _tell_of_effects(self, topic: str, binding: Binding | None) -> None:
-        """A topic may have had configs without effect before they were refused, and NATS takes what hardly anybody means."""
+        """Logs stored configs that have no effect, and subjects with wildcards inside tokens, which NATS takes literally."""
         reasons = []
         if binding is not None:
             literal = [each for each in (*binding.subjects, *binding.excludes) if looks_wild(each)]
