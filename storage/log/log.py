@@ -43,7 +43,7 @@ from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.storage.log.validation import Inspected
 from barnabas.storage.log.writer import LogWriter
 from barnabas.storage.segment.segment import Segment, offset_file_name
-from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
+from barnabas.storage.segment.transaction_index import AbortedTransaction
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -454,17 +454,10 @@ class Log:
         """The header of every batch from the one that holds `offset` on."""
         return self._segments.headers(offset)
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """The first record at or after `timestamp`; None when all are older."""
-        return run_through(self.timestamp_lookup(timestamp))
-
-    def max_timestamp_offset(self) -> TimestampOffset | None:
-        """The first record that has the largest timestamp; None in an empty log."""
-        return run_through(self.timestamp_lookup(None))
-
     def timestamp_lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:
-        """`offset_for_timestamp`, or with None `max_timestamp_offset`, in steps: it may wait for the disk and unpack a
-        batch. StorageError, also where a segment has been removed meanwhile."""
+        """The first record at or after `timestamp`, None when all are older; or with None the first record that has the
+        largest timestamp. In steps: it may wait for the disk and unpack a batch. StorageError, also where a segment has been
+        removed meanwhile."""
         if self.offline:
             raise self._offline_error()
         try:
@@ -668,17 +661,10 @@ class Log:
         markers. KAFKA_STORAGE_ERROR when they can't be read."""
         return self._producers.collect_aborted(start, end)
 
-    def aborted_transactions(self, start: int, end: int) -> list[tuple[int, int]]:
-        """As `collect_aborted`: (producer id, first offset)."""
-        return _id_and_first_offset(self._producers.collect_aborted(start, end))
-
     def aborted_within(self, offset: int, read: ReadResult) -> list[tuple[int, int]]:
-        """As `aborted_transactions`, for a reader of `offset` that has got `read`."""
-        return _id_and_first_offset(self._producers.aborted_within(offset, read, self.log_end_offset))
-
-    def transaction_index(self, base_offset: int) -> TransactionIndex | None:
-        """The transaction index of the segment at `base_offset`; None when nothing in it was aborted."""
-        return self._producers.transaction_index(base_offset)
+        """As `collect_aborted`, for a reader of `offset` that has got `read`: (producer id, first offset)."""
+        found = self._producers.aborted_within(offset, read, self.log_end_offset)
+        return [(transaction.producer_id, transaction.first_offset) for transaction in found]
 
     # --- sync
 
@@ -775,7 +761,3 @@ class Log:
         """Release the files and nothing else, as before they are deleted. Those that wait for a sync get an error."""
         self._flusher.close()
         self._segments.release()
-
-
-def _id_and_first_offset(transactions: list[AbortedTransaction]) -> list[tuple[int, int]]:
-    return [(transaction.producer_id, transaction.first_offset) for transaction in transactions]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.runtime.slices import run_through
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.testing.memory_disk import MemoryDisk
@@ -117,6 +118,21 @@ class ManualRuntime:
             self.timers.remove(timer)
             if timer.callback is not None:
                 timer.callback()
+
+
+def offset_for_timestamp(log: Log, timestamp: int) -> Any:
+    """The first record at or after `timestamp`; None when all are older."""
+    return run_through(log.timestamp_lookup(timestamp))
+
+
+def max_timestamp_offset(log: Log) -> Any:
+    """The first record that has the largest timestamp; None in an empty log."""
+    return run_through(log.timestamp_lookup(None))
+
+
+def aborted_transactions(log: Log, start: int, end: int) -> list[tuple[int, int]]:
+    """(producer id, first offset) of the aborted transactions that a reader of [start, end) must leave out."""
+    return [(found.producer_id, found.first_offset) for found in log.collect_aborted(start, end)]
 
 
 class Workshop:

@@ -15,6 +15,7 @@ from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
+from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
@@ -172,8 +173,8 @@ def test_offsets_that_are_gone_give_the_next_batch() -> None:
     for offset in range(96):
         assert read_header(next(batches(log, offset))).base_offset == 95
         assert log.read(offset, 10_000, end_offset=95).size == 0
-    assert log.offset_for_timestamp(0).offset == 95  # type: ignore[union-attr]
-    assert log.max_timestamp_offset().offset == 95  # type: ignore[union-attr]
+    assert offset_for_timestamp(log, 0).offset == 95
+    assert max_timestamp_offset(log).offset == 95
     assert [header.base_offset for header in log.headers(3)] == [95]
     reopened, log = house.reopen()
     assert read_header(next(batches(log, 3))).base_offset == 95

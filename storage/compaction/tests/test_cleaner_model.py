@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from barnabas.storage.compaction.tests.test_cleaner import House, batches
 from barnabas.storage.log.log import Log
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
+from barnabas.storage.tests.workshop import aborted_transactions
 from barnabas.testing.memory_disk import ProcessKilled
 from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import Record, build_batch, iterate_records, read_header
@@ -131,7 +132,7 @@ def existing(state: dict[bytes | None, bytes | None]) -> State:
 def read_committed(log: Log) -> list[Record]:
     """As a consumer does it: the aborted transactions of the whole range, then batch by batch."""
     stable = log.last_stable_offset
-    ahead = [(first, producer) for producer, first in log.aborted_transactions(log.log_start_offset, stable)]
+    ahead = [(first, producer) for producer, first in aborted_transactions(log, log.log_start_offset, stable)]
     heapq.heapify(ahead)
     aborted: set[int] = set()
     found = []

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from barnabas.storage.errors import StorageError
+from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.wire.errors import ErrorCode
 
 TOLD = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -70,8 +71,8 @@ def test_nothing_but_kafkas_errors(
     for offset in range(0, min(end, 30), 2):
         told(partial(log.read, offset, 500))
     for timestamp in (0, workshop.now, workshop.now + 3, workshop.now + 10**6):
-        told(partial(log.offset_for_timestamp, timestamp))
-    told(log.max_timestamp_offset)
+        told(partial(offset_for_timestamp, log, timestamp))
+    told(partial(max_timestamp_offset, log))
     told(partial(log.increment_log_start_offset, 3))
     told(partial(log.truncate_to, end - 1))
     log.close()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from barnabas.storage.disk.disk import FileRegion, RealDisk
 from barnabas.storage.errors import StorageError
+from barnabas.storage.tests.workshop import offset_for_timestamp
 from barnabas.wire.errors import ErrorCode
 
 
@@ -110,7 +111,7 @@ def test_a_failed_read_is_a_storage_error(workshop: Any) -> None:
         reopened(clean=False)
     for act in (
         partial(log.read, 1, 10),
-        partial(log.offset_for_timestamp, workshop.now),
+        partial(offset_for_timestamp, log, workshop.now),
     ):
         with pytest.raises(StorageError) as caught:
             act()

@@ -9,6 +9,7 @@ import pytest
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -194,7 +195,7 @@ def test_log_append_time(workshop: Any) -> None:
     verify_crc(batch, 0, header)
     assert (header.is_log_append_time, header.max_timestamp) == (True, workshop.now)
     assert [record.timestamp for record in iterate_records(batch)] == [workshop.now] * 3
-    assert log.offset_for_timestamp(workshop.now).offset == 0
+    assert offset_for_timestamp(log, workshop.now).offset == 0
 
 
 @pytest.mark.parametrize("codec", list(Codec))
@@ -242,9 +243,9 @@ def test_lying_records_are_opaque_by_default_and_harm_nothing_else(workshop: Any
     end = log.log_end_offset
     log.append_as_leader(workshop.batch(1, timestamp=workshop.now + 50), 0)
     assert len(workshop.content(log)) == len(liars) + 2
-    assert log.offset_for_timestamp(workshop.now + 50).offset == end
-    assert log.offset_for_timestamp(workshop.now).offset == 2  # the first liar: its header must do
-    assert log.max_timestamp_offset().offset == end
+    assert offset_for_timestamp(log, workshop.now + 50).offset == end
+    assert offset_for_timestamp(log, workshop.now).offset == 2  # the first liar: its header must do
+    assert max_timestamp_offset(log).offset == end
     assert workshop.log(clean=False).log_end_offset == end + 1
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from barnabas.storage.errors import OffsetOutOfRange
+from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.wire.record_batch import read_header
 
 RELAXED = settings(
@@ -89,9 +90,9 @@ def check_times(workshop: Any, log: Any, model: Model) -> None:
     times = {read_header(stored).base_timestamp for *_, stored in model.batches}
     for timestamp in sorted(times)[:6]:
         for near in (timestamp - 1, timestamp, timestamp + 2):
-            found = log.offset_for_timestamp(near)
+            found = offset_for_timestamp(log, near)
             assert (found.offset if found is not None else None) == model.first_at(near)
-    largest = log.max_timestamp_offset()
+    largest = max_timestamp_offset(log)
     in_sight = [read_header(batch).max_timestamp for batch in model.visible()]
     if in_sight and model.start == model.batches[0][0]:
         assert largest.timestamp == max(in_sight)
@@ -231,7 +232,7 @@ def test_wrong_indexes_are_rebuilt(workshop: Any, clean: bool, damage: str, suff
     reopened = workshop.log(clean=clean, recovery_point=log.log_end_offset, **SETTINGS)
     assert workshop.content(reopened) == batches
     for offset in range(60):
-        assert reopened.offset_for_timestamp(workshop.now + offset).offset == offset
+        assert offset_for_timestamp(reopened, workshop.now + offset).offset == offset
     reopened.close()
     if damage in ("missing", "odd"):
         assert {name: bytes(workshop.disk.files[name].data) for name in names} == right

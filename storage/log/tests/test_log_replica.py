@@ -17,6 +17,7 @@ from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.storage.tests.crash_model import check_indexes, read_all
+from barnabas.storage.tests.workshop import aborted_transactions
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import iterate_headers
 
@@ -76,7 +77,7 @@ def check_same(leader: Log, follower: Log) -> None:
         for _, header in iterate_headers(batch):
             assert follower.epoch_for_offset(header.base_offset) == header.partition_leader_epoch
     begin, end = leader.log_start_offset, leader.log_end_offset
-    assert follower.aborted_transactions(begin, end) == leader.aborted_transactions(begin, end)
+    assert aborted_transactions(follower, begin, end) == aborted_transactions(leader, begin, end)
     assert producers(follower) == producers(leader)
     check_indexes(follower)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from barnabas.storage.disk.disk import File
 from barnabas.storage.log.log import Log
+from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.testing.memory_disk import MemoryDisk, MemoryFile
 from barnabas.wire.record_batch import HEADER_SIZE
 
@@ -116,7 +117,7 @@ def test_an_index_that_a_power_failure_has_damaged_is_no_guide(
     _DAMAGE[damage](workshop.disk.files[path].data)
     again, _ = _reopened(workshop, log.log_end_offset)
     assert workshop.content(again) == content
-    times = [again.offset_for_timestamp(workshop.now + 3 * number) for number in range(0, 100, 7)]
+    times = [offset_for_timestamp(again, workshop.now + 3 * number) for number in range(0, 100, 7)]
     assert [time.offset for time in times if time is not None] == list(range(0, 200, 14))
     again.close()
     _assert_indexes_hold(again)
@@ -151,7 +152,7 @@ def test_from_any_recovery_point_the_same_log_is_found(
     expected = fresh.log(clean=False, recovery_point=0, **SETTINGS)
     assert workshop.content(again) == fresh.content(expected)
     assert again.log_end_offset == expected.log_end_offset
-    assert again.max_timestamp_offset() == expected.max_timestamp_offset()
+    assert max_timestamp_offset(again) == max_timestamp_offset(expected)
     for leader_epoch in range(7):
         assert again.epoch_end_offset(leader_epoch) == expected.epoch_end_offset(leader_epoch)
     for each in (again, expected):

@@ -11,6 +11,7 @@ import pytest
 from barnabas.runtime.slices import StepQueue
 from barnabas.storage.log import timestamps
 from barnabas.storage.log.tests.test_record_inspection import TickingRuntime
+from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.wire import codecs
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
@@ -37,7 +38,7 @@ def test_what_is_appended_during_a_search_is_not_forgotten(workshop: Any, larges
     assert found.offset == 0
     assert appended[1].base_offset == 1
     assert log.segments[-1].max_timestamp == 5000
-    assert log.max_timestamp_offset().timestamp == 5000
+    assert max_timestamp_offset(log).timestamp == 5000
 
 
 @pytest.fixture
@@ -68,10 +69,10 @@ def test_a_batch_that_unpacks_beyond_its_bound_answers_by_its_header(
     assert bound < 30_000_000
     log.append_as_leader(bomb, 0)
     log.append_as_leader(workshop.batch(timestamp=now + 500), 0)
-    found = log.offset_for_timestamp(now)
+    found = offset_for_timestamp(log, now)
     assert (found.offset, found.timestamp) == (1, now - 5 + 99)
-    assert log.offset_for_timestamp(now + 400).offset == 101
-    assert log.max_timestamp_offset().offset == 101
+    assert offset_for_timestamp(log, now + 400).offset == 101
+    assert max_timestamp_offset(log).offset == 101
     assert sum(mapped) <= bound, "looked into once"
 
 
@@ -79,7 +80,7 @@ def test_a_large_batch_is_looked_into(workshop: Any, mapped: list[int]) -> None:
     """As those are from which Spark starts by time."""
     log = workshop.log()
     log.append_as_leader(workshop.batch(20_000, size=1000, codec=Codec.ZSTD), 0)
-    found = log.offset_for_timestamp(workshop.now + 12_345)
+    found = offset_for_timestamp(log, workshop.now + 12_345)
     assert (found.offset, found.timestamp) == (12_345, workshop.now + 12_345)
     assert len(mapped) == 1
 

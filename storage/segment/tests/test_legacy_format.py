@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.storage.segment.legacy_format import read_legacy_header
+from barnabas.storage.tests.workshop import offset_for_timestamp
 from barnabas.wire.record_batch import CorruptBatch
 
 
@@ -38,7 +39,7 @@ def test_an_old_log_opens_and_goes_on(workshop: Any, clean: bool) -> None:
     assert stored.startswith(b"".join(entries))
     read = again.read(5, 1)
     assert b"".join(region.read() for region in read.regions) == entries[5]
-    found = again.offset_for_timestamp(workshop.now + 25)
+    found = offset_for_timestamp(again, workshop.now + 25)
     assert (found.offset, found.timestamp) == (25, workshop.now + 25)
 
 
