@@ -1,1 +1,1 @@
-"""A client of nats-server: the protocol, connections and who we are there."""
+"""A client of nats-server: the protocol, connections, logins and TLS. Imports nothing else of nats."""
