@@ -275,8 +275,7 @@ class BrokerLoop:
         """Nothing is done on the loop any more."""
         if self._calls is not None:
             self._calls.end()
-        for future in tuple(self._awaited):
-            _tell(future, BrokerFailed("the broker has been stopped"))
+        self._fail_awaited()
         self._loop = self._loop_thread = self._calls = None
 
     def _stop_nodes(self) -> None:
@@ -286,6 +285,11 @@ class BrokerLoop:
             node.end()
             node.release_ports()
         self._stopping()
+        self._fail_awaited()  # before an operation finds out by itself that its node is gone
+
+    def _fail_awaited(self) -> None:
+        for future in tuple(self._awaited):
+            _tell(future, BrokerFailed("the broker has been stopped"))
 
     async def _await_ready(self) -> None:
         async def ready() -> None:
