@@ -429,14 +429,14 @@ class Standby:
 
     def _note_cut(self, log: Log, offset: int) -> None:
         """What is taken out of the log at `offset` and behind, as far as there is room for it."""
-        matcher, now_s = self.matcher, self.now_s
         self._resync = None
+        cut: list[bytes] = []
         for tails in self._read(log, max(offset, log.log_start_offset), self._bytes_max):
             if tails is None:
                 self._overflows("the log was cut back by more than nats.buffer.bytes holds")
                 break
-            for tail in tails:
-                matcher.cut(tail, now_s, None)
+            cut += tails
+        self.matcher.cut(cut, self.now_s, None)
 
     def _remember_latest(self, from_ms: int) -> None:
         """What has just come into the log may be received yet, where the subscription was there before: this broker may

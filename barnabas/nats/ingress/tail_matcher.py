@@ -58,6 +58,10 @@ class TailMultiset(Generic[Extra]):
             matched.clear()
         return True
 
+    def oldest_s(self, default_s: float) -> float:
+        """The time of the first."""
+        return self._entries[0][0] if self._entries else default_s
+
     def count(self, tail: bytes) -> int:
         return self._unmatched.get(tail, 0)
 
@@ -144,10 +148,10 @@ class TailMatcher(Generic[Extra]):
         if not self.pending.match(tail):
             self.ahead.add(tail, now_s, None)
 
-    def cut(self, tail: bytes, now_s: float, extra: Extra) -> None:
-        """It is in the log no more."""
-        if not self.ahead.match(tail):
-            self.pending.add(tail, now_s, extra)
+    def cut(self, tails: list[bytes], now_s: float, extra: Extra) -> None:
+        """These, in this order, are in the log no more. They came before all that is pending."""
+        came_s = self.pending.oldest_s(now_s)
+        self.pending.put_first([(came_s, tail, extra) for tail in tails if not self.ahead.match(tail)])
 
     def differing(self, other: TailMatcher[Extra], since_s: float) -> set[bytes]:
         """What the two do not agree about, but for what is older and in this one alone."""

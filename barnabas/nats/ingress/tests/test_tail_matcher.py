@@ -32,6 +32,8 @@ class Model:
             early = next((entry for entry in self.ahead if entry[1] == tail), None)
             if early is not None:
                 self.ahead.remove(early)
+            elif what == "cut":
+                self.pending.insert(0, (self.pending[0][0] if self.pending else now, tail, now))
             else:
                 self.pending.append((now, tail, now))
 
@@ -47,7 +49,7 @@ def test_as_the_model(steps: list[tuple[str, bytes]]) -> None:
         elif what == "stored":
             matcher.stored(tail, now)
         elif what == "cut":
-            matcher.cut(tail, now, now)
+            matcher.cut([tail], now, now)
         else:
             matcher.received(tail, now, now)
         assert len(matcher.pending) == len(model.pending)
@@ -55,6 +57,13 @@ def test_as_the_model(steps: list[tuple[str, bytes]]) -> None:
         assert matcher.pending.size == sum(len(tail) for _, tail, _ in model.pending)
     assert matcher.pending.drain() == [(tail, extra) for _, tail, extra in model.pending]
     assert matcher.pending.drain() == []
+
+
+def test_what_is_cut_off_comes_before_what_was_received_since() -> None:
+    matcher: TailMatcher[None] = TailMatcher()
+    matcher.received(b"third", 1, None)
+    matcher.cut([b"first", b"second"], 2, None)
+    assert [tail for tail, _ in matcher.pending.drain()] == [b"first", b"second", b"third"]
 
 
 def test_one_that_is_never_stored_keeps_nothing_else() -> None:
