@@ -21,6 +21,7 @@ from barnabas.broker.cluster.controller_server import ControllerAnswer, Controll
 from barnabas.broker.requests.context import LocalReply, Outcome, RawResponse
 from barnabas.broker.requests.registry import REGISTRATIONS, call_handler
 from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.controller.link.messages import MalformedMessage, decode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
@@ -279,9 +280,9 @@ class ControllerChannel:
         answer = None
         if payload is not None:
             try:
-                answer = msgspec.msgpack.decode(payload, type=ControllerAnswer)
-            except (msgspec.DecodeError, msgspec.ValidationError) as error:
-                log.warning("an answer of controller %d can't be read: %s", attempt.sent_to, error)
+                answer = decode(payload, ControllerAnswer)
+            except MalformedMessage as error:
+                log.warning("controller %d: %s", attempt.sent_to, error)
         if answer is None or answer.error == ErrorCode.NOT_CONTROLLER:
             attempt.sent_to = -1
             self._runtime.call_later(RETRY_S, lambda: self._retry(attempt))

@@ -12,6 +12,7 @@ from barnabas.broker.requests.context import CLOSE_CONNECTION, LocalReply
 from barnabas.broker.requests.large_requests import LARGE_BODY_BYTES
 from barnabas.broker.requests.registry import REGISTRATIONS, call_handler
 from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.controller.link.messages import MalformedMessage, decode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
 from barnabas.wire.registry import request_type, response_type
@@ -65,9 +66,9 @@ class ControllerRequests:
             reply(msgspec.msgpack.encode(ControllerAnswer(error, offset, body)))
 
         try:
-            asked = msgspec.msgpack.decode(payload, type=ControllerRequest)
-        except (msgspec.DecodeError, msgspec.ValidationError) as error:
-            log.warning("a request of node %d can't be read: %s", node_id, error)
+            asked = decode(payload, ControllerRequest)
+        except MalformedMessage as error:
+            log.warning("node %d: %s", node_id, error)
             answer(ErrorCode.INVALID_REQUEST)
             return
         if not self._controller.is_active:

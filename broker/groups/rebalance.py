@@ -91,7 +91,7 @@ class Rebalancer:
         self.usage.add_pending_join(member_id, lambda: self._forget_pending_join(group, member_id))
 
     def _pending_join_expired(self, group: ClassicGroup, member_id: str) -> None:
-        log.info("Group %s: pending member %s did not join in time", group.group_id, member_id)
+        log.debug("Group %s: pending member %s did not join in time", group.group_id, member_id)
         self._forget_pending_join(group, member_id)
 
     def _forget_pending_join(self, group: ClassicGroup, member_id: str) -> None:

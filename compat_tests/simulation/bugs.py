@@ -146,15 +146,15 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
 # The first seed that finds it, when this was last looked up: `--bug NAME` finds another when it does not any more.
 FOUND_BY = {
     "no-epoch-check": 2,
-    "wiped-replica-counts": 12,
+    "wiped-replica-counts": 49,
     "early-acknowledgement": 1,
-    "unclean-member-stays": 21,
+    "unclean-member-stays": 25,
     "without-h1": 18,
     "without-h2": 0,
     "every-clock-is-believed": 9,
     "followers-expire": 0,
     "strangers-replicate": 0,
-    "answers-without-session": 20,
+    "answers-without-session": 2,
 }
 
 

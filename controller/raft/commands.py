@@ -63,7 +63,7 @@ def decode_command(payload: bytes) -> Command:
         )
     try:
         return _decoder.decode(memoryview(payload)[1:])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise NoCommand(str(error)) from None
 
 

@@ -124,7 +124,7 @@ def decode_message(data: bytes) -> Message:
         raise BadMessage(f"version {data[0]}" if data else "no bytes")
     try:
         message = _decoder.decode(memoryview(data)[1:])
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise BadMessage(str(error)) from None
     if isinstance(message, Append):
         _check_entries(message)

@@ -17,6 +17,7 @@ import pytest
 
 from barnabas.wire.schema_parser import Field, Message, Struct, Versions, parse_file
 
+pytestmark = pytest.mark.jvm  # Kafka's jars
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "kafka-4.3.1" / "lib"
 SCHEMAS = sorted((ROOT / "wire" / "schema").glob("*.txt"))

@@ -190,3 +190,17 @@ def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_las
     links.asked[1][1](answer())
     ((response, error),) = answers
     assert (response.is_fenced, error) == (True, ErrorCode.NONE)
+
+
+def test_what_can_not_be_read_is_refused_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    """Text that is not UTF-8 is no DecodeError of msgspec's."""
+    requests = requests_of(SimpleNamespace(controller=SimpleNamespace(image=SimpleNamespace(offset=7))))
+    answers: list[ControllerAnswer] = []
+    good = msgspec.msgpack.encode(ControllerRequest(63, 1, "client", "", "host", b"", for_client=False))
+    for payload in (b"", good[:-1], good.replace(b"host", b"\xc6ost")):
+        requests.serve(
+            3, payload, lambda each: answers.append(msgspec.msgpack.decode(each, type=ControllerAnswer))
+        )
+    assert [each.error for each in answers] == [ErrorCode.INVALID_REQUEST] * 3
+    assert [record.message[:8] for record in caplog.records] == ["node 3: "] * 3
+    assert not any(record.exc_info for record in caplog.records)

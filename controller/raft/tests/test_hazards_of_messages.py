@@ -9,15 +9,18 @@ import pytest
 
 from barnabas.controller.metadata.errors import MetadataError, NotController
 from barnabas.controller.raft import snapshots
+from barnabas.controller.raft.commands import Barrier, NoCommand, decode_command, encode_command
 from barnabas.controller.raft.files import Snapshot, encode_snapshot
 from barnabas.controller.raft.library import CANDIDATE, COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import (
     Append,
+    BadMessage,
     Chunk,
     Entry,
     Progress,
     StaleTerm,
     Vote,
+    decode_message,
     encode_message,
 )
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
@@ -392,3 +395,13 @@ def test_a_leader_of_a_past_term_is_told() -> None:
     said.clear()
     voter.log.received(3, 3, encode_message(Append(6, 2, 2, 0, [])))
     assert said == [encode_message(StaleTerm(7))]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_text_that_is_not_utf8_is_a_message_that_can_not_be_read(number: int) -> None:
+    """msgspec raises UnicodeDecodeError for it, which is not one of its own errors."""
+    text = [b"\x91\xa4\xc6ote", b"\x92\xa1\xff\x01", b"\xa2\xdd\x00", b"\x93\xa6\x91ppend\x01\x02"][number]
+    with pytest.raises(BadMessage):
+        decode_message(encode_message(Vote(1))[:1] + text)
+    with pytest.raises(NoCommand):
+        decode_command(encode_command(Barrier(1, 2))[:1] + text)
