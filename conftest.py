@@ -50,9 +50,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def _no_sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_sockets(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--no-sockets"):
         return
+    monkeypatch = request.getfixturevalue("monkeypatch")
 
     def refuse(*_: Any, **__: Any) -> Any:
         pytest.fail("a test that opens sockets or starts processes is marked `sockets`")

@@ -16,7 +16,7 @@ nats.connection|Which of the brokers' connections it is: NAME of their nats.conn
 nats.paused|Whether the binding rests: nothing is taken and nothing published until it is false again.
 nats.key|What a record's key is made of: subject, token:N, tokens:N,N, header:NAME, regex:PATTERN, reply, json:$.path or none.
 nats.partitioner|What the partition follows: the key as Java producers do (murmur2), as the server's partition() does (fnv1a), or a number in the subject (token:N). A header Kafka-Partition wins.
-nats.acks|In mode core: who is told that a message is stored: nobody (off), messages with a header Kafka-Ack (header), or all that can be replied to (reply).
+nats.acks|In mode core: which messages are acknowledged once stored: none (off), messages with a header Kafka-Ack (header), or all that can be replied to (reply).
 nats.dedup.window.ms|In mode core: how long a message with the same Nats-Msg-Id counts as the same message, in ms; 0 is never.
 nats.queue.group|The queue group the brokers join, to share subjects with other subscribers. Order across members is lost.
 nats.topic.template|Names of topics made of the subject, as {1}.{2} or {subject}; they are created when their first message comes.

@@ -12,18 +12,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("wire", "storage", "controller", "broker", "barnabas")
+from barnabas.tests.product import ROOMS, ROOT, imported_as, product_files
 
 
 def modules() -> set[str]:
     """The product's files, as they are imported."""
-    found = set()
-    for folder, _, files in os.walk(ROOT / "barnabas", followlinks=True):
-        relative = Path(folder).relative_to(ROOT)
-        if "tests" not in relative.parts:
-            found |= {str(relative / file) for file in files if file.endswith(".py")}
-    return found
+    return {"/".join(imported_as(path)) for path in product_files()}
 
 
 def test_every_folder_with_code_is_a_package() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from barnabas.tests.product import product_files
 
 # Names that exist on Linux and not, or not alike, on every other Unix that Python supports.
 KNOWN = {
@@ -47,10 +47,9 @@ def names_in(source: Path) -> set[str]:
 
 def test_every_linux_only_call_has_its_fallback_written_down() -> None:
     used = set()
-    for package in ("wire", "storage", "controller", "broker", "barnabas"):
-        for source in (ROOT / package).rglob("*.py"):
-            if "tests" not in source.parts and "messages" not in source.parts:
-                used |= names_in(source) & KNOWN
+    for source in product_files():
+        if "messages" not in source.parts:
+            used |= names_in(source) & KNOWN
     assert used == set(USED)
 
 
@@ -66,8 +65,6 @@ PROC = {
 @pytest.mark.slow
 def test_what_is_read_of_proc_has_its_absence_written_down() -> None:
     found = set()
-    for package in ("wire", "storage", "controller", "broker", "barnabas"):
-        for source in (ROOT / package).rglob("*.py"):
-            if "tests" not in source.parts:
-                found |= {name for name in names_in(source) if name.startswith("/proc/")}
+    for source in product_files():
+        found |= {name for name in names_in(source) if name.startswith("/proc/")}
     assert found == set(PROC)

@@ -15,30 +15,23 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("wire", "storage", "controller", "broker", "barnabas")
+from barnabas.tests.product import ROOMS, ROOT, files_of, imported_as, product_files
+
 LIMITS = tomllib.loads(Path(__file__).with_name("tidy.toml").read_text())
 SHORT = 100  # lines
 
 
 def product() -> Iterator[Path]:
     """The modules that are shipped, without the generated messages."""
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
-            parts = path.relative_to(ROOT).parts
-            links = parts[0] == "barnabas" and parts[1] in ROOMS
-            if "tests" not in parts and parts[:2] != ("wire", "messages") and not links:
-                yield path
+    return (path for path in product_files() if "messages" not in path.parts)
 
 
 def suite() -> Iterator[Path]:
-    for room in (*ROOMS, "compat_tests"):
-        for path in (ROOT / room).rglob("*.py"):
-            parts = path.relative_to(ROOT).parts
-            if ("tests" in parts or room == "compat_tests") and not (
-                room == "barnabas" and parts[1] in ROOMS
-            ):
-                yield path
+    return (
+        path
+        for path in files_of(*ROOMS, "compat_tests")
+        if {"tests", "compat_tests"} & {*path.relative_to(ROOT).parts}
+    )
 
 
 def texts() -> Iterator[Path]:
@@ -50,8 +43,7 @@ def texts() -> Iterator[Path]:
 
 
 def name(path: Path) -> str:
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return ".".join(parts if parts[0] == "barnabas" else ("barnabas", *parts)).removesuffix(".__init__")
+    return ".".join(imported_as(path.with_suffix(""))).removesuffix(".__init__")
 
 
 @functools.cache

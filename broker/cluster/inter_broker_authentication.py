@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from barnabas.controller.link.auth import INTER_BROKER_LISTENER, NONCE_BYTES, Seal, seals
+from barnabas.controller.metadata.errors import UNREADABLE
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -196,7 +197,7 @@ def _decode(token: bytes) -> Hello:
     """DecodeError."""
     try:
         hello = msgspec.msgpack.decode(token, type=Hello)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError):
+    except UNREADABLE:
         raise DecodeError(_MALFORMED) from None
     if len(hello.nonce) != NONCE_BYTES or hello.broker_id < 0 or hello.broker_epoch < 0:
         raise DecodeError(_MALFORMED)

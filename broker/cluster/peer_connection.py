@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import logging
-import struct
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.wire.frame import unpack_size
 from barnabas.wire.headers import decode_response_header
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import response_type
@@ -32,7 +32,6 @@ log = logging.getLogger("barnabas.replication")
 
 BUFFER_BYTES: Final = 128 * 1024
 KEPT_ANSWERS: Final = 256  # a buffer that so many answers in a row did not fill to a quarter is given back
-_unpack_size = struct.Struct(">i").unpack_from
 
 
 # Deals with an answer, the body at frame[start:], without having it decoded; False, and nothing has happened, when it is
@@ -154,7 +153,7 @@ class InterBrokerConnection(BufferedProtocol):
     def _take_frames(self) -> None:
         position = 0
         while not self._closing and self._filled - position >= 4:
-            (size,) = _unpack_size(self._view, position)
+            (size,) = unpack_size(self._view, position)
             max_bytes = self.asked[0].max_bytes if self.asked else 0
             if not 4 <= size <= max_bytes:
                 raise DecodeError(f"a frame of {size} bytes, at most {max_bytes} were asked for")
@@ -205,7 +204,7 @@ class InterBrokerConnection(BufferedProtocol):
 
     def _grow(self) -> None:
         """Room for the frame that is arriving, at most twice what has come."""
-        (size,) = _unpack_size(self._view, 0)
+        (size,) = unpack_size(self._view, 0)
         grown = bytearray(max(self._filled + 1, min(4 + size, 2 * self._filled)))
         grown[: self._filled] = self._view[: self._filled]
         self._buffer = grown

@@ -11,6 +11,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from barnabas.controller.metadata.errors import UNREADABLE
+
 PROTOCOL_VERSION_MIN: Final = 1
 PROTOCOL_VERSION: Final = 3
 CLOCKS_SINCE: Final = 3
@@ -285,5 +287,5 @@ def decode_formation(payload: bytes) -> FormationMessage:
 def _decoded(decoder: msgspec.msgpack.Decoder[T], payload: bytes | memoryview, what: str) -> T:
     try:
         return decoder.decode(payload)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError, ValueError) as error:
+    except UNREADABLE as error:
         raise MalformedMessage(f"{what} can't be read: {error}") from None

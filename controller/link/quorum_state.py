@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.link.messages import Voter
-from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.manager.directory import decode_uuid, encode_uuid
 from barnabas.wire.checksum import crc32c
@@ -114,7 +114,7 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
             voters=voters,
             genesis=text.genesis,
         )
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError) as error:
+    except UNREADABLE as error:
         raise _damaged(path, str(error)) from None
 
 

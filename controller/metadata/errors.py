@@ -1,6 +1,13 @@
-"""Errors of the metadata log."""
+"""Errors of metadata, and of the messages and files that carry it."""
 
 from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+# What msgspec raises for bytes that do not hold what they should; ValueError for text that is not UTF-8.
+UNREADABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
 
 
 class MetadataError(Exception):

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
 from barnabas.controller.raft.messages import Number
 
 VERSION: Final = 1
@@ -63,7 +63,7 @@ def decode_command(payload: bytes) -> Command:
         )
     try:
         return _decoder.decode(memoryview(payload)[1:])
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:  # ValueError: text that is not UTF-8
+    except UNREADABLE as error:
         raise NoCommand(str(error)) from None
 
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
 from barnabas.controller.raft.messages import BadMessage, Entry, Number, check_command
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.frame_log import FrameFormat, FrameLog, FrameLogDamaged, read_frames
@@ -258,7 +258,7 @@ def _decode_frame(payload: bytes, path: str, position: int) -> JournalFrame:
         frame = _frame_decoder.decode(payload)
         for entry in frame.entries:
             check_command(entry.command)
-    except (msgspec.DecodeError, BadMessage) as error:
+    except (*UNREADABLE, BadMessage) as error:
         raise MetadataError(
             f"{path} holds something at byte {position} that this software does not know: {error}"
         ) from None
@@ -282,5 +282,5 @@ def decode_snapshot(content: bytes, path: str) -> Snapshot:
         raise MetadataError(f"{path} is damaged (its checksum does not match). {_ADVICE}")
     try:
         return _snapshot_decoder.decode(payload)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise MetadataError(f"{path} holds something that this software does not know: {error}") from None

@@ -11,6 +11,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from barnabas.controller.metadata.errors import UNREADABLE
+
 VERSION: Final = 1
 LARGEST: Final = 1 << 53
 
@@ -124,7 +126,7 @@ def decode_message(data: bytes) -> Message:
         raise BadMessage(f"version {data[0]}" if data else "no bytes")
     try:
         message = _decoder.decode(memoryview(data)[1:])
-    except (msgspec.DecodeError, RecursionError, ValueError) as error:  # ValueError: text that is not UTF-8
+    except UNREADABLE as error:
         raise BadMessage(str(error)) from None
     if isinstance(message, Append):
         _check_entries(message)

@@ -1,6 +1,6 @@
 """One connection to a nats-server: its handshake, TLS, reading, writing, and checks that it is alive.
 
-- The server speaks first, one INFO line; it is read here and not by the parser, so bytes that somebody slips in behind it,
+- The server speaks first, one INFO line; it is read here and not by the parser, so bytes that an attacker slips in behind it,
   before TLS begins, are never parsed as messages.
 - CONNECT, all subscriptions and a PING are sent together: when the PONG arrives, the subscriptions are in force.
 - Reading goes into one large buffer, because every read has a price; after a large piece the loop serves others first.

@@ -84,7 +84,7 @@ class Output:
         self._room = self._bytes_max - waiting
 
 
-SLOW_AFTER_S: Final = 2.0  # of a pause so long is told, and again each time
+SLOW_AFTER_S: Final = 2.0  # a pause this long is logged, and again each time
 HALVES_S: Final = 5.0
 
 
@@ -114,7 +114,7 @@ class Pausing:
         self.cancel()
 
     def cancel(self) -> None:
-        """Nothing is told any more."""
+        """Log nothing more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

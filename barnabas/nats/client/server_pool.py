@@ -99,7 +99,7 @@ LOGGED_MAX: Final = 32
 
 class Reconnect:
     """`attempt` has a connection made; its protocol is `new_protocol(server)`, and calls `made`. `failed(cause)` when there
-    is none; whoever wants another one calls `attempt` again, and the pool sees to the pauses."""
+    is none; the caller that wants another one calls `attempt` again, and the pool sees to the pauses."""
 
     def __init__(
         self,

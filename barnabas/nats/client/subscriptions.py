@@ -59,7 +59,7 @@ class Requests:
         return subject
 
     def take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        """The sink of the inbox. What nobody waits for (any more) is dropped."""
+        """The sink of the inbox. An answer without a waiting request is dropped."""
         request = self._waiting.pop(subject, None)
         if request is None:
             return

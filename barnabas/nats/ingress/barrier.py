@@ -46,9 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 LOOK_EVERY_S: Final = 0.1
-LOOK_IDLE_S: Final = (
-    1.0  # where nobody follows anything, as on every single broker: there may be many bindings
-)
+LOOK_IDLE_S: Final = 1.0  # without followers, as on every single broker: there may be many bindings
 SENDER_BYTES: Final = 8  # written in hexadecimal digits
 _NO_JSON: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _is_sender: Final = re.compile(f"[0-9a-f]{{{2 * SENDER_BYTES}}}").fullmatch

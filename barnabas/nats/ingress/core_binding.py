@@ -274,7 +274,7 @@ class CoreBinding(ClientListener):
             else:
                 self._runtime.call_later(LEAVING_LOOK_S, look)
 
-        self._backpressure.stop()  # who comes back, or stands still, is given what nobody will store
+        self._backpressure.stop()  # else it would take messages again that will not be stored
         self._subscribed.drain(drained)
 
     def hear(self, done: Callable[[], object]) -> None:

@@ -12,7 +12,7 @@ restart, and end with another. `GapLog` keeps the gaps for as long as this broke
   the time in the gap checkpoint (ingress/gap_checkpoint.py) before a restart;
 - before it leads one that it followed: the lapse of its standby (ingress/standby.py);
 - while the server refuses a subscription.
-A broker that leads nothing has no gaps: partitions led elsewhere are their leaders' matter.
+A broker that leads nothing has no gaps: gaps of partitions led elsewhere belong to their leaders.
 
 `Backfill` prevents a gap where followers have received what the leader has missed. When the connection of a leader alone
 breaks, its followers go on receiving. One that lacks nothing learns of the absence in two ways: the leader answers no marks
@@ -367,7 +367,7 @@ class GapTracker:
         self._note_absence()
 
     def unreachable(self, cause: Cause) -> None:
-        """The first connection takes longer than whoever made the binding has waited for it, or there is no other one, for
+        """The first connection takes longer than the creation of the binding has waited for it, or there is no other one, for
         one reason more."""
         since_ms = self.absent_since_ms or self._waits_since_ms
         if since_ms and cause.kind not in self._absent_causes:

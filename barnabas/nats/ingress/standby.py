@@ -254,7 +254,7 @@ class Standby:
                 self.matcher.pending.expire(now_s - KEPT_S)
             resync = self._resync
             if resync is not None and (now_s - self._asked_at_s > KEPT_S or resync.size > self._bytes_max):
-                self._resync = None  # nobody answers; the next mark may be
+                self._resync = None  # no answer comes; the next mark may get one
             if self.matcher.ahead.size > self._bytes_max:
                 self.matcher.ahead.clear()
                 log.warning(

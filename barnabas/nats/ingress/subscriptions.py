@@ -1,7 +1,7 @@
 """Subscriptions of a core binding.
 
 While a binding is changed no message may be missed, and none may come twice. A server delivers a message once for each
-matching subscription, and at the moment in which one subscription replaces another nobody can tell from outside which
+matching subscription, and at the moment in which one subscription replaces another it can't be told from outside which
 messages both have received. So none is replaced: a subscription that brings some of the wanted subjects stays, with a filter
 where it brings more than those, and new ones bring the subjects that the others do not. Subscriptions that stay only for
 this reason end with the connection, when there is a gap anyway.

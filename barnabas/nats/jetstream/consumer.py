@@ -15,6 +15,7 @@ administrator can correct: it is tried again too, seldom, and shown in `state`.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -70,7 +71,7 @@ class Source(Protocol):
     closers: list[Callable[[], object]]
 
 
-class StreamConsumer(ClientListener):
+class StreamConsumer(ClientListener, ABC):
     """See the module; a Carrier. The subclasses are the acknowledgement policies. All calls on the loop's thread."""
 
     def __init__(
@@ -326,30 +327,30 @@ class StreamConsumer(ClientListener):
 
     # -- the policy
 
+    @abstractmethod
     async def _set_up(self) -> None:
         """Makes a consumer and begins a run. An exception ends the attempt; it may be cancelled wherever it waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         """A message, or a status of the server."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _received(self, count: int, size: int, last: Delivery | None) -> None:
         """Appends `count` messages of `size` bytes; `last` is the delivery of the last one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _refused(self, index: int, count: int, error: ErrorCode, why: str) -> None:
         """The partition does not take the last `count` messages of those that were gathered for it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _pull_failed(self, why: str) -> None:
         """The consumer delivers no more messages. Called while data is read, or by a timer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _run_ended(self) -> None:
         """The run has ended, and its messages are appended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _stopped(self) -> None:
         """It ends for good."""
-        raise NotImplementedError

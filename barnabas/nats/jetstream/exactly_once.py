@@ -105,7 +105,7 @@ class ExactlyOnce(StreamConsumer):
         self._ahead = 0  # up to here some partition has come already
         self._is_behind = True  # there may be messages that some partition has
         self._trouble: tuple[bool, str] | None = None  # is blocked, why: nothing more is taken
-        self._letter: StreamMessage | None = None  # the message that is the trouble
+        self._letter: StreamMessage | None = None  # the message that can't be stored
         self._counted_large = 0  # the last message that was too large
 
     # -- roles

@@ -169,14 +169,14 @@ class Outgoing:
         return True
 
     def sent(self, record: Record, message: tuple[bytes, bytes, bytes]) -> None:
-        """It is under way."""
+        """It is in flight."""
 
     def answer(self, offset: int, header_block: bytes, payload: bytes) -> Answer:  # noqa: ARG002
         """What a stream's answer to the message of this offset means."""
         return failure_of(header_block, payload)
 
     def restart(self, metadata: str | None) -> None:
-        """Nothing is under way; what comes next is the record behind a position with this metadata, or the first of all
+        """Nothing is in flight; what comes next is the record behind a position with this metadata, or the first of all
         (None)."""
 
     def metadata(self, offset: int) -> str:  # noqa: ARG002

@@ -138,7 +138,7 @@ SINCE = {
         (b"Nats-Incr", b"Nats-Batch-Id", b"Nats-Schedule", b"Nats-Scheduler", b"Nats-Schedule-Next"), (2, 12)
     ),
 }
-# Which of two refusals is told first; and what we do otherwise on purpose (see ingress/expectations.py).
+# Which of two refusals comes first; and what differs on purpose (see ingress/expectations.py).
 APART = [
     {b"Nats-Msg-Id", b"Nats-Expected-Last-Sequence"},
     *(

@@ -251,7 +251,7 @@ def test_a_message_of_the_moment_of_the_mark_counts_once(joining: Joining, is_be
         joining.receive(1)
         standby.mark_received(number)
         standby.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
-        assert len(standby.matcher.pending) == 1, "if the leader fails now, nobody has it but this broker"
+        assert len(standby.matcher.pending) == 1, "if the leader fails now, this broker alone has it"
         joining.replicate(1)
     else:
         joining.replicate(1)
