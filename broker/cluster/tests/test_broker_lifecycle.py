@@ -11,6 +11,8 @@ import pytest
 from barnabas.broker.cluster.broker_lifecycle import (
     BROKER_HEARTBEAT,
     BROKER_REGISTRATION,
+    LEAVING_CHECK_S,
+    LEAVING_CHECKS,
     BrokerLifecycle,
     Event,
     State,
@@ -199,7 +201,9 @@ def test_one_that_is_to_leave_twice_leaves_once_and_says_so_to_both() -> None:
     broker.lifecycle.leave(lambda: gone.append("second"), 30)
     assert not gone
     broker.has_quorum_ended = lambda: True
-    broker.runtime.advance(1)
+    broker.runtime.advance(LEAVING_CHECK_S * (LEAVING_CHECKS - 0.5))
+    assert not gone, "the quorum is checked once in that time, not twice"
+    broker.runtime.advance(LEAVING_CHECK_S)
     assert gone == ["first", "second"]
 
 
