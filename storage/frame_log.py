@@ -12,6 +12,7 @@ number behind a damaged one means that synced frames are damaged: reading fails 
 
 from __future__ import annotations
 
+import os.path
 import struct
 from typing import Final, NamedTuple
 
@@ -125,6 +126,8 @@ class FrameLog:
 
     def open(self, end: int, next_number: int) -> None:
         """Go on behind the last whole frame, which ends at `end`; what follows it is cut off. OSError."""
+        # The process that made the file may have been killed before it synced the name.
+        self._disk.sync_directory(os.path.dirname(self.path))
         file = self._disk.open(self.path, writable=True)
         if file.size() > end:
             file.truncate(end)

@@ -80,6 +80,9 @@ class KraftDirectory:
             disk.make_directory(self._path, parents=True)
             disk.rename(self._first_journal, self.journal_directory)
         if disk.exists(self._fence_path) and disk.read_file(self._fence_path) == FENCE:
+            # An earlier start may have been killed before it did: a power failure would let Kafka in again.
+            disk.sync_directory(self._path)
+            disk.sync_directory(self._directory)
             return
         if self._may_be_kafkas():
             self._import(node_id, directory_ids())

@@ -194,6 +194,32 @@ def test_a_directory_that_a_killed_start_has_made_survives_a_power_failure() -> 
     assert set(again.image.topics) == {"a"}
 
 
+@pytest.mark.parametrize("was_kafkas", [False, True])
+def test_what_a_killed_start_has_made_survives_a_power_failure(was_kafkas: bool) -> None:
+    """And so does the journal, whatever the change to the disk behind which the start was killed."""
+    for kill_after in range(60):
+        disk = MemoryDisk()
+        disk.make_directory(LOGS)
+        disk.sync_directory("/")
+        if was_kafkas:
+            Kafka(disk)
+        disk.kill_after = kill_after
+        try:
+            Ours(disk).start()
+        except ProcessKilled:
+            pass
+        disk.revive()
+        ours, acknowledged = Ours(disk), list[str]()
+        ours.start()
+        ours.toggle("a", acknowledged)
+        assert acknowledged == ["a"]
+        disk = disk.crash(lambda _: 0)
+        assert Kafka(disk).refused, kill_after
+        ours = Ours(disk)
+        ours.start()
+        assert set(ours.image.topics) == {"a"}, kill_after
+
+
 def test_what_went_on_in_both_is_refused_by_name() -> None:
     disk = MemoryDisk()
     disk.make_directory(LOGS)
