@@ -43,8 +43,9 @@ java:
 
 kafka: $(JARS) ## Kafka's jars in .cache
 
-$(JARS): compat_tests/harness/kafka_jars.py | $(INSTALLED) java
+$(JARS): compat_tests/harness/kafka_jars.py compat_tests/harness/class_archive.py | $(INSTALLED) java
 	$(BIN)/python -m compat_tests.harness.kafka_jars
+	$(BIN)/python -m compat_tests.harness.class_archive
 	@touch $@
 
 # kafka-python's source distributions: its wheels have no tests

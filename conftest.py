@@ -1,7 +1,7 @@
-"""For all tests: a property is never refused because the machine was busy, and which nats-servers there are.
+"""Fixtures and options of all tests: Hypothesis without deadlines, `--no-sockets`, and the installed nats-servers.
 
-With `--no-sockets` (`make unit`) the tests marked `sockets`, `jvm` or `slow` are left out, and one that opens a socket
-or starts a process without being marked fails.
+With `--no-sockets` (`make unit`) the tests marked `sockets`, `jvm` or `slow` are left out, and a test without one of these
+marks fails when it opens a socket or starts a process.
 
 Tests marked `every_nats_server` run once with each nats-server that is installed, the others with the default one
 (compat_tests/harness/nats_server.py).
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ settings.register_profile("barnabas", deadline=None)
 settings.load_profile("barnabas")
 
 _MARK = "every_nats_server"
+_NOT_UNIT = ("sockets", "jvm", "slow")
 
 
 @pytest.fixture
@@ -42,38 +44,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the marks say."""
     if config.getoption("--no-sockets"):
-        left_out = [
-            item for item in items if item.get_closest_marker("sockets") or item.get_closest_marker("jvm")
-        ]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if any(map(item.get_closest_marker, _NOT_UNIT))}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
-@pytest.fixture(autouse=True)
-def _no_sockets(request: pytest.FixtureRequest) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _no_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
     if not request.config.getoption("--no-sockets"):
+        yield
         return
-    monkeypatch = request.getfixturevalue("monkeypatch")
 
     def refuse(*_: Any, **__: Any) -> Any:
         pytest.fail("a test that opens sockets or starts processes is marked `sockets`")
 
-    for method in ("bind", "connect", "connect_ex"):
-        monkeypatch.setattr(socket.socket, method, refuse)
-    monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
-    for loop in (asyncio.SelectorEventLoop, uvloop.Loop):
-        for method in ("create_server", "create_connection"):
-            monkeypatch.setattr(loop, method, refuse)
+    with pytest.MonkeyPatch.context() as patch:
+        for method in ("bind", "connect", "connect_ex"):
+            patch.setattr(socket.socket, method, refuse)
+        patch.setattr(subprocess.Popen, "__init__", refuse)
+        for loop in (asyncio.SelectorEventLoop, uvloop.Loop):
+            for method in ("create_server", "create_connection"):
+                patch.setattr(loop, method, refuse)
+        yield
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Have tests run with every server."""
+    """Run the marked tests with each installed nats-server."""
     if metafunc.definition.get_closest_marker(_MARK) and len(installed_executables()) > 1:
         metafunc.parametrize("nats_executable", list(installed_executables()), indirect=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say so where there was no other server than the default one."""
+    """A line when only the default nats-server is installed."""
     reports = [report for several in terminalreporter.stats.values() for report in several]
     marked = sum(
         isinstance(report, pytest.TestReport) and report.when == "call" and _MARK in report.keywords

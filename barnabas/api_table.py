@@ -1,4 +1,4 @@
-"""What is derived from the handlers' registrations: the table of APIs in docs/compatibility.md, and the index that a start reads.
+"""Generates the table of APIs in docs/compatibility.md and the index that a start reads from the handlers' registrations.
 
 `python -m barnabas.api_table` writes both, into docs/compatibility.md and broker/requests/api_index.py of the working directory.
 """
@@ -17,7 +17,7 @@ INDEX_BEGIN, INDEX_END = "    # begin", "    # end"
 
 
 def registrations() -> list[Registration]:
-    """All, by key: of every file in broker/api, whatever the index says."""
+    """All registrations, by key, of every module in broker/api; they do not depend on the index."""
     for module in pkgutil.iter_modules(barnabas.broker.api.__path__):
         if module.name != "tests":
             import_module(f"{barnabas.broker.api.__name__}.{module.name}")
@@ -50,7 +50,7 @@ def index() -> str:
 
 
 def with_table(text: str) -> str:
-    """`text` of docs/compatibility.md with what stands between the two markers replaced by the table."""
+    """`text` of docs/compatibility.md with the table between its two markers replaced."""
     return _replaced(text, BEGIN, END, table())
 
 

@@ -1,4 +1,4 @@
-"""The `barnabas` command. It starts nodes, and mends a quorum that can't be; Kafka's own tools administer them."""
+"""The `barnabas` command. It starts nodes, and recovers the metadata of a lost quorum; Kafka's own tools do the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ When a voter's disk is lost for good, or most voters' disks are, a new quorum be
 left:
 
 1. Stop all voters.
-2. barnabas leave-quorum --show server.properties, on each that still has its disk, tells how far its metadata goes.
+2. barnabas leave-quorum --show server.properties, on each that still has its disk, shows how far its metadata goes.
 3. barnabas leave-quorum server.properties, on the one with the highest offset.
 4. Remove __cluster_metadata-0 from the metadata directories (metadata.log.dir, or the first of log.dirs) of all other
    voters; their partitions stay.
@@ -133,12 +133,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code (argparse itself exits with 2 at wrong usage)."""
     parsed, unknown = build_parser().parse_known_args(arguments)
     if unknown:
-        # From here and not from parse_args, which would show the usage of `barnabas` alone.
+        # Not from parse_args, which would show the usage of `barnabas` alone.
         parsed.refuse(
             f"unrecognized arguments: {' '.join(unknown)}; properties are set with --set, "
             "for example --set listeners=PLAINTEXT://127.0.0.1:9093"
         )
-    # Late: --help needs none of it.
+    # Imported late: --help needs none of it.
     if parsed.command == "leave-quorum":
         from barnabas.leave_quorum import leave
 

@@ -1,4 +1,4 @@
-"""`barnabas leave-quorum`: the metadata of a stopped voter becomes that of a single node."""
+"""`barnabas leave-quorum`: makes the metadata of a stopped voter that of a single node."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from barnabas.storage.manager.directory import LogDirectory
 
 
 def leave(file: str | None, settings: Iterable[str], *, show: bool = False) -> int:
-    """The process's exit code. Says what it has done, or why not, in one line. `show`: how far the metadata goes, and
-    nothing is done."""
+    """Leave the quorum; the process's exit code. Prints one line with the result, or with the reason of a failure. `show`: only
+    print how far the metadata goes."""
     disk = RealDisk()
     try:
         config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings, EXTENSIONS)

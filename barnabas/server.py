@@ -1,7 +1,7 @@
-"""One broker as a process: configuration in, the ready line out, a clean stop at SIGTERM or SIGINT.
+"""The process of one node: reads the configuration, prints the ready line, stops cleanly at SIGTERM or SIGINT.
 
-Exit codes: 0 after a clean stop, 1 when the broker could not start or its last log directory has failed. Every reason not to start is one line
-on standard error that names what to change.
+Exit codes: 0 after a clean stop, 1 when the node could not start or its last log directory has failed. Every failure to start
+prints one line on standard error that names what to change.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEVELS = {"warning": logging.WARNING, "info": logging.INFO}
 
 
 class CannotStart(Exception):
-    """Why the broker does not start, and what to do about it, in one line."""
+    """The reason why the broker cannot start, and what to do about it, in one line."""
 
 
 def serve(file: str | None, settings: Iterable[str]) -> int:
@@ -64,7 +64,7 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
 
 
 def _run(config: BrokerConfig) -> int:
-    # Late, so that `--help` and a wrong property answer at once.
+    # Imported late, so that `--help` and a wrong property answer at once.
     from barnabas.broker.node import Node
     from barnabas.runtime.asyncio_runtime import AsyncioRuntime, loop_name
 
@@ -79,7 +79,7 @@ def _run(config: BrokerConfig) -> int:
             failures.append(reason)
             runtime.stop()
 
-        # `on_ready` comes from within the loop: a signal that comes before it runs would be lost.
+        # `on_ready` is called on the loop, when the signal handlers are set: a signal before that would be lost.
         node = Node(
             config,
             runtime,
@@ -90,7 +90,7 @@ def _run(config: BrokerConfig) -> int:
         _start(node, config)
         for number in (signal.SIGTERM, signal.SIGINT):
             runtime.on_signal(number, _Stop(node, runtime))
-        # What the start has made lives as long as the process: no collection need look at it again.
+        # The objects of the start live as long as the process: the collector need not examine them again.
         gc.freeze()
         log.info("running on %s", loop_name(runtime))
         runtime.run()
@@ -105,7 +105,7 @@ def _run(config: BrokerConfig) -> int:
 
 
 class _Stop:
-    """What a signal does: others take over from this node, then it ends; at a second signal it ends at once."""
+    """Handles a signal: a controlled shutdown; at a second signal the node stops at once."""
 
     def __init__(self, node: Node, runtime: AsyncioRuntime) -> None:
         self._node = node
@@ -121,7 +121,7 @@ class _Stop:
 
 
 def _raise_open_files_limit() -> None:
-    """Take all the descriptors that the system allows, as a JVM does: each connection needs two."""
+    """Raise the limit of open files to the maximum, as a JVM does: each connection needs two descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
@@ -146,7 +146,7 @@ def _start(node: Node, config: BrokerConfig) -> None:
         raise CannotStart(_explain(error, config)) from error
     except (ConfigError, ValueError, RuntimeError) as error:
         if type(error) in (ValueError, RuntimeError):
-            raise  # a defect here, not a state of the world: show where
+            raise  # a bug: show its traceback
         raise CannotStart(str(error)) from error
 
 
@@ -174,8 +174,7 @@ def _explain(error: OSError, config: BrokerConfig) -> str:
 
 
 def _can_bind(host: str, port: int) -> bool:
-    """Whether this can be bound (port 0: some port of the address); asked after a failure, to name the listener that
-    has it."""
+    """Whether the address can be bound (port 0: some port of it); after a failure, to name the listener that caused it."""
     try:
         _bind(host, port)
     except OSError:
@@ -184,8 +183,7 @@ def _can_bind(host: str, port: int) -> bool:
 
 
 def _bind(host: str, port: int) -> None:
-    """OSError when this can't be bound. A broker that waits for a quorum learns so now what it would learn when the quorum
-    has formed."""
+    """OSError when the address cannot be bound. So a broker that waits for a quorum fails now, and not when it has formed."""
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # the one that is served
     with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
@@ -200,7 +198,7 @@ def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime) -> None:
 
 
 def _load_handlers(runtime: AsyncioRuntime) -> None:
-    """One after the other while no client has to wait long, so that later no client is the first to need one."""
+    """Load the handlers one after the other, with pauses, so that no client has to wait for the first use of one."""
     from barnabas.broker.requests.registry import REGISTRATIONS
 
     keys = iter(REGISTRATIONS)

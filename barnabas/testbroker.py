@@ -1,11 +1,11 @@
-"""`barnabas testbroker`: a broker for a test suite in any language, as a process that its parent takes with it.
+"""`barnabas testbroker`: a broker for a test suite in any language, as a process that ends with its parent.
 
 It prints one line when it serves,
 
     ready PLAINTEXT://127.0.0.1:34567 nodes=1 bootstrap=127.0.0.1:34567 control=http://127.0.0.1:34568
 
-and ends at SIGTERM, SIGINT, or when the process that has started it is gone, however that ended. Linux's parent-death
-signal is not what is used: it comes when the parent's thread ends, and test runners of other languages have many.
+and ends at SIGTERM, SIGINT, or when the process that started it has ended in any way. It does not use Linux's parent-death
+signal, which comes when the parent's thread ends: test runners of other languages have many threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from barnabas.testing.broker import Broker
 
-LOOK_S: Final = 0.5  # at the parent, where it can't be waited for
+LOOK_S: Final = 0.5  # between two checks of a parent that cannot be waited for
 PARENT_ENDED: Final = "barnabas: the process that started it has ended; --stay goes on without it"
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -44,7 +44,7 @@ def serve(
     stay: bool,
     parent: int | None = None,
 ) -> int:
-    """Run until its end is asked for; the process's exit code."""
+    """Run until a signal or the end of the parent; the process's exit code."""
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT
     )
@@ -52,7 +52,7 @@ def serve(
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    # Late, so that `--help` answers at once.
+    # Imported late, so that `--help` answers at once.
     from barnabas.storage.errors import LogDirectoryError
     from barnabas.testing.broker import Broker, BrokerFailed
     from barnabas.testing.control import Control
@@ -82,14 +82,14 @@ def serve(
 
 
 def ready_line(broker: Broker, control_url: str) -> str:
-    """What is printed when it serves."""
+    """The line that is printed when it serves."""
     servers = broker.bootstrap_servers
     listeners = ",".join(f"PLAINTEXT://{each}" for each in servers.split(","))
     return f"ready {listeners} nodes={len(broker.nodes)} bootstrap={servers} control={control_url}"
 
 
 def end_with(parent: int, ended: threading.Event) -> None:
-    """Set `ended` when that process has, and say why, unless standard error was its pipe or is one without a reader."""
+    """Set `ended` when the parent has ended, and print why, unless standard error is a pipe that has lost its reader."""
     await_end_of(parent, ended)
     if not ended.is_set():
         with suppress(OSError, ValueError):
@@ -99,20 +99,20 @@ def end_with(parent: int, ended: threading.Event) -> None:
 
 
 def await_end_of(parent: int, ended: threading.Event) -> None:
-    """Return when this process is gone. Where process 1 or none has started us, as in a container, there is no parent to
-    wait for, but for `ended`; one that was gone before we could ask for its id looks the same, so a parent that ends that fast
-    gives its id."""
+    """Return when the parent has ended. Where process 1 or none has started this one, as in a container, there is no parent to
+    wait for, only `ended`. A parent that ended before its id could be read looks the same, so a parent that may end that fast
+    passes its id."""
     if parent <= 1:
         ended.wait()
         return
     is_ours = os.getppid() == parent
     try:
         descriptor = os.pidfd_open(parent)
-    except (AttributeError, OSError):  # no Linux, or gone already
+    except (AttributeError, OSError):  # not Linux, or ended already
         while (os.getppid() == parent if is_ours else _is_there(parent)) and not ended.wait(LOOK_S):
             pass
     else:
-        if not is_ours or os.getppid() == parent:  # else its id is another's by now
+        if not is_ours or os.getppid() == parent:  # otherwise another process has its id by now
             select.select([descriptor], [], [])
         os.close(descriptor)
 

@@ -2,6 +2,6 @@
 extensions.
 
 From the bottom, each room may import those before it: config, requests, network, cluster, partitions, then fetch,
-coordinator and metrics, groups, services, fastpath, replica_fetcher, api, node (.importlinter holds it, imports for types
+coordinator and metrics, groups and transactions, services, fastpath, replica_fetcher, api, node (.importlinter holds it, imports for types
 included).
 """

@@ -1,11 +1,10 @@
-"""The port of extensions: what a part of a broker that Kafka has no counterpart of may do.
+"""The port of extensions: a broker's interface for parts that Kafka does not have.
 
-- It adds configs of topics and brokers, which every controller validates (controller/extension.py).
-- It starts when the partitions are open and stops before they are closed. What it does, it does on the loop's thread,
-  and it waits for nothing there.
-- It follows the committed metadata (`Controller.add_listener`), appends to partitions that are led here
-  (`Partition.append`), observes those that are followed (`Partition.observer`), and commits offsets of groups.
-- It may keep a follower out of the ISR, answers to administrators wait until it has settled, and it has metrics.
+- An extension adds configs of topics and brokers, which every controller validates (controller/extension.py).
+- It starts when the partitions are open and stops before they are closed. It runs on the loop's thread and never blocks it.
+- It follows the committed metadata (`Controller.add_listener`), appends to partitions that this broker leads
+  (`Partition.append`), observes those that it follows (`Partition.observer`), and commits offsets of groups.
+- It may keep a follower out of the ISR, delay the responses to changes of metadata until it has applied them, and has metrics.
 
 A node gets a list of extensions; one that has nothing to do on this node loads no more than its configs.
 """
@@ -63,7 +62,7 @@ class ExtensionHost(msgspec.Struct, eq=False):
 
 
 def host_of(services: Services, disk: Disk, directory: str) -> ExtensionHost:
-    """What extensions may use of a broker."""
+    """The interface of a broker, for its extensions."""
     return ExtensionHost(
         runtime=services.runtime,
         config=services.config,
@@ -99,13 +98,13 @@ class RunningExtension(Protocol):
     """An extension on a broker. All calls on the loop's thread."""
 
     def may_take_over(self, partition: LocalReplica, replica: RemoteReplica) -> bool:
-        """Whether a follower that has the log of a partition led here may join the ISR: it could lead at once."""
+        """Whether a follower that has caught up with a partition led here may join the ISR, where it can become the leader."""
 
     def when_settled(self, done: Done) -> None:
-        """Call back when the changes of metadata so far are carried out; soon in any case."""
+        """Call back when the changes of metadata so far are applied; soon in any case."""
 
     def leave(self, done: Done) -> None:
-        """Before `stop`, while other brokers can take over: finish what only this broker can. Call back soon in any case."""
+        """Before `stop`, while leadership can still move: finish work that only this broker can do. Call back soon in any case."""
 
     def stop(self) -> None:
         """Stop for good; blocking."""
@@ -118,11 +117,11 @@ class Extension(ConfigExtension, Protocol):
     """One extension, before it runs."""
 
     def start(self, host: ExtensionHost) -> RunningExtension | None:
-        """Run on this broker, whose partitions are open; None where there is nothing to do. Blocking."""
+        """Start on this broker, whose partitions are open; None where there is nothing to do. Blocking."""
 
 
 class Extensions:
-    """The extensions of a node. Before `start`, and with none that runs, nothing is asked and nothing waits."""
+    """The extensions of a node. Before `start`, and when none runs, every callback comes at once."""
 
     def __init__(self, extensions: Sequence[Extension]) -> None:
         self._extensions = extensions
@@ -142,17 +141,17 @@ class Extensions:
         return all(extension.may_take_over(partition, replica) for extension in self._running)
 
     def when_settled(self, done: Done) -> None:
-        _one_after_the_other([extension.when_settled for extension in self._running], done)
+        _in_sequence([extension.when_settled for extension in self._running], done)
 
     def leave(self, done: Done) -> None:
-        _one_after_the_other([extension.leave for extension in self._running], done)
+        _in_sequence([extension.leave for extension in self._running], done)
 
     def metrics(self) -> list[Callable[[], Iterable[Family]]]:
         return [extension.metrics for extension in self._running]
 
 
-def _one_after_the_other(calls: Sequence[Callable[[Done], object]], done: Done) -> None:
+def _in_sequence(calls: Sequence[Callable[[Done], object]], done: Done) -> None:
     if calls:
-        calls[0](lambda: _one_after_the_other(calls[1:], done))
+        calls[0](lambda: _in_sequence(calls[1:], done))
     else:
         done()

@@ -1,15 +1,15 @@
-"""The composition root: one node put together from its parts, started and stopped in order.
+"""The composition root: one node, put together from its parts, started and stopped in order.
 
-Start: lock and recover the log directories, replay the metadata, open the partitions, load the groups, then
-listen. A node that cannot start raises before it has opened a port. In a cluster the metadata comes when the quorum
-stands, and the partitions are opened when the broker is registered and has caught up. Stop is the reverse: no new
-connections, no more requests, then the logs are closed and marked clean.
+Start: lock and recover the log directories, replay the metadata, open the partitions, load the groups, listen. A node that
+cannot start raises before it has opened a port. In a cluster the metadata is available once the quorum has formed, and the
+partitions are opened when the broker is registered and has caught up. Stop is the reverse: no new connections, no more
+requests, then the logs are closed and marked clean.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,22 +18,22 @@ from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import create_topic
-from barnabas.broker.config.listeners import Endpoint, format_address
+from barnabas.broker.config.listeners import format_address
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.extension import Extensions, host_of
 from barnabas.broker.fetch.purgatory import FetchPurgatory
 from barnabas.broker.fetch.sessions import FetchSessionCache
 from barnabas.broker.groups.coordinator import GroupCoordinator
-from barnabas.broker.network.connection import Connection, Connections
+from barnabas.broker.network.connection import Connections
+from barnabas.broker.network.listeners import Listeners
 from barnabas.broker.partitions.alter_partition import AlterPartitionManager
 from barnabas.broker.partitions.isr_rules import IsrRules
-from barnabas.broker.partitions.log_directories import LogDirectories, log_manager_settings
+from barnabas.broker.partitions.log_directories import LogDirectories, log_manager_settings, move_rate
 from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
-from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_log import LocalMetadataLog
@@ -43,7 +43,7 @@ from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.runtime.slices import StepQueue
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk.disk import Disk, RealDisk
-from barnabas.storage.errors import is_passing
+from barnabas.storage.errors import is_transient
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 
@@ -52,33 +52,33 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.cluster.quorum_member import QuorumMember
     from barnabas.broker.config.broker_config import BrokerConfig
-    from barnabas.broker.config.listeners import ListenerConfig
+    from barnabas.broker.config.listeners import Endpoint
     from barnabas.broker.extension import Extension
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
-    from barnabas.broker.metrics.listener import MetricsListener
+    from barnabas.broker.metrics.listener import NodeMetrics
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
-    from barnabas.runtime.interface import Runtime, Server
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.log.log import Log
 
 log = logging.getLogger("barnabas.node")
 
 QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
-LEAVE_S = 30.0  # in which others take over what this broker leads
-BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" is every broker
+LEAVE_S = 30.0  # of a controlled shutdown: for other brokers to become leaders in place of this one
+BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" means all brokers
 
 
 def _ignore(*_: object) -> None:
-    """No callback is wanted."""
+    """The default of callbacks."""
 
 
 class Node:
-    """One node: a broker, a controller, or both. `start` raises OSError, ConfigError, LogDirectoryError or
-    MetadataError when it can't; nothing listens then."""
+    """One node: a broker, a controller, or both."""
 
     def __init__(
         self,
@@ -93,12 +93,11 @@ class Node:
         secret: bytes | None = None,
         election_delay_s: float | None = None,
     ) -> None:
-        """`on_ready()`: it serves. `on_fatal(why)`: it can't go on and must be stopped. `secret`: that the nodes of the cluster
-        share, where no file has it. `election_delay_s`: before this voter stands for the first time; None for a random one."""
+        """`on_ready()`: the node serves clients. `on_fatal(why)`: it cannot go on and must be stopped. `secret`: the secret of the
+        cluster's nodes, where no file has it. `election_delay_s`: before this voter's first election; None for a random delay."""
         self._disk = disk if disk is not None else RealDisk()
         self._config = config
         self._runtime = runtime
-        self._servers: list[Server] = []
         self._log_manager = LogManager(
             self._disk,
             config.log_dirs,
@@ -106,15 +105,13 @@ class Node:
             node_id=config.node_id,
             config=LogConfig.from_properties(config.topic_properties({})),
             settings=log_manager_settings(config),
-            vital_dir=metadata_directory(config),
+            metadata_dir=metadata_directory(config),
             begins_cluster=config.quorum.is_alone,
+            is_led=self._is_led,
         )
         self._partitions: PartitionManager | None = None
         self._cleaner = LogCleaner(self._log_manager, self._disk, runtime, _cleaner_settings(config))
         self._kafka_metadata = KafkaMetadata(self._disk, config, self._log_manager, runtime)
-        self.endpoints: list[
-            Endpoint
-        ] = []  # where each listener listens, which may not be what it advertises
         self._on_ready = on_ready
         self._on_fatal = on_fatal
         self._make_dispatcher = make_dispatcher
@@ -126,20 +123,26 @@ class Node:
         self._lifecycle: BrokerLifecycle | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._extensions = Extensions(extensions)
-        self._metrics: MetricsListener | None = None
-        self._lag: EventLoopLag | None = None  # where metrics are served
+        self._metrics: NodeMetrics | None = None
         self._is_ready = False
         self._has_loaded = False
         self._directories: LogDirectories
         self._connections: Connections
+        self._listeners: Listeners
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """The addresses on which clients are served; none before the listeners are open."""
+        return () if self._partitions is None else self._listeners.endpoints
 
     @property
     def cluster_id(self) -> str:
-        return self._log_manager.cluster_id
+        return self._log_manager.directories.cluster_id
 
     def start(self) -> None:
-        """Blocking: recovery and replay happen here. The loop need not run yet. `on_ready` is called on the loop: at
-        once where this node is alone, otherwise when the cluster has taken it in."""
+        """Recover and replay; blocking. The loop need not run yet. `on_ready` is called on the loop: at once where this node is
+        alone, otherwise when the cluster has unfenced it. OSError, ConfigError, LogDirectoryError or MetadataError when the
+        node cannot start; nothing listens then."""
         if self._config.controller_listeners or not self._config.quorum.is_alone:
             from barnabas.broker.cluster.controller_security import check_secret, read_secret
 
@@ -169,29 +172,29 @@ class Node:
         metadata_log = LocalMetadataLog(
             self._disk, self._kafka_metadata.journal_directory, runtime, on_error=self._metadata_failed
         )
-        controller = Controller(metadata_log)
+        controller = Controller(metadata_log, self._when_settled)
         if config.is_broker:
-            start_alone(controller, config, runtime, self._log_manager.online_ids())
+            start_alone(controller, config, runtime, self._log_manager.directories.online_ids())
         else:
             controller.open()
             controller.serve()
         self._metadata = metadata_log, controller
-        self._kafka_metadata.warn_of_carried(controller.image)
+        self._kafka_metadata.warn_of_unsupported_records(controller.image)
         if config.controller_listeners:
             self._member = self._make_member()
             self._member.start_alone()
         self._compose(controller)
         if config.is_broker:
-            self._log_manager.broker_epoch = controller.image.brokers[config.node_id].broker_epoch
+            self._log_manager.registered(controller.image.brokers[config.node_id].broker_epoch)
             self._open_partitions()
-            self._listen()
+            self._listeners.open()
         if self._member is not None:
             self._member.serve_alone(metadata_log)
             self._attach(self._member)
         runtime.call_soon(self._on_ready)
 
     def _refuse_voters_directory(self) -> None:
-        """MetadataError where a quorum's metadata lies: what this node wrote before it was one of several is old."""
+        """MetadataError where a quorum's metadata lies: this node's own metadata, from before it joined the quorum, is old."""
         path = f"{self._kafka_metadata.journal_directory}/{QUORUM_STATE}"
         if self._disk.exists(path):
             raise MetadataError(
@@ -220,12 +223,12 @@ class Node:
         )
 
     def _metadata_found(self, metadata_log: MetadataLog) -> None:
-        """The quorum stands, or can be followed."""
+        """The quorum has formed, or an observer can follow it."""
         from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
 
         member = self._member
         assert member is not None
-        controller = Controller(metadata_log)
+        controller = Controller(metadata_log, self._when_settled)
         self._metadata = metadata_log, controller
         try:
             controller.open()
@@ -238,12 +241,10 @@ class Node:
         if not self._config.is_broker:
             member.when_active_known(self._on_ready)
             return
-        if any(listener.port == 0 for listener in self._config.listeners):
-            if not self._listen_or_end():  # to know the port, which the registration tells
-                return
-        else:
-            for listener in self._config.listeners:
-                self._advertise(listener, listener.port)
+        if self._listeners.have_ports:
+            self._listeners.advertise()
+        elif not self._listen_or_end():  # the registration names the ports
+            return
         lifecycle = self._lifecycle = BrokerLifecycle(
             self._runtime,
             self._config,
@@ -252,7 +253,7 @@ class Node:
             self._log_manager,
             self.cluster_id,
             self.services.endpoints.values(),
-            previous_broker_epoch=self._log_manager.previous_broker_epoch,
+            previous_broker_epoch=self._log_manager.directories.previous_broker_epoch,
             when_roles_taken=self.services.partitions.when_roles_taken,
             open_partitions=self._caught_up,
             on_serving=self._serving,
@@ -263,9 +264,9 @@ class Node:
         lifecycle.start()
 
     def _caught_up(self, opened: Callable[[], object]) -> None:
-        """The metadata says what this broker has: open it, and let clients come."""
+        """The metadata of this broker's partitions is known: open them, then the listeners."""
         self._open_partitions()
-        if self._servers or self._listen_or_end():
+        if self._listeners.are_open or self._listen_or_end():
             opened()
 
     def _serving(self) -> None:
@@ -274,9 +275,9 @@ class Node:
             self.services.partitions.when_settled(self._on_ready)
 
     def _listen_or_end(self) -> bool:
-        """False: this node can't serve, and ends."""
+        """Whether the listeners are open; if not, the node ends."""
         try:
-            self._listen()
+            self._listeners.open()
             return True
         except OSError as error:
             addresses = ", ".join(format_address(each.host, each.port) for each in self._config.listeners)
@@ -288,7 +289,7 @@ class Node:
     # -- both
 
     def _compose(self, controller: Controller) -> None:
-        """Put the parts together. Nothing is opened yet."""
+        """Put the parts together; nothing is opened yet."""
         config, runtime, member = self._config, self._runtime, self._member
         authentication = self._make_authentication(controller)
         fetchers = self._fetchers = self._make_fetchers(controller, authentication)
@@ -370,6 +371,10 @@ class Node:
             on_fatal=self._on_fatal,
         )
         self._connections = Connections(runtime, self._make_dispatcher(self.services), config)
+        self._listeners = Listeners(runtime, config, self._connections, self.services.endpoints)
+
+    def _is_led(self, log: Log) -> bool:
+        return self._partitions is not None and self._partitions.is_led(log)
 
     @property
     def _may_have_followers(self) -> bool:
@@ -466,7 +471,6 @@ class Node:
         self._has_loaded = True
         controller.add_listener(partitions.metadata_changed)
         self._directories.start()
-        controller.answer_after(self._when_settled)
         self.services.groups.start()
         if self._config.log_cleaner_enable:
             self._cleaner.start()
@@ -474,16 +478,19 @@ class Node:
         self._extensions.start(host_of(self.services, self._disk, directory))
 
     def _when_settled(self, answer: Callable[[], object]) -> None:
-        """Call back when partitions, and what extensions make of them, are as the metadata has them."""
+        """Call back when the partitions and the extensions have applied the metadata; at once before any is loaded."""
+        if not self._has_loaded:
+            answer()
+            return
         self.services.partitions.when_settled(lambda: self._extensions.when_settled(answer))
 
     def _metadata_failed(self, error: OSError) -> None:
-        """As Kafka, a broker does not live on without its metadata; for room it waits."""
-        if not is_passing(error):
+        """As in Kafka, a broker ends without its metadata log; on a full disk it waits."""
+        if not is_transient(error):
             self._on_fatal(why_it_ends(error, self._kafka_metadata.journal_directory))
 
     def _configs_changed(self, image: MetadataImage, resources: set[tuple[int, str]]) -> None:
-        """Dynamic broker configs: the cluster's, then this node's own."""
+        """Apply the dynamic broker configs: the cluster's, then this node's own."""
         if any(kind == BROKER_RESOURCE for kind, _ in resources):
             defaults = self._config.topic_defaults()
             self._config.apply_dynamic(
@@ -493,19 +500,20 @@ class Node:
             self._cleaner.reconfigure(_cleaner_settings(self._config))
             if self._partitions is not None and self._config.topic_defaults() != defaults:
                 self._partitions.defaults_changed(image)
-            self._log_manager.producer_id_expiration_ms = self._config.producer_id_expiration_ms
-            cordoned, self._log_manager.cordoned = (
-                self._log_manager.cordoned,
-                self._config.cordoned_directories(),
+            was_cordoned = list(self._log_manager.directories.cordoned)
+            self._log_manager.reconfigure(
+                producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+                cordoned=self._config.cordoned_directories(),
+                move_bytes_per_second=move_rate(self._config),
             )
-            if self._lifecycle is not None and list(cordoned) != self._log_manager.cordoned:
+            if self._lifecycle is not None and was_cordoned != self._log_manager.directories.cordoned:
                 self._lifecycle.heartbeat_now()
             if self._fetchers is not None and self._partitions is not None:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
 
     def begin_stop(self, stopped: Callable[[], object]) -> None:
-        """Controlled shutdown of the broker, then of its controller; then call `stopped()`: other nodes lead by then, and `stop`
-        interrupts no client."""
+        """Controlled shutdown of the broker, then of its controller; then call `stopped()`. Other nodes are leaders by then, so that
+        `stop` interrupts no client."""
         member = self._member
 
         def left() -> None:
@@ -523,18 +531,14 @@ class Node:
         self._extensions.leave(leave)
 
     def stop(self) -> None:
-        """Stop serving and close everything cleanly. Blocking; call with the loop stopped or stopping."""
-        for server in self._servers:
-            server.close()
+        """Stop serving and close everything cleanly; blocking. To be called when the loop has stopped or is about to."""
+        if self._partitions is not None:  # put together: not where the metadata could not be read
+            self._listeners.close()
         if self._metrics is not None:
             self._metrics.close()
-        if self._lag is not None:
-            self._lag.stop()
         if self._lifecycle is not None:
             self._lifecycle.stop()
-        if (
-            self._partitions is not None
-        ):  # what has been put together: not where the metadata could not be read
+        if self._partitions is not None:
             self._connections.close_all()
             self._extensions.stop()
             if self._has_loaded:
@@ -550,41 +554,26 @@ class Node:
         self._log_manager.close()
 
     def _listen_for_metrics(self) -> None:
-        """ConfigError when the address is not to be had."""
         address = self._config.metrics_address
-        if address is None:
-            return
-        from barnabas.broker.metrics.event_loop_lag import EventLoopLag
-        from barnabas.broker.metrics.listener import MetricsListener
+        if address is not None:
+            from barnabas.broker.metrics.listener import NodeMetrics
 
-        try:
-            self._metrics = MetricsListener(self._runtime, *address, self._metrics_page)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {format_address(*address)}: {error.strerror or error}; free it or choose another in "
-                f"barnabas.metrics.listener"
-            ) from error
-        self._lag = EventLoopLag(self._runtime)
-        self._lag.start()
+            self._metrics = NodeMetrics(self._runtime, *address, self._metric_sources)
 
-    def _metrics_page(self) -> Iterator[bytes] | None:
-        from barnabas.broker.metrics.listener import make_page
+    def _metric_sources(self, lag: EventLoopLag) -> list[Source] | None:
+        """The sources of metrics; None before the metadata is known."""
         from barnabas.broker.metrics.node import node_metrics
 
         if self._partitions is None:
             return None
-        own: Source = partial(
-            node_metrics,
-            self._config,
-            self.services.controller,
-            self._log_manager.wall_clock,
-            self._partitions,
-            self._lag,
-        )
-        return make_page([own, *self._extensions.metrics()])
+        controller, wall_clock = self.services.controller, self._log_manager.wall_clock
+        return [
+            partial(node_metrics, self._config, controller, wall_clock, self._partitions, lag),
+            *self._extensions.metrics(),
+        ]
 
     def _close_metadata(self) -> None:
-        """Nothing changes afterwards. Also after a start that has failed behind it: Kafka may start instead."""
+        """Close the metadata log, also after a failed start. Kafka may start on it afterwards."""
         if self._metadata is not None:
             metadata_log, controller = self._metadata
             at_rest = isinstance(metadata_log, LocalMetadataLog) and metadata_log.at_rest
@@ -592,39 +581,6 @@ class Node:
             if at_rest:
                 self._kafka_metadata.leave(controller.image)
         self._kafka_metadata.unlock()
-
-    def _listen(self) -> None:
-        for listener in self._config.listeners:
-            name = listener.name
-            try:
-                server = self._runtime.listen(
-                    listener.host,
-                    listener.port,
-                    partial(Connection, self._connections, name),
-                    send_buffer_bytes=self._config.socket_send_buffer_bytes,
-                    receive_buffer_bytes=self._receive_buffer_bytes(),
-                )
-            except OSError:
-                for opened in self._servers:
-                    opened.close()
-                raise
-            self._servers.append(server)
-            self.endpoints.append(Endpoint(name, listener.security_protocol, listener.host, server.port))
-            self._advertise(listener, server.port)
-
-    def _advertise(self, listener: ListenerConfig, port: int) -> None:
-        self.services.endpoints[listener.name] = Endpoint(
-            listener.name,
-            listener.security_protocol,
-            listener.advertised_host,
-            listener.advertised_port or port,
-        )
-
-    def _receive_buffer_bytes(self) -> int:
-        # Kafka's default keeps the system from growing the buffer, which makes produce cost up to half as much
-        # again. So it counts when it is set.
-        given = "socket.receive.buffer.bytes" in self._config.given
-        return self._config.socket_receive_buffer_bytes if given else -1
 
     def _topic_properties(self, image: MetadataImage, topic: str) -> Mapping[str, str]:
         return self._config.topic_properties(image.topic_configs(topic))

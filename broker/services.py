@@ -1,14 +1,15 @@
-"""What handlers work with: the nouns of the broker, put together once by node.py."""
+"""The parts of the broker that handlers use, put together by node.py."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
 from barnabas.broker.cluster.metadata_view import MetadataView
-from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.context import PENDING, Outcome, RequestContext
 from barnabas.broker.requests.refused_transactions import RefusedTransactions
+from barnabas.controller.metadata.decision import ApiError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,15 +27,19 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.broker.requests.registry import Handler, RawHandler
     from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.decision import Decision
+    from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.quorum_info import QuorumInfo
     from barnabas.controller.sessions.broker_sessions import BrokerSessions
     from barnabas.runtime.interface import Runtime
     from barnabas.runtime.repeated_warnings import RepeatedWarnings
     from barnabas.runtime.slices import StepQueue
     from barnabas.storage.manager.manager import LogManager
+    from barnabas.wire.errors import ErrorCode
 
 
-LOOKUPS_AT_ONCE = 2  # of ListOffsets by time; each may hold one batch unpacked
+R = TypeVar("R")
+LOOKUPS_AT_ONCE = 2  # of ListOffsets by time; each may hold one decompressed batch
 
 
 class Services(msgspec.Struct, eq=False):
@@ -51,8 +56,8 @@ class Services(msgspec.Struct, eq=False):
     producer_ids: ProducerIdAllocator
     controller_channel: ControllerChannel
     large_requests: LargeRequests
-    # Queues that unpack batches, few at a time, so that their memory is bounded: of batches that are about to be appended, of
-    # those that take a few slices and do not wait behind the others, and of ListOffsets by time.
+    # Queues of work that decompresses batches, few at a time, so that its memory is bounded: of batches to be appended, of
+    # smaller ones, which do not wait behind large ones, and of ListOffsets by time.
     inspections: StepQueue
     medium_inspections: StepQueue
     lookups: StepQueue
@@ -91,3 +96,24 @@ class Services(msgspec.Struct, eq=False):
 
 
 HandlerContext: TypeAlias = RequestContext[Services]  # as handlers and the fast path get it
+
+
+def decide(
+    context: HandlerContext,
+    operation: Callable[[MetadataImage], Decision[R | ApiError]],
+    respond: Callable[[R], msgspec.Struct] | None,
+    refuse: Callable[[ErrorCode, str | None], msgspec.Struct],
+) -> Outcome:
+    """Have this node's controller carry out an operation, and complete the request: with `respond(result)`, where `respond` is
+    None with the result itself, and with `refuse(error, message)` when there is none. Returns PENDING."""
+
+    def done(result: Any) -> None:
+        if isinstance(result, ApiError):
+            context.complete(refuse(result.error, result.message))
+        else:
+            context.complete(result if respond is None else respond(result))
+
+    context.services.controller.run(
+        operation, done, lambda error, message: context.complete(refuse(error, message))
+    )
+    return PENDING

@@ -28,7 +28,7 @@ from compat_tests.harness.metrics import LISTENER
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 
 MEASURES_STALLS = "BARNABAS_CHAOS_ROUNDS" in os.environ  # `make chaos`
-# what the shared broker adds to the defaults: sessions short enough to watch them expire
+# settings of the shared broker besides the defaults: tests can wait for the end of short sessions
 SHARED_SETTINGS = {"group.min.session.timeout.ms": "500", "offsets.topic.num.partitions": "5"}
 
 
@@ -53,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs Java, and skip what is about this broker alone when another is under test."""
+    """Mark tests that need Java; with another broker under test, skip tests of this broker alone."""
     if hasattr(config, "workerinput"):
         from compat_tests.harness.workers import place_in_queue
 
@@ -108,7 +108,7 @@ def fresh_broker(
 ) -> Iterator[BrokerFactory]:
     """`fresh_broker(settings, start=True)` makes a broker of the test's own, to restart, kill and configure."""
     if broker_kind not in ("barnabas", "apache"):
-        pytest.skip("restarts the broker or needs settings of its own; this one is not ours to run")
+        pytest.skip("restarts the broker or needs other settings, which an external broker does not allow")
     made: list[Broker] = []
 
     def make(settings: Mapping[str, str] | None = None, *, start: bool = True) -> Broker:
@@ -128,9 +128,9 @@ def fresh_broker(
 def fresh_cluster(
     request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ClusterFactory]:
-    """Makes a cluster, started unless told otherwise; killed in the end."""
+    """Makes a cluster, started unless `start` is false; kills it at the end."""
     if broker_kind not in ("barnabas", "apache"):
-        pytest.skip("needs a cluster of its own; this broker is not ours to run")
+        pytest.skip("needs a cluster of its own, and the broker under test is external")
     tools = request.getfixturevalue("java_tools") if broker_kind == "apache" else None
     made: list[Cluster] = []
     measures = MEASURES_STALLS and broker_kind == "barnabas"
@@ -166,35 +166,35 @@ def fresh_cluster(
 
 
 def note_stalls(request: pytest.FixtureRequest, cluster: Cluster) -> None:
-    """How long the event loops of the brokers that still run have stood still, for the report at the end."""
+    """Note the event loop stalls of the running brokers for the summary."""
     try:
         stalls = cluster.stalls()
-    except (OSError, LookupError) as error:  # it ends badly, and the test has said why
+    except (OSError, LookupError) as error:  # a broker has failed, and the test has reported why
         request.node.user_properties.append(("stalls", f"unknown: {error!r}"))
         return
-    told = ", ".join(
+    summary = ", ".join(
         f"node {node}: {count}, longest {longest:.2f} s ({busy:.2f} s of processor)"
         for node, (count, longest, busy) in stalls.items()
     )
-    request.node.user_properties.append(("stalls", told or "no broker ran"))
+    request.node.user_properties.append(("stalls", summary or "no broker ran"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """For each test of `make chaos`: how often event loops stood still for more than 0.1 s, the longest time, and the most
-    processor time that one took. Brokers that are suspended, or get no processor, stand still as well."""
+    """For each test of `make chaos`: the number of event loop stalls (more than 0.1 s), the longest one, and the most
+    processor time of one. Brokers that are suspended or get no processor stall as well."""
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport) and report.when == "teardown":
-                for name, told in report.user_properties:
+                for name, stalls in report.user_properties:
                     if name == "stalls":
-                        terminalreporter.write_line(f"stalls in {report.nodeid}: {told}")
+                        terminalreporter.write_line(f"stalls in {report.nodeid}: {stalls}")
 
 
 @pytest.fixture
 def nats_server(
     tmp_path_factory: pytest.TempPathFactory, nats_executable: Path
 ) -> Iterator[NatsServerFactory]:
-    """Makes a nats-server of the test's own, killed in the end."""
+    """Makes a nats-server for one test and kills it at the end."""
     made: list[NatsServer] = []
 
     def make(
@@ -235,7 +235,7 @@ def topic(broker: Broker, unique: Callable[[str], str]) -> TopicFactory:
     from compat_tests.harness.topics import create_topic
 
     def make(partitions: int = 1, configs: Mapping[str, str] | None = None, prefix: str = "topic") -> str:
-        # the records' timestamps are fixed and old: retention must not take them away during a test
+        # the records' timestamps are fixed and old: retention must not delete them during a test
         return create_topic(
             broker.bootstrap, unique(prefix), partitions, {"retention.ms": "-1", **(configs or {})}
         )

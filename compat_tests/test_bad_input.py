@@ -1,4 +1,4 @@
-"""Bytes that no client sends: Kafka's error or a closed connection, and a broker that goes on.
+"""Invalid requests: the broker answers Kafka's error or closes the connection, and keeps serving.
 
 After each test the shared broker must still serve and hold what it acknowledged before.
 """
@@ -122,7 +122,7 @@ def test_frames_in_tiny_pieces(broker: Broker) -> None:
         connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in struct.pack(">i", len(payload)) + payload:
             connection.socket.sendall(bytes([byte]))
-            time.sleep(0.002)  # each byte is read by itself
+            time.sleep(0.002)  # the broker reads each byte separately
         assert connection.receive()[:6] == struct.pack(">ih", 7, NONE)
 
 
@@ -171,9 +171,9 @@ BAD_BATCHES = {
 
 @pytest.mark.parametrize(("data", "error"), BAD_BATCHES.values(), ids=BAD_BATCHES.keys())
 def test_batches_that_are_refused(broker: Broker, topic: TopicFactory, data: bytes, error: int) -> None:
-    """Nothing of it is appended; the partition beside it takes its records.
+    """Nothing of the batch is appended; another partition of the request takes its records.
 
-    Where Kafka can not even tell the batches apart it gives the whole request that error.
+    Kafka gives the whole request the error when it cannot separate the batches.
     """
     name = topic(partitions=2)
     with RawConnection(broker.bootstrap) as connection:
@@ -205,7 +205,7 @@ def test_fetch_out_of_range(broker: Broker, topic: TopicFactory, offset: int) ->
 def test_unknown_member_and_stale_generation(broker: Broker, topic: TopicFactory, unique: UniqueName) -> None:
     name, group = topic(), unique("group")
     with RawConnection(broker.bootstrap) as connection:
-        # asking for the coordinator creates the offsets topic; until it is loaded there is none
+        # FindCoordinator creates the offsets topic; until the topic is loaded there is no coordinator
         eventually(lambda: connection.ask(request(FIND_COORDINATOR, 0, string(group)))[:2] == b"\x00\x00")
         heartbeat = request(HEARTBEAT, 0, string(group) + struct.pack(">i", 1) + string("nobody"))
         eventually(lambda: connection.ask(heartbeat) not in NOT_YET)
@@ -244,7 +244,7 @@ def _commit(connection: RawConnection, group: str, generation: int, member: str,
 
 
 def test_a_client_that_sends_and_never_reads(broker: Broker, topic: TopicFactory) -> None:
-    """The broker stops reading from it instead of buffering answers; others are served meanwhile."""
+    """The broker stops reading from that client instead of buffering answers; others are served meanwhile."""
     name = topic()
     with RawConnection(broker.bootstrap) as connection:
         raw.produce(connection, name, good_batch(b"x" * 500_000))
@@ -257,7 +257,7 @@ def test_a_client_that_sends_and_never_reads(broker: Broker, topic: TopicFactory
         greedy.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         sent = 0
         try:
-            while sent < 20_000 * len(frame):  # 10 GB of answers, were they all made
+            while sent < 20_000 * len(frame):  # answers to all of them would take 10 GB
                 sent += greedy.socket.send(frame * 100)
         except TimeoutError:
             pass
@@ -299,36 +299,36 @@ def _descriptors(broker: Broker) -> Iterator[str]:
         yield from (one.name for one in folder.iterdir())
 
 
-LYING = {
+INVALID = {
     "a record says it is longer than the batch": batch(raw.zigzag(10_000) + b"\x00" * 20),
     "a record of negative length": batch(raw.zigzag(-5) + b"\x00" * 20),
-    "the bytes are no records": batch(b"\xff" * 40, count=3),
+    "bytes that are not records": batch(b"\xff" * 40, count=3),
     "fewer records than the header says": batch(record(b"only one"), count=3),
     "bytes behind the last record": batch(record(b"one") + b"garbage"),
     "offset deltas that jump": batch(record(b"a", 0) + record(b"b", 7), count=2),
     "compressed rubbish": batch(b"this is not gzip at all", attributes=1),
 }
-TAKEN_BY_KAFKA = ("offset deltas that jump",)
+ACCEPTED_BY_KAFKA = ("offset deltas that jump",)
 
 
-@pytest.mark.parametrize("lie", LYING.values(), ids=LYING.keys())
+@pytest.mark.parametrize("invalid", INVALID.values(), ids=INVALID.keys())
 @pytest.mark.barnabas_only
-def test_lying_records_pass_as_opaque_and_break_nothing_else(
-    broker: Broker, topic: TopicFactory, lie: bytes
+def test_invalid_records_are_stored_unread_and_affect_nothing_else(
+    broker: Broker, topic: TopicFactory, invalid: bytes
 ) -> None:
-    """Kafka decodes what it takes and answers INVALID_RECORD; this broker takes whole batches unread."""
+    """Kafka decodes records and answers INVALID_RECORD; this broker appends whole batches without decoding them."""
     name = topic(partitions=2)
-    (count,) = struct.unpack_from(">i", lie, 57)
+    (count,) = struct.unpack_from(">i", invalid, 57)
     with RawConnection(broker.bootstrap) as connection:
-        found = raw.produce_many(connection, name, {0: lie, 1: good_batch(b"beside")})
+        found = raw.produce_many(connection, name, {0: invalid, 1: good_batch(b"beside")})
         assert found == {0: (NONE, 0), 1: (NONE, 0)}
         assert raw.produce(connection, name, good_batch(b"behind")) == (NONE, count)
         error, high_watermark, records = raw.fetch(connection, name, 0)
         assert (error, high_watermark) == (NONE, count + 1)
-        assert lie[61:] in records, "it reaches the consumer as it came"
+        assert invalid[61:] in records, "the consumer gets the batch unchanged"
         assert b"behind" in raw.fetch(connection, name, count)[2]
         assert b"beside" in raw.fetch(connection, name, 0, partition=1)[2]
-        # a timestamp lookup that must look into the lying batch answers, and so does the partition beside it
+        # a timestamp lookup that decodes the invalid batch is answered, for the other partition as well
         body = struct.pack(">i", -1) + raw.array(
             [string(name) + raw.array([struct.pack(">iq", one, 1_600_000_000_000) for one in (0, 1)])]
         )
@@ -342,12 +342,12 @@ def test_lying_records_pass_as_opaque_and_break_nothing_else(
 
 
 @pytest.mark.barnabas_only
-def test_lying_records_survive_recovery(fresh_broker: BrokerFactory) -> None:
+def test_a_log_with_invalid_records_is_recovered(fresh_broker: BrokerFactory) -> None:
     own = fresh_broker()
-    name = create_topic(own.bootstrap, "lies", configs={"retention.ms": "-1"})
+    name = create_topic(own.bootstrap, "invalid", configs={"retention.ms": "-1"})
     with RawConnection(own.bootstrap) as connection:
-        for lie in LYING.values():
-            assert raw.produce(connection, name, lie)[0] == NONE
+        for invalid in INVALID.values():
+            assert raw.produce(connection, name, invalid)[0] == NONE
         _, end = raw.produce(connection, name, good_batch(b"truth"))
     own.restart(kill=True)
     with RawConnection(own.bootstrap) as connection:
@@ -357,24 +357,24 @@ def test_lying_records_survive_recovery(fresh_broker: BrokerFactory) -> None:
 
 
 @pytest.mark.barnabas_only
-def test_lying_records_are_refused_when_validation_is_on(fresh_broker: BrokerFactory) -> None:
+def test_invalid_records_are_refused_when_validation_is_on(fresh_broker: BrokerFactory) -> None:
     own = fresh_broker({"barnabas.validate.records": "true"})
-    name = create_topic(own.bootstrap, "lies", partitions=2)
+    name = create_topic(own.bootstrap, "invalid", partitions=2)
     with RawConnection(own.bootstrap) as connection:
-        for what, lie in LYING.items():
-            found = raw.produce_many(connection, name, {0: lie, 1: good_batch(b"v")})
-            if what not in TAKEN_BY_KAFKA:
+        for what, invalid in INVALID.items():
+            found = raw.produce_many(connection, name, {0: invalid, 1: good_batch(b"v")})
+            if what not in ACCEPTED_BY_KAFKA:
                 assert found[0][0] in (INVALID_RECORD, CORRUPT_MESSAGE), what
             assert found[1][0] == NONE
         assert raw.produce(connection, name, good_batch(b"good"))[0] == NONE
 
 
-def test_lying_records_on_kafka(broker: Broker, broker_kind: str, topic: TopicFactory) -> None:
-    """What the difference is measured against."""
+def test_kafka_refuses_invalid_records(broker: Broker, broker_kind: str, topic: TopicFactory) -> None:
+    """Kafka's behaviour, from which this broker differs."""
     if broker_kind == "barnabas":
-        pytest.skip("Kafka's own behaviour, kept beside the difference")
+        pytest.skip("asserts the behaviour of Apache Kafka")
     name = topic()
     with RawConnection(broker.bootstrap) as connection:
-        for what, lie in LYING.items():
-            error, _ = raw.produce(connection, name, lie)
-            assert (error != NONE) == (what not in TAKEN_BY_KAFKA), what
+        for what, invalid in INVALID.items():
+            error, _ = raw.produce(connection, name, invalid)
+            assert (error != NONE) == (what not in ACCEPTED_BY_KAFKA), what

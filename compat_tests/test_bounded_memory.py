@@ -1,5 +1,5 @@
-"""Clients that take without reading, send without finishing or simply stay: the broker's memory stays bounded,
-and all others are served."""
+"""Clients that do not read their answers, do not finish their requests or stay idle: the broker's memory stays bounded,
+and other clients are served."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def broker(fresh_broker: BrokerFactory) -> Iterator[Broker]:
     broker = fresh_broker({"queued.max.request.bytes": str(QUEUED_MAX)})
     create_topic(broker.bootstrap, TOPIC)
     with RawConnection(broker.bootstrap) as connection:
-        for number in range(4):  # what a working broker needs is there before it is measured
+        for number in range(4):  # the broker allocates its usual memory before the measurement
             value = bytes([number]) * 900_000
             assert raw.produce(connection, TOPIC, good_batch(value)) == (0, number)
     yield broker
@@ -38,7 +38,7 @@ def broker(fresh_broker: BrokerFactory) -> Iterator[Broker]:
 
 
 def serves(broker: Broker) -> None:
-    """Small and large requests, there and back."""
+    """Send small and large requests and check the answers."""
     with RawConnection(broker.bootstrap) as connection:
         error, offset = raw.produce(connection, TOPIC, good_batch(b"x" * 900_000))
         assert error == 0
@@ -71,7 +71,7 @@ def close(clients: list[socket.socket]) -> None:
         client.close()
 
 
-def test_who_asks_and_never_reads(broker: Broker) -> None:
+def test_a_client_that_asks_and_never_reads(broker: Broker) -> None:
     """Each request is answered with some 60 KB, and a read of the socket holds thousands of them."""
     with RawConnection(broker.bootstrap) as connection:
         names = raw.array([raw.string(f"made-{number:03d}-{'x' * 150}") for number in range(300)])
@@ -88,7 +88,7 @@ def test_who_asks_and_never_reads(broker: Broker) -> None:
     close(clients)
 
 
-def test_who_fetches_and_never_reads(broker: Broker) -> None:
+def test_a_client_that_fetches_and_never_reads(broker: Broker) -> None:
     before = broker.resident_bytes()
     clients = connect(broker, 10)
     partition = raw.array([struct.pack(">iqi", 0, 0, MB)])
@@ -100,8 +100,8 @@ def test_who_fetches_and_never_reads(broker: Broker) -> None:
     close(clients)
 
 
-def test_who_begins_large_requests_and_never_ends_them(broker: Broker) -> None:
-    """200 MB are on their way, 16 MB of them may be held; the others' small requests do not notice."""
+def test_clients_that_never_end_their_large_requests(broker: Broker) -> None:
+    """Clients send 200 MB, of which the broker may hold 16 MB; small requests of other clients are not delayed."""
     before = broker.resident_bytes()
     clients = connect(broker, 200)
     for client in clients:
@@ -109,11 +109,11 @@ def test_who_begins_large_requests_and_never_ends_them(broker: Broker) -> None:
     stays(lambda: broker.resident_bytes() - before < QUEUED_MAX + 40 * MB, 0.5)
     with RawConnection(broker.bootstrap) as connection:
         assert raw.produce(connection, TOPIC, good_batch(b"small")) == (0, 4)
-    close(clients)  # they make room for other large ones
+    close(clients)  # frees memory for other large requests
     serves(broker)
 
 
-def test_who_sent_large_requests_and_stays(broker: Broker) -> None:
+def test_connections_that_stay_open_after_large_requests(broker: Broker) -> None:
     before = broker.resident_bytes()
     stayed = []
     for number in range(150):
@@ -126,7 +126,7 @@ def test_who_sent_large_requests_and_stays(broker: Broker) -> None:
         connection.socket.close()
 
 
-def test_a_request_larger_than_the_limit_gets_through(fresh_broker: BrokerFactory) -> None:
+def test_a_request_larger_than_the_limit_is_served(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker({"queued.max.request.bytes": "1000"})
     create_topic(broker.bootstrap, TOPIC)
     serves(broker)
@@ -147,7 +147,7 @@ def test_a_request_larger_than_the_limit_gets_through(fresh_broker: BrokerFactor
     serves(broker)
 
 
-def test_what_idle_connections_cost(broker: Broker) -> None:
+def test_memory_of_idle_connections(broker: Broker) -> None:
     first = connect(broker, 100)
     before = broker.resident_bytes()
     clients = connect(broker, 2000)

@@ -1,6 +1,6 @@
 """Batches whose records cost more than their bytes, on a broker that serves another client at the same time.
 
-What is asserted is work, not time: what the broker computed and held, and how often the other client was answered.
+The tests assert work, not time: the CPU and memory that the broker used, and how often the other client was answered.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.raw import RawConnection, array, batch, good_batch, record, request, string, zigzag
 from compat_tests.harness.topics import create_topic
 
-pytestmark = pytest.mark.barnabas_only  # Kafka has threads, and its own bounds
+pytestmark = pytest.mark.barnabas_only  # Kafka has threads and other limits
 
 MB = 1 << 20
 ZSTD = 4
@@ -52,7 +52,7 @@ def small_records(count: int) -> bytes:
 
 
 def packed(records: bytes, count: int, timestamp: int = NOW) -> bytes:
-    """In a frame that doesn't say how large they are."""
+    """A compressed batch whose frame does not contain the uncompressed size."""
     stream = zstandard.ZstdCompressor().compressobj()
     frame = stream.compress(records) + stream.flush()
     return batch(frame, count, attributes=ZSTD, timestamp=timestamp)
@@ -64,7 +64,7 @@ def cpu_seconds(broker: Broker) -> float:
 
 
 class Beside:
-    """Asks for versions again and again, while others send what they send, and watches the broker's memory."""
+    """Sends ApiVersions requests while other clients work, and records the broker's memory."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -72,7 +72,7 @@ class Beside:
         self.resident_bytes_max = 0
 
     def until(self, clients: Iterator[threading.Thread]) -> None:
-        """Go on while they do."""
+        """Send requests until the threads of `clients` end."""
         threads = list(clients)
         for thread in threads:
             thread.start()
@@ -97,7 +97,7 @@ def each(count: int, ask: Callable[[RawConnection, int], object], address: str) 
 
 
 def test_a_batch_too_far_ahead_is_refused_by_its_header(broker: Broker) -> None:
-    """2.4 MB of request, three million records: seconds of work when they are read."""
+    """A request of 2.4 MB with three million records, which take seconds to decode."""
     far_ahead = packed(b"".join(record(b"", delta) for delta in range(1_000_000)), 1_000_000, NOW + 10**8)
     before = cpu_seconds(broker)
     with RawConnection(broker.bootstrap) as connection:
@@ -118,8 +118,8 @@ def test_others_are_answered_while_records_are_read(broker: Broker, topic: str) 
     assert beside.answers > 50
 
 
-def test_lookups_in_a_bomb_hold_what_two_batches_may_take(broker: Broker) -> None:
-    """10 KB that unpack to 300 MB; what can't be read answers with its first offset."""
+def test_timestamp_lookups_in_a_compression_bomb_use_bounded_memory(broker: Broker) -> None:
+    """10 KB that unpack to 300 MB; a lookup in an unreadable batch answers with the batch's first offset."""
     bomb = packed(record(bytes(300 * MB)), 1)
     assert len(bomb) < 20_000
     with RawConnection(broker.bootstrap) as connection:
@@ -143,8 +143,8 @@ def look_up(connection: RawConnection, timestamp: int) -> tuple[int, int, int]:
     return error, found, offset
 
 
-def test_a_produce_of_many_partitions_ends_its_turn(broker: Broker) -> None:
-    """The same one, many times; each is answered, and others between them."""
+def test_a_produce_of_many_partitions_lets_other_clients_in(broker: Broker) -> None:
+    """The request names the same partition many times; each is answered, and other clients are answered meanwhile."""
     count = 19_000  # of at most 20,000
     data = good_batch(b"x")
     partition = struct.pack(">ii", 0, len(data)) + data
@@ -157,6 +157,6 @@ def test_a_produce_of_many_partitions_ends_its_turn(broker: Broker) -> None:
         )
     )
     assert sizes == [4 + 2 + len(PLAIN) + 4 + count * 30 + 4]
-    assert beside.answers > 3  # one at the most when it is served in one turn
+    assert beside.answers > 3  # one at most if the request were served without a break
     with RawConnection(broker.bootstrap) as connection:
         assert raw.fetch(connection, PLAIN, count)[:2] == (NONE, count)

@@ -1,6 +1,6 @@
-"""Reading a log with transactions: what read_committed consumers get of a partition that Apache Kafka wrote.
+"""Reading a log with transactions: what read_committed consumers get from a partition that Apache Kafka wrote.
 
-The partition's files, which lie beside the storage tests, take the place of an empty one's while the broker is
+The partition's files are those of the storage tests; they replace the files of an empty partition while the broker is
 down.
 """
 
@@ -122,14 +122,14 @@ def test_fetch_names_the_aborted_transactions(transactions: Broker) -> None:
     assert fetch(transactions, 0, 5000, committed=False) == (END, LAST_STABLE_OFFSET, None, 1416)
 
 
-def test_a_fetch_that_waits_sleeps_through_an_open_transaction(transactions: Broker) -> None:
-    """Records behind the last stable offset don't wake who reads up to it, and wake who reads all."""
+def test_an_open_transaction_does_not_end_the_wait_of_a_committed_fetch(transactions: Broker) -> None:
+    """Records behind the last stable offset end the wait of a read_uncommitted fetch, not of a read_committed one."""
     body = struct.pack(">iiiib", -1, 400, 1, 1 << 20, 1)
     body += raw.array([raw.string(TOPIC) + raw.array([struct.pack(">iqi", 0, LAST_STABLE_OFFSET, 5000)])])
     with RawConnection(transactions.bootstrap) as waiting, RawConnection(transactions.bootstrap) as writing:
         started = time.monotonic()
         waiting.send(raw.request(1, 4, body))
-        time.sleep(0.1)  # the fetch waits by then, which no answer shows
+        time.sleep(0.1)  # until the fetch waits, which nothing shows
         assert raw.produce(writing, TOPIC, raw.good_batch(b"plain")) == (0, END)
         waiting.receive()
         assert time.monotonic() - started >= 0.39

@@ -27,12 +27,12 @@ ROUNDS, KEYS = 6, 10
 
 @pytest.fixture
 def eager_broker(fresh_broker: BrokerFactory) -> Broker:
-    """Its cleaner looks for work all the time."""
+    """A broker whose cleaner runs continuously."""
     return fresh_broker({"log.cleaner.backoff.ms": "50", "offsets.topic.num.partitions": "1"})
 
 
 def bytes_in(folder: Path) -> int:
-    """Of a partition's segments, which may be removed meanwhile."""
+    """Size of a partition's segments; one may be removed meanwhile."""
     total = 0
     for path in folder.glob("*.log"):
         with suppress(FileNotFoundError):
@@ -68,7 +68,7 @@ def test_the_last_record_of_each_key_stays(
         ]
         CLIENTS[2].produce(broker.bootstrap, topic, samples, codec)
     last = (ROUNDS - 1) * KEYS
-    expected = list(range(last - KEYS, last + KEYS))  # what is active now was not looked at
+    expected = list(range(last - KEYS, last + KEYS))  # the active segment is not cleaned
     eventually(lambda: read_offsets(broker, topic) == expected)
     assert read_offsets(broker, topic, 7) == expected
     for client in CLIENTS:
@@ -89,12 +89,12 @@ def test_the_last_record_of_each_key_stays(
 def test_records_without_a_key_are_refused(topic: TopicFactory, broker: Broker, client: Client) -> None:
     name = topic(configs={"cleanup.policy": "compact"})
     refusal = "UnknownError" if client.name == "aiokafka" else r"(?i)invalid.?record|InvalidRecord|87"
-    with pytest.raises(Exception, match=refusal):  # aiokafka does not know the code
+    with pytest.raises(Exception, match=refusal):  # aiokafka has no class for this error code
         client.produce(broker.bootstrap, name, [Sample(None, b"v")], "none")
     assert client.produce(broker.bootstrap, name, [Sample(b"", b"v")], "none") == [0]
 
 
-def test_committed_offsets_live_through_the_compaction_of_their_topic(eager_broker: Broker) -> None:
+def test_committed_offsets_survive_the_compaction_of_their_topic(eager_broker: Broker) -> None:
     broker = eager_broker
     topic = create_topic(broker.bootstrap, "orders")
     producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -1,8 +1,8 @@
-"""What Apache Kafka's cleaner leaves of a log, and what ours leaves of a copy of it: the same segments, the same
-batches, field by field, the same records, the same index of aborted transactions.
+"""Apache Kafka's cleaner on a log, and ours on a copy of it, leave the same segments, the same batches, field by field,
+the same records and the same index of aborted transactions.
 
-Kafka writes the log (idempotent, transactional, all codecs, tombstones), its directory is copied, both clean;
-four times, so that delete horizons come and pass.
+Kafka writes the log (idempotent, transactional, all codecs, tombstones), the test copies its directory, and both clean;
+four times, so that delete horizons are set and pass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from barnabas.storage.disk.disk import RealDisk
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records
+from barnabas.wire.record_batch import iterate_headers
+from barnabas.wire.records import Record, build_batch, iterate_records
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from compat_tests.harness.eventually import eventually
@@ -39,7 +40,7 @@ TOPIC = "compacted"
 DELETE_RETENTION_MS = 1000
 CONFIGS = {
     "cleanup.policy": "compact",
-    "min.cleanable.dirty.ratio": "1.0",  # never, until the test says so
+    "min.cleanable.dirty.ratio": "1.0",  # no cleaning until the test lowers it
     "delete.retention.ms": str(DELETE_RETENTION_MS),
     "segment.ms": "1000",  # by the records' times, which the test chooses
     "message.timestamp.after.max.ms": str(1 << 40),
@@ -49,7 +50,7 @@ CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 class Kafka:
-    """Apache Kafka with one compacted partition, and what the test sends to it."""
+    """Apache Kafka with one compacted partition, to which the test sends records."""
 
     def __init__(self, directory: Path, tools: JavaTools) -> None:
         self.broker = ApacheBroker(directory, {"log.cleaner.backoff.ms": "50"}, tools)
@@ -106,7 +107,7 @@ class Kafka:
         return self.broker.log_dir / f"{TOPIC}-0"
 
     def clean(self) -> None:
-        """Let the cleaner clean everything below the active segment."""
+        """Have the cleaner clean everything below the active segment."""
         active = max(int(path.stem) for path in self.partition.glob("*.log"))
         self._configure("min.cleanable.dirty.ratio", "0.0")
         eventually(lambda: self._clean_up_to() >= active)
@@ -140,14 +141,14 @@ def copy_of(kafka: Kafka, target: Path) -> None:
 
 
 def clean_copy(directory: Path) -> None:
-    """Our cleaner over the copy, as after a crash of the broker that wrote it."""
+    """Run our cleaner on the copy, as after a crash of the broker that wrote it."""
     runtime = VirtualRuntime(start_ms=int(time.time() * 1000))
     disk = RealDisk()
     manager = LogManager(disk, [str(directory)], runtime)
     manager.open()
     log = manager.get(TOPIC, 0)
     assert log is not None
-    log.be_the_only_replica()
+    log.end_replication()
     log.update_config(LogConfig.from_properties({**CONFIGS, "min.cleanable.dirty.ratio": "0.0"}))
     cleaner = LogCleaner(manager, disk, runtime, CleanerSettings(backoff_ms=1))
     cleaner.start()
@@ -159,7 +160,7 @@ def clean_copy(directory: Path) -> None:
 def contents(partition: Path) -> dict[str, list[Any]]:
     """Per segment: header fields and records of every batch; bytes of the index of aborted transactions.
 
-    What may differ is left out: compressed bytes, with their length and CRC, and the exact delete horizon.
+    Compressed bytes, with their length and CRC, and the exact delete horizon may differ and are left out.
     """
     found: dict[str, list[Any]] = {}
     for path in sorted(partition.glob("*.log")):
@@ -179,7 +180,7 @@ def contents(partition: Path) -> dict[str, list[Any]]:
 
 
 def check(kafka: Kafka, round_number: int, tmp_path: Path, tools: JavaTools) -> int:
-    """Clean both and compare; how many records are left. Kafka's own tool reads what we made."""
+    """Clean both logs and compare them; return the number of records left. Kafka's own tool reads our files."""
     copy = tmp_path / f"copy {round_number}"
     copy_of(kafka, copy)
     clean_copy(copy)
@@ -199,7 +200,7 @@ def check(kafka: Kafka, round_number: int, tmp_path: Path, tools: JavaTools) -> 
     dumped = tools.run("kafka-dump-log", "--deep-iteration", "--files", ",".join(files)).output
     assert "isvalid: false" not in dumped
     assert not re.search("Mismatches in|corrupt|out of order", dumped, re.IGNORECASE)
-    # it takes an empty batch, which has a time but no records, for a mismatch with the time index
+    # the tool reports an empty batch, which has a timestamp but no records, as a mismatch with the time index
     assert set(re.findall(r"log timestamp: (-?\d+)", dumped)) <= {"-1"}
     return sum(len(records) for batches, _ in ours.values() for _, records in batches)
 
@@ -244,6 +245,6 @@ def test_both_cleaners_leave_the_same(kafka: Kafka, tmp_path: Path, java_tools: 
     left = []
     for number, write in enumerate(rounds):
         write(kafka)
-        time.sleep(DELETE_RETENTION_MS / 1000)  # horizons set so far have passed for both
+        time.sleep(DELETE_RETENTION_MS / 1000)  # then all delete horizons set so far have passed for both
         left.append(check(kafka, number, tmp_path, java_tools))
     assert left[-1] < left[0]

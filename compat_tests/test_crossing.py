@@ -1,5 +1,5 @@
-"""From Apache Kafka to this broker and back on the same directories, and the other way round: the same topics,
-ids, configs, records and committed offsets on either side, as clients see them."""
+"""Migration from Apache Kafka to this broker and back on the same directories, and the other way round: clients see the
+same topics, ids, configs, records and committed offsets on both."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def travel(tmp_path: Path, java_tools: JavaTools) -> Iterator[Callable[..., Brok
             if stops[-1].alive():
                 stops[-1].stop()
             shutil.copytree(tmp_path / str(len(stops) - 1) / "data", base / "data")
-        told = {name: value.replace("BASE", str(base / "data")) for name, value in (settings or {}).items()}
-        broker: Broker = BarnabasBroker(base, told)
+        own = {name: value.replace("BASE", str(base / "data")) for name, value in (settings or {}).items()}
+        broker: Broker = BarnabasBroker(base, own)
         if kind == "apache":
-            broker = ApacheBroker(base, told, tools=java_tools)
+            broker = ApacheBroker(base, own, tools=java_tools)
             broker.release_version = release_version
         stops.append(broker)
         broker.start()
@@ -79,7 +79,7 @@ def create_topics(broker: Broker) -> None:
 
 
 def produce(broker: Broker, mark: str) -> None:
-    """Records in every codec, idempotent, over all partitions; keys that come again; one with headers."""
+    """Records in every codec, idempotent, over all partitions; with repeated keys, and some with headers."""
     for codec in CODECS:
         producer = Producer(
             {
@@ -97,7 +97,7 @@ def produce(broker: Broker, mark: str) -> None:
 
 
 def read_on(broker: Broker, count: int, protocol: str = "classic", group: str = GROUP) -> list[str]:
-    """The next `count` values of `plain` for the group, which commits them; no more may be there."""
+    """The next `count` values of `plain`, read and committed by the group; asserts that no more exist."""
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
@@ -148,7 +148,7 @@ def in_transactions(broker: Broker) -> None:
 
 
 def secure(broker: Broker) -> None:
-    """What this broker keeps and does not act on."""
+    """Create an ACL and SCRAM credentials, which this broker keeps without effect."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_acls([ACL]).values():
         future.result(30)
@@ -171,7 +171,7 @@ ACL = AclBinding(
 EVERY_ACL = AclBindingFilter(
     ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
 )
-# a metadata directory of its own, two for the partitions
+# one directory for the metadata, two for the partitions
 APART = {"metadata.log.dir": "BASE/metadata", "log.dirs": "BASE/one,BASE/two"}
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -221,10 +221,10 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
     assert not list(Path(back.directory).rglob("*-stray"))
 
 
-def test_kafka_stays_away_after_a_crash(travel: Callable[..., Broker]) -> None:
+def test_kafka_does_not_start_after_a_crash_of_this_broker(travel: Callable[..., Broker]) -> None:
     ours = travel("barnabas")
     create_topic(ours.bootstrap, "early")
-    ours.restart()  # there is a checkpoint by now, and it knows of one topic
+    ours.restart()  # writes a checkpoint with one topic
     create_topic(ours.bootstrap, "late")
     ours.kill()
     with pytest.raises(BrokerFailed, match="Let it start here and stop cleanly"):
@@ -265,7 +265,7 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
 
 
 def dump(directory: Path, tools: JavaTools) -> str:
-    """What Kafka's own tool reads of the one checkpoint in there."""
+    """Output of Kafka's own tool for the only checkpoint in the directory."""
     [checkpoint] = directory.glob("*.checkpoint")
     dumped = tools.run(
         "kafka-dump-log", "--cluster-metadata-decoder", "--deep-iteration", "--files", str(checkpoint)
@@ -275,9 +275,9 @@ def dump(directory: Path, tools: JavaTools) -> str:
     return dumped
 
 
-def test_a_cluster_of_an_old_level_stays_one(travel: Callable[..., Broker], java_tools: JavaTools) -> None:
-    """With metadata.version 3.3 Kafka knows neither ids of log directories nor voters in the log; it does not
-    start on metadata that its level does not have."""
+def test_an_old_metadata_version_is_kept(travel: Callable[..., Broker], java_tools: JavaTools) -> None:
+    """Metadata version 3.3 has neither ids of log directories nor voters in the log; Kafka does not start with metadata
+    records that are newer than its metadata version."""
     static = {"controller.quorum.voters": "1@127.0.0.1:9093"}
     kafka = travel("apache", static, release_version="3.3-IV3")
     create_topic(kafka.bootstrap, "theirs")
@@ -292,7 +292,7 @@ def test_a_cluster_of_an_old_level_stays_one(travel: Callable[..., Broker], java
     assert look(back.bootstrap, ["theirs", "ours"], []) == known
 
 
-def test_a_start_that_fails_leaves_the_directory_to_kafka(travel: Callable[..., Broker]) -> None:
+def test_kafka_can_use_the_directory_after_a_failed_start(travel: Callable[..., Broker]) -> None:
     ours = travel("barnabas")
     create_topic(ours.bootstrap, "topic")
     ours.stop()

@@ -1,4 +1,4 @@
-"""A broker setting that topics take their default from, changed while it runs, reaches the topics that exist."""
+"""Changing a broker setting that is the default of a topic config changes it for existing topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.topics import create_topic
 
 
-def test_a_changed_default_is_in_force_for_old_topics(fresh_broker: BrokerFactory) -> None:
+def test_a_changed_default_applies_to_existing_topics(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker()
     create_topic(broker.bootstrap, "old")
     create_topic(broker.bootstrap, "own", configs={"message.timestamp.type": "CreateTime"})

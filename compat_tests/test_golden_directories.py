@@ -1,5 +1,5 @@
-"""Directories that earlier versions of this broker left behind, one of every format there has been; made by harness/golden.py
-and stopped cleanly. Those of clusters are tested in cluster/test_cluster_golden.py.
+"""Data directories of earlier versions of this broker, one for each format, made by harness/golden.py with a clean stop.
+cluster/test_cluster_golden.py tests those of clusters.
 
 `golden/directory-1`: its journal in `barnabas-metadata`, no producer snapshots.
 `golden/directory-2`: its journal in Kafka's `__cluster_metadata-0`, producer snapshots, Kafka's checkpoint beside it.
@@ -30,9 +30,7 @@ pytestmark = pytest.mark.barnabas_only
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("directory-*")))
 @pytest.mark.parametrize("stop", ["clean", "unclean"])
-def test_starts_with_everything_it_held(
-    name: str, stop: str, fresh_broker: BrokerFactory, tmp_path: Path
-) -> None:
+def test_starts_with_all_its_data(name: str, stop: str, fresh_broker: BrokerFactory, tmp_path: Path) -> None:
     directory = tmp_path / "data"
     shutil.copytree(GOLDEN / name, directory)
     if stop == "unclean":

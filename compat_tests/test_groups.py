@@ -52,7 +52,7 @@ def test_libraries_share_one_group(broker: Broker, topic: TopicFactory, unique: 
 
 
 @pytest.mark.parametrize("library", [LIBRARIES[0], LIBRARIES[2]], ids=lambda one: one.library)
-def test_cooperative_rebalance_keeps_what_it_can(
+def test_members_share_the_partitions_after_cooperative_rebalances(
     broker: Broker, topic: TopicFactory, unique: UniqueName, library: type[Member]
 ) -> None:
     name, group = topic(partitions=4), unique("group")
@@ -71,14 +71,16 @@ def test_a_static_member_returns_without_a_rebalance(
     broker: Broker, topic: TopicFactory, unique: UniqueName, library: type[Member]
 ) -> None:
     name, group = topic(partitions=4), unique("group")
-    patience = 30_000  # in which the member is back, on a busy machine as well
-    stays = ConfluentMember(broker.bootstrap, group, [name], instance_id="stays", session_timeout_ms=patience)
-    returns = library(broker.bootstrap, group, [name], instance_id="returns", session_timeout_ms=patience)
+    session_ms = 30_000  # long enough for the member to return, on a busy machine as well
+    stays = ConfluentMember(
+        broker.bootstrap, group, [name], instance_id="stays", session_timeout_ms=session_ms
+    )
+    returns = library(broker.bootstrap, group, [name], instance_id="returns", session_timeout_ms=session_ms)
     await_balance([stays, returns], 4)
     rebalances = stays.rebalances
     held = returns.assigned
     returns.leave()  # static members send no LeaveGroup: the group waits for the session timeout
-    again = library(broker.bootstrap, group, [name], instance_id="returns", session_timeout_ms=patience)
+    again = library(broker.bootstrap, group, [name], instance_id="returns", session_timeout_ms=session_ms)
     await_balance([stays, again], 4)
     assert again.assigned == held
     assert stays.rebalances == rebalances
@@ -90,7 +92,7 @@ def test_a_member_that_vanishes_loses_its_partitions(
     broker: Broker, topic: TopicFactory, unique: UniqueName
 ) -> None:
     name, group = topic(partitions=2), unique("group")
-    # a static member that stops says nothing to the group, as one that crashed
+    # a static member stops without LeaveGroup, like one that has crashed
     stays = ConfluentMember(broker.bootstrap, group, [name], instance_id="stays")
     vanishes = ConfluentMember(broker.bootstrap, group, [name], instance_id="vanishes")
     await_balance([stays, vanishes], 2)
@@ -98,7 +100,7 @@ def test_a_member_that_vanishes_loses_its_partitions(
     vanishes.leave()
     await_balance([stays], 2)
     taken = time.monotonic() - started
-    assert taken > SESSION_TIMEOUT_MS / 1000 - 2, "it was given up at once"
+    assert taken > SESSION_TIMEOUT_MS / 1000 - 2, "removed before its session timed out"
     stays.leave()
 
 

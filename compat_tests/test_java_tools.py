@@ -307,7 +307,7 @@ def test_log_dirs(broker: Broker, topic: TopicFactory, java_tools: JavaTools) ->
 
 @pytest.mark.jvm
 def test_each_tool_as_its_own_process(broker: Broker, unique: UniqueName, tmp_path: Path) -> None:
-    """One small story in which every tool runs once as a user's shell runs it."""
+    """Every tool runs once in a process of its own, on one topic."""
     name, group = unique("topic"), unique("group")
     server = _server(broker)
     run_as_process("kafka-topics", [*server, "--create", "--topic", name])

@@ -1,6 +1,6 @@
 """kill -9 under load: nothing acknowledged is lost, and Kafka's own tool accepts every file that is left.
 
-Three rounds; BARNABAS_KILL_ROUNDS asks for more, with a line each (`make test-durability`).
+Three rounds; BARNABAS_KILL_ROUNDS sets another number and prints a line for each (`make test-durability`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SETTINGS = {
     "log.flush.offset.checkpoint.interval.ms": "500",
 }
 
-# topic -> (its configs, who writes)
+# topic -> (its configs, its writer)
 TOPICS: dict[str, tuple[dict[str, str], Make]] = {
     "librdkafka-idempotent": (SMALL_SEGMENTS, librdkafka(idempotent=True, codec="lz4")),
     "librdkafka-plain": (SMALL_SEGMENTS, librdkafka(idempotent=False)),
@@ -69,7 +69,7 @@ def test_kill_under_load_loses_nothing_acknowledged(
     for number in range(ROUNDS):
         started = time.monotonic()
         _await_progress([*loads, commits])
-        time.sleep(random.random() / 2)  # it dies at any point of the clients' work
+        time.sleep(random.random() / 2)  # kill the broker at a random point of the clients' work
         broker.kill()
         acknowledged = {load.topic: len(load.acknowledged) for load in loads}
         committed = commits.acknowledged[-PARTITIONS:]

@@ -1,4 +1,4 @@
-"""Sizes and edges: large records, large fetches, topics that make themselves, listeners, a full disk."""
+"""Limits: large records, large fetches, automatic topic creation, several listeners, a full disk."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_records_up_to_the_limit_and_above(broker: Broker, topic: TopicFactory) 
     assert outcome[0] is None
     assert outcome[1] is not None
     assert outcome[1].code() == KafkaError.MSG_SIZE_TOO_LARGE
-    assert outcome[2] is None, "the partition goes on"
+    assert outcome[2] is None, "the partition still takes records"
     assert [len(one.sample.value or b"") for one in CLIENTS[0].consume(broker.bootstrap, name, 2)] == [
         1_999_900,
         10,
@@ -113,7 +113,7 @@ def test_producing_creates_the_topic(broker: Broker, unique: UniqueName) -> None
 
 
 def test_metadata_creates_a_topic_only_if_the_client_allows_it(broker: Broker, unique: UniqueName) -> None:
-    """By hand: the libraries differ in when they set allow_auto_topic_creation (Metadata 4)."""
+    """With raw requests, as the libraries differ in when they set allow_auto_topic_creation (Metadata 4)."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for allow in (False, True):
         name = unique("auto")
@@ -164,7 +164,7 @@ def test_listeners_answer_with_their_own_addresses(fresh_broker: BrokerFactory) 
 
 
 def _fill(broker: Broker, topic: str) -> list[bytes]:
-    """Produce 200 KB batches until the broker refuses or goes away; the values it acknowledged."""
+    """Produce 200 KB batches until the broker refuses one or ends; the acknowledged values."""
     acknowledged: list[bytes] = []
     try:
         with RawConnection(broker.bootstrap) as connection:
@@ -189,7 +189,7 @@ def _check(broker: Broker, topic: str, acknowledged: list[bytes]) -> None:
 
 
 def _ends_with_a_whole_batch(partition: Path) -> None:
-    """No half batch stays where one was refused."""
+    """Assert that a refused batch leaves no partial batch in the log."""
     for log in partition.glob("*.log"):
         content, position = log.read_bytes(), 0
         while position < len(content):
@@ -211,7 +211,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk(fresh_broker: BrokerFactory, small_disk: Path) -> None:
-    """Refused, nothing acknowledged is lost, and with room again the broker takes records again."""
+    """Produces are refused, no acknowledged record is lost, and with free space the broker takes records again."""
     broker = fresh_broker({"log.dirs": str(small_disk / "data"), "log.index.size.max.bytes": "4096"})
     create_topic(broker.bootstrap, "topic")
     (small_disk / "filler").write_bytes(bytes(16 << 20))
@@ -222,7 +222,7 @@ def test_a_full_disk(fresh_broker: BrokerFactory, small_disk: Path) -> None:
         _check(broker, "topic", acknowledged)
         _ends_with_a_whole_batch(small_disk / "data" / "topic-0")
         (small_disk / "filler").unlink()
-        with RawConnection(broker.bootstrap) as connection:  # with room again it goes on, as it is
+        with RawConnection(broker.bootstrap) as connection:  # with free space it continues without a restart
             for offset in range(len(acknowledged), len(acknowledged) + 5):
                 value = b"%06d" % offset + os.urandom(200_000)
                 assert raw.produce(connection, "topic", raw.good_batch(value)) == (0, offset)
@@ -242,7 +242,7 @@ def test_a_full_disk(fresh_broker: BrokerFactory, small_disk: Path) -> None:
 
 @pytest.mark.barnabas_only
 def test_a_file_that_can_not_grow(fresh_broker: BrokerFactory) -> None:
-    """The unprivileged full disk: writes fail beyond 4 MB with EFBIG."""
+    """A full disk without privileges: writes beyond 4 MB fail with EFBIG."""
     broker = fresh_broker(start=False)
     assert isinstance(broker, BarnabasBroker)
     broker.preexec = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, 4 << 20))

@@ -102,7 +102,7 @@ def test_one_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> Non
             acknowledged[broken[0]] += 1
         assert error == STORAGE_ERROR
         for index in broken:
-            # the clients that send this version of Fetch do not know the storage error
+            # clients of this Fetch version do not know KAFKA_STORAGE_ERROR
             eventually(lambda index=index: raw.fetch(connection, "t", 0, index)[0] == NOT_LEADER_OR_FOLLOWER)
             assert raw.produce(connection, "t", raw.good_batch(b"x"), partition=index)[0] == STORAGE_ERROR
             for timestamp in (-1, -2, 0):
@@ -118,7 +118,7 @@ def test_one_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> Non
     eventually(lambda: {leaders(broker, "t")[index][0] for index in broken} == {-1})
     assert {index for index, (_, offline) in leaders(broker, "t").items() if offline} == set(broken)
     assert describe(broker)[str(two)] == (STORAGE_ERROR, {})
-    create_topic(broker.bootstrap, "later", 3, SETTINGS)  # goes where there is a directory
+    create_topic(broker.bootstrap, "later", 3, SETTINGS)  # all partitions in the other directory
     assert {index for topic, index in describe(broker)[str(one)][1] if topic == "later"} == {0, 1, 2}
 
     broker.restart(kill=True)
@@ -145,8 +145,8 @@ def test_one_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> Non
 
 
 def set_up_three(fresh_broker: BrokerFactory, tmp_path: Path) -> tuple[Broker, str, Path, set[int]]:
-    """A stopped broker with three directories and a record in each of four partitions of "t"; log.dirs; a
-    directory that does not hold the metadata, and what lies in it."""
+    """A stopped broker with three directories and a record in each of four partitions of "t"; its log.dirs; a
+    directory without the metadata, and the partitions in it."""
     dirs = ",".join(str(tmp_path / name) for name in "pqr")
     broker = fresh_broker({"log.dirs": dirs})
     create_topic(broker.bootstrap, "t", 4, SETTINGS)
@@ -159,7 +159,7 @@ def set_up_three(fresh_broker: BrokerFactory, tmp_path: Path) -> tuple[Broker, s
 
 
 def assert_all_are_served(broker: Broker, *, offset: int) -> None:
-    """Each partition of "t" has its first record, and takes one more at `offset`."""
+    """Assert that each partition of "t" has its first record and takes another one at `offset`."""
     assert {leader for leader, _ in leaders(broker, "t").values()} == {1}
     with RawConnection(broker.bootstrap) as connection:
         for index in range(4):
@@ -171,8 +171,8 @@ def assert_all_are_served(broker: Broker, *, offset: int) -> None:
 
 @pytest.mark.barnabas_only
 def test_a_directory_is_left_out_and_comes_back(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
-    """Kafka makes empty partitions in the others, leads them from the second start on, and with the directory
-    back does not start."""
+    """The partitions of the missing directory have no leader until it is back. Kafka creates empty ones in the other
+    directories, leads them from the second start on, and does not start once the directory is back."""
     broker, dirs, left_out, lost = set_up_three(fresh_broker, tmp_path)
     assert lost
     for _ in range(2):
@@ -191,7 +191,7 @@ def test_a_directory_is_left_out_and_comes_back(fresh_broker: BrokerFactory, tmp
     broker.stop()
     for path in tmp_path.glob("[qr]/t-*"):
         path.rename(tmp_path / "p" / path.name)
-    broker.restart({"log.dirs": str(tmp_path / "p")})  # they are gone for good, what they held is not
+    broker.restart({"log.dirs": str(tmp_path / "p")})  # the directories are removed for good, not their data
     assert_all_are_served(broker, offset=2)
 
 
@@ -210,7 +210,7 @@ def test_a_replaced_directory_comes_back(fresh_broker: BrokerFactory, tmp_path: 
 
 @pytest.mark.barnabas_only
 def test_the_last_directory_fails(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
-    """As Kafka, which calls it a halt: exit code 1, and nothing acknowledged is lost."""
+    """The broker ends with exit code 1, as Kafka halts, and no acknowledged record is lost."""
     one = tmp_path / "one"
     broker = fresh_broker({"log.dirs": str(one)})
     create_topic(broker.bootstrap, "t", 1, SETTINGS)
@@ -258,7 +258,7 @@ def test_a_partition_moves_while_it_serves(
         resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[rate])
         admin.incremental_alter_configs([resource])[resource].result(30)
 
-    set_rate("500000")  # 12 MB take long enough for the tool to see it
+    set_rate("500000")  # moving 12 MB takes long enough for the tool to show the move
     sent = 0
 
     def send(connection: RawConnection, size: int) -> None:
@@ -282,7 +282,7 @@ def test_a_partition_moves_while_it_serves(
         assert [where for where, lag in futures if lag > 0] == [target]
         set_rate("8000000")
         deadline = time.monotonic() + 60
-        while ("t", 0) in describe(broker)[source][1]:  # goes on while it moves
+        while ("t", 0) in describe(broker)[source][1]:  # send while the partition moves
             assert time.monotonic() < deadline
             for _ in range(20):
                 send(connection, 1000)

@@ -1,4 +1,4 @@
-"""Thousands of partitions on one broker: what they may cost, and that each keeps what it holds."""
+"""Thousands of partitions on one broker: memory and open files are bounded, and each partition keeps its records."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from compat_tests.harness.raw import RawConnection
 TOPICS = ("many-a", "many-b")
 PER_TOPIC = 1000
 BYTES_PER_PARTITION_MAX = 8 << 10
-OPEN_FILES_MAX = 1200  # a thousand and some of segments, the rest listeners and connections
+OPEN_FILES_MAX = 1200  # somewhat more than a thousand segments, the rest listeners and connections
 
 
 def _write(connection: RawConnection, text: str) -> None:
-    """A record of its own into each partition."""
+    """Write a different record to each partition."""
     for topic in TOPICS:
         for first in range(0, PER_TOPIC, 250):
             wanted = range(first, first + 250)
@@ -29,7 +29,7 @@ def _write(connection: RawConnection, text: str) -> None:
 
 
 def _check(connection: RawConnection, texts: list[str]) -> None:
-    """Every seventh partition holds exactly these records."""
+    """Assert that every seventh partition holds exactly these records."""
     for topic in TOPICS:
         for index in range(0, PER_TOPIC, 7):
             error, end, records = raw.fetch(connection, topic, 0, index)
@@ -40,7 +40,7 @@ def _check(connection: RawConnection, texts: list[str]) -> None:
 
 
 @pytest.mark.barnabas_only
-def test_what_two_thousand_partitions_cost(fresh_broker: BrokerFactory) -> None:
+def test_memory_and_open_files_of_two_thousand_partitions(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker()
     with RawConnection(broker.bootstrap) as connection:
         create_topic(connection, "warm-up", 1)
@@ -48,7 +48,7 @@ def test_what_two_thousand_partitions_cost(fresh_broker: BrokerFactory) -> None:
         bare = broker.resident_bytes()
         for topic in TOPICS:
             create_topic(connection, topic, PER_TOPIC)
-            assert is_served(connection, topic, PER_TOPIC), "the answer comes when all are there"
+            assert is_served(connection, topic, PER_TOPIC), "the answer comes when all partitions exist"
         _assert_memory(broker, bare)
         idle = open_files(broker)
         assert idle < 100, "an idle partition keeps no file open"
@@ -79,6 +79,6 @@ def test_what_two_thousand_partitions_cost(fresh_broker: BrokerFactory) -> None:
 
 
 def _assert_memory(broker: Broker, bare: int) -> None:
-    """The broker's size beyond that of one without the topics."""
+    """Check the memory that the topics add to a broker without them."""
     each = (broker.resident_bytes() - bare) / (len(TOPICS) * PER_TOPIC)
     assert each < BYTES_PER_PARTITION_MAX

@@ -1,4 +1,4 @@
-"""Metrics of brokers, alone and in a cluster, as Prometheus would read them."""
+"""Metrics of a single broker and of a cluster, read as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def test_a_broker(fresh_broker: BrokerFactory) -> None:
     assert found["barnabas_wall_clock_ahead_seconds", ""] == 0
     assert found["barnabas_event_loop_stalls_total", ""] >= 0
     for name in ("barnabas_event_loop_longest_stall_seconds", "barnabas_event_loop_longest_busy_seconds"):
-        eventually(lambda name=name: metrics(broker)[name, ""] > 0)  # the first tick may be to come
+        eventually(lambda name=name: metrics(broker)[name, ""] > 0)  # set with the first tick
     assert found["process_open_fds", ""] > 5
     assert not [name for name, _ in found if "nats" in name]
 
 
-def test_it_listens_nowhere_by_default_and_says_what_it_can_not(fresh_broker: BrokerFactory) -> None:
+def test_metrics_are_off_by_default_and_errors_name_the_listener(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker()
     assert "metrics" not in broker.log_text()
     taken = fresh_broker(start=False)

@@ -21,7 +21,7 @@ SHAPES = [
     Sample(b"earlier again", b"v", timestamp=1_699_999_999_999),
     Sample(b"null header", b"v", (("nothing", None),)),
 ]
-NO_NULL_HEADERS = ("kafka-python",)  # it refuses to send them; it reads them
+NO_NULL_HEADERS = ("kafka-python",)  # it reads null headers but refuses to send them
 
 
 @pytest.mark.parametrize("codec", CODECS)

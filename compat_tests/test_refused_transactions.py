@@ -1,6 +1,6 @@
-"""Transactions are not served yet: each client must learn so at its first attempt, whatever its own timeout is.
+"""Transactions are not served yet: each client must get the error at its first attempt, whatever its own timeout is.
 
-The timeouts here only end a test whose client goes on asking; each of these clients would ask longer than that.
+The timeouts here end a test whose client repeats the request; all clients' own timeouts are longer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The broker goes away and comes back, cleanly and by kill -9, between two sends (test_kill.py: in the middle)."""
+"""Restarts of the broker, clean and by kill -9, between two sends (test_kill.py: while clients send)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from compat_tests.harness.topics import create_topic
 KEPT = {"retention.ms": "-1"}
 
 
-def test_clients_live_through_a_restart(fresh_broker: BrokerFactory) -> None:
+def test_clients_continue_after_a_restart(fresh_broker: BrokerFactory) -> None:
     """One producer and one consumer object of each library, used before and after."""
     broker = fresh_broker()
     for name in ("python", "confluent", "aio"):
@@ -76,8 +76,8 @@ def test_clients_live_through_a_restart(fresh_broker: BrokerFactory) -> None:
     confluent_consumer.close()
 
 
-def test_everything_is_there_after_restarts(fresh_broker: BrokerFactory) -> None:
-    """Records of every codec, topics with their ids and configs, and groups' offsets: stop, then kill -9."""
+def test_all_data_is_kept_over_restarts(fresh_broker: BrokerFactory) -> None:
+    """Records of every codec, topics with ids and configs, and groups' offsets survive a stop and a kill -9."""
     broker = fresh_broker()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     samples = [Sample(b"k%d" % number, b"v" * 100, (("h", b"1"),)) for number in range(20)]
@@ -89,7 +89,7 @@ def test_everything_is_there_after_restarts(fresh_broker: BrokerFactory) -> None
 
     def commit() -> (
         bool
-    ):  # the group's coordinator may still be loading: each partition says so, and nothing raises
+    ):  # the coordinator may still be loading: the error is in each partition, and no exception is raised
         answer = admin.alter_consumer_group_offsets([group])["group"].result(30)
         return all(one.error is None for one in answer.topic_partitions)
 
@@ -119,7 +119,7 @@ def _places(found: list[confluent_kafka.TopicPartition]) -> list[tuple[str, int,
 
 
 def test_groups_live_through_a_kill(fresh_broker: BrokerFactory) -> None:
-    """Members of each library rejoin by themselves and go on behind what they committed."""
+    """Members of each library rejoin by themselves and continue after their committed offsets."""
     broker = fresh_broker({"group.min.session.timeout.ms": "500"})
     members = []
     for library in LIBRARIES:
@@ -131,7 +131,7 @@ def test_groups_live_through_a_kill(fresh_broker: BrokerFactory) -> None:
     for member in members:
         member.await_values(lambda values: len(values) == 10)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for member in members:  # which commit by themselves
+    for member in members:  # with automatic commits
         eventually(lambda member=member: (member.library, 0, 10) in _places(committed(admin, member.group)))
     broker.restart(kill=True)
     for member in members:

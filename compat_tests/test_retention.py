@@ -1,4 +1,4 @@
-"""Retention as clients see it: the log's start moves, by size and by time, with settings changed while it runs."""
+"""Retention as clients see it: the log start moves, by size and by time, with settings changed at run time."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def test_retention_moves_the_logs_start(fresh_broker: BrokerFactory) -> None:
 
 
 def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: BrokerFactory) -> None:
-    """It waits for more bytes than there are, and what it stands on is taken away."""
+    """The fetch waits for more bytes than exist, and retention deletes the records at its offset."""
     broker = fresh_broker(SETTINGS)
     create_topic(broker.bootstrap, "t", 1, {"retention.ms": "-1"})
     answers: list[int] = []
-    # Kafka lets it wait to its end; here that is later than the test waits
+    # Kafka answers after the whole wait; here the fetch's wait is longer than the test's
     max_wait_ms = 600_000 if broker.kind == "barnabas" else 20_000
 
     def wait() -> None:
@@ -92,7 +92,7 @@ def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: Broker
             assert raw.produce(connection, "t", raw.good_batch(b"x"))[0] == 0
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.5)  # the fetch waits by then, which no answer shows
+    time.sleep(0.5)  # until the fetch waits, which nothing shows
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_records([TopicPartition("t", 0, 3)])[TopicPartition("t", 0)].result(30)
     waiting.join(60)

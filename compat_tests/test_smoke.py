@@ -1,4 +1,4 @@
-"""The main path alone: one producer, one consumer, one topic, with each client."""
+"""The main path: one producer, one consumer, one topic, with each client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How this broker starts, says that it is ready, and ends."""
+"""Start of this broker, its ready line, and its end."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _start_expecting_failure(
         env={**os.environ, **(environment or {})},
     )
     assert done.returncode not in (0, -signal.SIGKILL)
-    assert done.stdout == "", "nothing on standard output unless it serves"
+    assert done.stdout == "", "standard output stays empty unless the broker serves"
     assert "Traceback" not in done.stderr
     return done
 
 
-def test_a_signal_right_behind_the_ready_line_ends_it(tmp_path: Path) -> None:
+def test_a_signal_right_after_the_ready_line_ends_the_broker(tmp_path: Path) -> None:
     settings = ["--set", "listeners=PLAINTEXT://127.0.0.1:0", "--set", f"log.dirs={tmp_path}"]
     for _ in range(10):
         with subprocess.Popen(
@@ -84,7 +84,7 @@ def test_cluster_id_survives_a_restart(fresh_broker: BrokerFactory) -> None:
 def test_stops_with_clients_connected(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker()
     idle = [socket.create_connection((broker.host, broker.port)) for _ in range(20)]
-    assert broker.stop() == 0  # it waits for none of them
+    assert broker.stop() == 0  # the broker does not wait for the clients
     for one in idle:
         one.close()
 
@@ -117,7 +117,7 @@ def test_a_file_in_place_of_the_log_directory(tmp_path: Path) -> None:
 
 
 def test_log_directory_without_permission(tmp_path: Path) -> None:
-    """As root no mode forbids anything: a read-only file system does."""
+    """Root ignores file modes, so the test uses a file system that refuses the directory."""
     folder = tmp_path / "sealed"
     folder.mkdir()
     if os.geteuid() == 0:
@@ -131,7 +131,7 @@ def test_log_directory_without_permission(tmp_path: Path) -> None:
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
-    """192.0.2.0/24 is reserved (RFC 5737); only the listener that has it is named."""
+    """192.0.2.0/24 is reserved (RFC 5737); the error names only the listener with that address."""
     done = _start_expecting_failure(
         "listeners=PLAINTEXT://127.0.0.1:0,OTHER://192.0.2.1:0",
         "listener.security.protocol.map=PLAINTEXT:PLAINTEXT,OTHER:PLAINTEXT",
@@ -140,7 +140,7 @@ def test_an_address_of_another_machine(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1] == "barnabas: 192.0.2.1 is no address of this machine (listeners)"
 
 
-def test_an_option_that_is_none_shows_the_subcommand_and_the_way() -> None:
+def test_an_unknown_option_shows_the_usage_and_the_option_to_use() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "barnabas.cli", "start", "--port", "9093"],
         capture_output=True,

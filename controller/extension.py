@@ -1,8 +1,8 @@
 """The port of extensions, as far as controllers need it: configs that an extension adds to topics and brokers.
 
-An extension is a part of a broker that Kafka has no counterpart of. A topic's configs are committed metadata, so every
-controller validates those of extensions as well, whether its node runs the extension or not. What runs on a broker is the
-other half of the port (broker/extension.py).
+An extension is a part of a broker that Kafka does not have. A topic's configs are committed metadata, so every controller
+validates those of extensions as well, whether its node runs the extension or not. The other half of the port, for what runs
+on a broker, is broker/extension.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from barnabas.controller.metadata.image import MetadataImage
 
 
 class NodeValues(Protocol):
-    """The deciding node's own properties, and what topics take from them."""
+    """The properties of the deciding node, and the defaults of topics."""
 
     def value(self, name: str) -> str | None: ...
     def topic_defaults(self) -> Mapping[str, str]: ...

@@ -1,6 +1,6 @@
-"""`python -m spark_examples` says which examples there are; `python -m spark_examples NAME [options]` runs one of them.
+"""`python -m spark_examples` lists the examples; `python -m spark_examples NAME [options]` runs one of them.
 
-An example is a folder that runs by itself (`python -m spark_examples.NAME`); what it is about stands in its package.
+An example is a folder that also runs alone (`python -m spark_examples.NAME`); its package's docstring describes it.
 """
 
 from __future__ import annotations

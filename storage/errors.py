@@ -10,7 +10,7 @@ from barnabas.wire.errors import ErrorCode
 
 
 class StorageError(Exception):
-    """A refused or failed operation on a log. `record_errors` names (batch index, message) where Kafka does."""
+    """An operation on a log that was rejected or has failed. `record_errors`: (batch index, message), where Kafka has them."""
 
     def __init__(
         self, error: ErrorCode, message: str, record_errors: Sequence[tuple[int, str | None]] = ()
@@ -35,7 +35,7 @@ class WouldWait(Exception):
         self.prepare = prepare
 
 
-_PASSING: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         errno.ENOSPC,
         errno.EDQUOT,
@@ -49,13 +49,13 @@ _PASSING: Final = frozenset(
 )
 
 
-def is_passing(error: OSError) -> bool:
-    """Whether the disk is well and only short of something: room, descriptors, memory.
+def is_transient(error: OSError) -> bool:
+    """Whether the disk works, and only room, descriptors or memory are short.
 
-    Kafka takes a log directory offline for these too, and stops when it was the last. Here the request fails
-    and the next one may succeed.
+    Kafka takes a log directory offline for these too, and stops when it was the last one. Here the request fails, and the
+    next one may succeed.
     """
-    return error.errno in _PASSING
+    return error.errno in _TRANSIENT
 
 
 class LogDirectoryError(Exception):
@@ -63,4 +63,4 @@ class LogDirectoryError(Exception):
 
 
 class LogDirectoryOffline(LogDirectoryError):
-    """Because the disk refuses; the other directories may do without it."""
+    """The disk of a log directory fails; the broker may run on its other directories."""

@@ -125,7 +125,7 @@ class FrameLog:
         self._file: File | None = None
 
     def open(self, end: int, next_number: int) -> None:
-        """Go on behind the last whole frame, which ends at `end`; what follows it is cut off. OSError."""
+        """Append behind the last whole frame, which ends at `end`; what follows it is cut off. OSError."""
         # The process that made the file may have been killed before it synced the name.
         self._disk.sync_directory(os.path.dirname(self.path))
         file = self._disk.open(self.path, writable=True)
@@ -135,7 +135,8 @@ class FrameLog:
         self._file, self.size, self.next_number = file, end, next_number
 
     def append(self, payload: bytes) -> None:
-        """Blocking: the frame is on disk when this returns. After an OSError it is not in the file, unless `failure` is set."""
+        """Blocking: the frame is on disk when this returns. After an OSError it is not in the file, unless `failure` is
+        set."""
         if self.failure is not None:
             raise self.failure
         assert self._file is not None
@@ -154,7 +155,7 @@ class FrameLog:
         self.next_number += 1
 
     def _cut_off(self) -> None:
-        """Take back a write that has failed."""
+        """Remove what a failed write has left."""
         assert self._file is not None
         try:
             self._file.truncate(self.size)
@@ -162,7 +163,7 @@ class FrameLog:
             self.failure = error
 
     def replace(self, header: bytes, payload: bytes | None = None) -> None:
-        """Blocking: begin anew, in one step, with a header and at most one frame. After an OSError the log goes on as it was,
+        """Blocking: replace the file, in one step, by a header and at most one frame. After an OSError the log is as it was,
         unless `failure` is set."""
         content = header
         if payload is not None:

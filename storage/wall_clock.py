@@ -1,16 +1,16 @@
-"""Whether this node's wall clock may decide what is old enough to be deleted.
+"""Decides whether this node's wall clock can be trusted to delete what is too old.
 
-Everything that is deleted by its age depends on it: segments (retention.ms), tombstones and the records that compaction may
-remove (delete.retention.ms, min.compaction.lag.ms), producer ids, committed offsets. The other nodes send what their wall
-clocks show (controller/link/clocks.py). While more than half of all clocks that are known, this node's among them, are
-within TOLERANCE_MS of this node's, it deletes by age; otherwise it keeps everything, and its log says so.
+Everything that is deleted by its age depends on the wall clock: segments (retention.ms), tombstones and the records that
+compaction may remove (delete.retention.ms, min.compaction.lag.ms), producer ids, committed offsets. The other nodes send what
+their wall clocks show (controller/link/clocks.py). While more than half of all clocks that are known, this node's among them,
+are within TOLERANCE_MS of this node's, it deletes by age; otherwise it keeps everything, and its log says so.
 
 - Another node's time is kept as the difference to the monotonic clock here, so a wall clock that is set while the node
   runs, or while it receives nothing from others, is compared with what was received last.
 - A node that is one of several deletes nothing by age before it has heard of another. One that is alone, and has heard of
   no other, trusts its own clock.
 - Of two nodes that differ neither can tell which is right, so neither deletes. Where most clocks are wrong in the same way,
-  theirs counts.
+  they are followed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime
 
 TOLERANCE_MS: Final = (
-    300_000  # clocks that are kept by NTP differ by much less; records may go so much too early
+    300_000  # clocks set by NTP differ by much less; records may be deleted so much too early
 )
 
 logger = logging.getLogger("barnabas.storage")
@@ -41,11 +41,11 @@ class WallClock:
     def heard(self, node_id: int, time_ms: int) -> None:
         """Another node's wall clock shows `time_ms` now."""
         self._others[node_id] = time_ms - self._runtime.monotonic() * 1000
-        self._tell()
+        self._check()
 
     def deletion_time_ms(self) -> int | None:
         """The time by which to delete what is too old; None while nothing may be deleted by its age."""
-        return self._runtime.time_ms() if self._tell() else None
+        return self._runtime.time_ms() if self._check() else None
 
     @property
     def is_trusted(self) -> bool:
@@ -66,8 +66,8 @@ class WallClock:
         own = self._runtime.time_ms() - self._runtime.monotonic() * 1000
         return {node_id: own - other for node_id, other in self._others.items()}
 
-    def _tell(self) -> bool:
-        """Whether the clock is trusted; logged when that has changed."""
+    def _check(self) -> bool:
+        """Whether the clock is trusted; logs when that has changed."""
         is_trusted = self.is_trusted
         if is_trusted and self._has_warned:
             self._has_warned = False

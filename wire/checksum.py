@@ -1,8 +1,8 @@
-"""CRC-32C, from the package crc32c without the rest of it.
+"""CRC-32C: the compiled module of the package crc32c.
 
-Importing that package also imports what its own command needs (argparse, importlib.metadata, email), which takes longer
-than everything else a broker loads from outside. Its compiled module is all that is wanted, so it is loaded by itself;
-where it lies elsewhere than expected the package is imported after all.
+Importing the package also imports what its command-line tool needs (argparse, importlib.metadata, email), which takes longer
+than all other third-party imports of a broker. So the compiled module is loaded alone; where it is not found, the package is
+imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,16 @@
-"""gzip, snappy, lz4 and zstd as wire/compression.py describes them, over cramjam."""
+"""The five codecs of record batches, each in the framing that Kafka's Java client writes and reads.
+
+gzip is RFC 1952, zstd is RFC 8878, lz4 is the LZ4 frame format with independent blocks (Kafka's Java reader refuses linked
+ones), snappy is the block framing of xerial's snappy-java, which librdkafka also speaks; a bare snappy block is accepted on
+read, because some clients send it.
+
+Decompression is bounded: `limit` is the largest result in bytes, and no result buffer is larger. A result that does not
+fit into a small buffer goes to an anonymous mapping of `limit` bytes, of which the system provides the pages that the codec
+writes: a result costs its own size once, whatever the input claims, and no thread holds the interpreter while it clears or
+copies it. (cramjam's decoders have no input or output in pieces, and release the interpreter while they decode.)
+
+A broker loads this module, and cramjam, for the first compressed batch (records.py).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +23,10 @@ import cramjam
 from barnabas.wire.compression import Bytes, Codec, CompressionError, ResultTooLarge
 
 
-def encode(codec: Codec, data: Bytes | mmap) -> bytes:
-    """`data` as one stream of `codec`."""
+def compress(codec: Codec, data: Bytes | mmap) -> bytes:
+    """`data` as one stream of `codec`, at the codec's usual level."""
+    if codec == Codec.NONE:
+        return bytes(data)
     if codec == Codec.GZIP:
         return bytes(cramjam.gzip.compress(data))
     if codec == Codec.SNAPPY:
@@ -24,8 +38,15 @@ def encode(codec: Codec, data: Bytes | mmap) -> bytes:
     raise CompressionError(f"unknown compression codec {codec}")
 
 
-def decode(codec: int, data: Bytes, limit: int) -> bytes | mmap:
-    """What `data` holds; CompressionError."""
+def decompress(codec: int, data: Bytes, limit: int) -> bytes | mmap:
+    """What `data` holds, at most `limit` bytes; CompressionError when it is damaged, longer or unknown.
+
+    A large result is a mapping, which is read as bytes are: indexes give integers, slices are bytes.
+    """
+    if codec == Codec.NONE:
+        if len(data) > limit:
+            raise ResultTooLarge(f"{len(data)} bytes are more than the limit of {limit}")
+        return bytes(data)
     if codec == Codec.GZIP:
         return _decompress(cramjam.gzip.decompress_into, data, limit)
     if codec == Codec.SNAPPY:

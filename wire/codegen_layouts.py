@@ -1,6 +1,6 @@
 """Generates the byte layouts of the fast path (broker/fastpath) from the schema.
 
-A layout is that of the usual form of a message: one topic with one partition, other arrays empty, other strings null or
+A layout describes the usual form of a message: one topic with one partition, other arrays empty, other strings null or
 empty, and no tagged fields but those that the layout names. Then every part of the message but the topic's name and the
 records has a fixed size, and one struct reads or writes it. The parts are
 - head: what comes before the topics,
@@ -26,7 +26,7 @@ from barnabas.wire.schema_parser import FIXED, Field, Message, Schema, SchemaErr
 
 HEAD, TOPIC, PARTITION, REST, END = "head", "topic", "partition", "rest", "end"
 READ, WRITE = "read", "write"
-_ON_THE_WAY: Final = {  # arrays with one element
+_ARRAYS_OF_ONE: Final = {  # arrays with one element
     "TopicData", "PartitionData", "Topics", "Partitions", "Responses", "PartitionResponses",
 }  # fmt: skip
 
@@ -72,7 +72,7 @@ LAYOUTS: Final = (
 
 @dataclass(frozen=True)
 class Atom:
-    """A field of fixed size, a run of bytes that are always the same, or something of variable size (no code, no bytes)."""
+    """A field of fixed size (`code`), bytes that are always the same (`same`), or a part of variable size (neither)."""
 
     name: str
     code: str = ""
@@ -106,7 +106,7 @@ class _Form:
             self.struct(each.struct, version)
 
     def field(self, each: Field, version: int) -> None:
-        if each.is_array and each.name in _ON_THE_WAY:
+        if each.is_array and each.name in _ARRAYS_OF_ONE:
             self.part = TOPIC if self.part == HEAD else PARTITION
             self.add(_ONE)
             assert each.struct is not None
@@ -220,7 +220,7 @@ def _run(names: list[str], run: bytes, use: str) -> Iterator[tuple[str, str, byt
 
 
 def _check_keys(messages: dict[str, Message]) -> None:
-    """The key has the same bytes wherever it stands."""
+    """Check that a partition's key has the same bytes in all four messages."""
     for version_of in ({"Produce": 12, "Fetch": 12}, {"Produce": 13, "Fetch": 13}):
         keys = []
         for name, version in version_of.items():

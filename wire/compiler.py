@@ -4,9 +4,9 @@
     python -m barnabas.wire.compiler --check  exit with 1 when they differ from what would be written
 
 The generated code is committed, so that a reader and a debugger see it; `make check` regenerates and compares.
-Each module holds the message classes, one reader and one writer for every group of versions whose layout is
-the same, and a MessageType that says which function serves which version. index.py lists the APIs, so that
-nothing needs to import seventy modules to know their names. fast_layouts.py has the structs that the fast path reads and
+Each module has the message classes, one reader and one writer for every group of versions with the same layout, and a
+MessageType that maps versions to these functions. index.py lists the APIs, so that their names are known without importing
+seventy modules. fast_layouts.py has the structs that the fast path reads and
 writes (codegen_layouts.py).
 """
 

@@ -32,11 +32,9 @@ class FrameBuffer:
     def __init__(self, received: memoryview, *, is_exact: bool = False) -> None:
         """A copy of `received`, with room for more unless `is_exact`."""
         self.filled = len(received)
-        if is_exact:
-            self.data = bytearray(received)
-        else:
-            self.data = bytearray(max(_BYTES_MIN, self._next_size(received)))
-            self.data[: self.filled] = received
+        size = self.filled if is_exact else max(_BYTES_MIN, self._next_size(received))
+        self.data = memoryview(bytearray(size))
+        self.data[: self.filled] = received
 
     @property
     def is_full(self) -> bool:
@@ -44,7 +42,7 @@ class FrameBuffer:
 
     def room(self) -> memoryview:
         """Where the next bytes are received; `filled` grows by their number."""
-        return memoryview(self.data)[self.filled :]
+        return self.data[self.filled :]
 
     def first_frame_bytes(self) -> int:
         """The length of the first frame with its size, as far as it is known; not below SIZE_BYTES."""
@@ -61,14 +59,14 @@ class FrameBuffer:
     def make_room(self) -> None:
         """Grow, if full, towards the end of the first frame, to at most twice what has been received."""
         if self.is_full:
-            self._grow(max(self._next_size(memoryview(self.data)), self.filled + _BYTES_MIN))
+            self._grow(max(self._next_size(self.data), self.filled + _BYTES_MIN))
 
     def consume(self, count: int) -> None:
         """Forget the first `count` bytes."""
-        if count:
-            rest = self.data[count : self.filled]
-            self.filled = len(rest)
-            self.data[: self.filled] = rest
+        left = self.filled - count
+        if count and left:
+            self.data[:left] = self.data[count : self.filled]
+        self.filled = left
 
     @staticmethod
     def _next_size(held: memoryview) -> int:
@@ -78,11 +76,11 @@ class FrameBuffer:
 
     def _grow(self, size: int) -> None:
         if size > len(self.data):
-            grown = bytearray(size)
-            grown[: self.filled] = memoryview(self.data)[: self.filled]
+            grown = memoryview(bytearray(size))
+            grown[: self.filled] = self.data[: self.filled]
             self.data = grown
 
 
-def _frame_bytes(held: bytearray | memoryview) -> int:
+def _frame_bytes(held: memoryview) -> int:
     size: int = unpack_size(held)[0]
     return SIZE_BYTES + max(0, size)

@@ -33,13 +33,13 @@ _pack_flexible_correlation = Struct(">ix").pack
 _unpack_correlation = Struct(">i").unpack_from
 
 _NEVER = 1 << 16
-# By API key: the first version with a flexible header. Keys and versions that do not exist are read as well as
-# they can be; the dispatcher refuses them.
+# By API key: the first version with a flexible header. Headers of unknown keys and versions are read as non-flexible ones; the
+# dispatcher rejects them.
 _FLEXIBLE = {key: _NEVER if entry[4] is None else entry[4] for key, entry in APIS.items()}
 
 
 class RequestHeader(msgspec.Struct, gc=False):
-    """What stands in front of every request."""
+    """The header of a request."""
 
     api_key: int
     api_version: int

@@ -1,7 +1,7 @@
-"""HTTP/1.1 without I/O: one request of a connection, in whatever pieces it arrives, and one response.
+"""HTTP/1.1 without I/O: parses one request, in pieces of any size, and encodes one response.
 
-That is all that scrapers of metrics and clients of the test broker's controls need: no connection is kept for a second
-request, and a body has a Content-Length. What a peer sends is bounded, and nothing is allocated for a length that it claims.
+Scrapers of metrics and clients of the test broker's controls need no more: a connection serves one request, and a body has a
+Content-Length. The size of a request is bounded, and a claimed length allocates nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Head(msgspec.Struct, frozen=True):
 
     method: str
     target: str
-    headers: dict[str, str]  # names in lower case; of those that are repeated the last
+    headers: dict[str, str]  # names in lower case; a repeated one has its last value
 
 
 class RequestParser:
-    """One request. `head` is there as soon as it has arrived, `body` is whole once `feed` has returned true."""
+    """Parses one request. `head` is set as soon as it has arrived, `body` is complete once `feed` has returned true."""
 
     def __init__(self, head_bytes_max: int, body_bytes_max: int | None = None) -> None:
-        """`body_bytes_max`: None where a request has no body; whatever follows its head is ignored."""
+        """`body_bytes_max` None: requests have no body, and bytes behind the head are ignored."""
         self.head: Head | None = None
         self.body = bytearray()
         self._head_bytes_max = head_bytes_max
@@ -45,7 +45,7 @@ class RequestParser:
         self._received = bytearray()  # of the head
 
     def feed(self, data: bytes) -> bool:
-        """Take what has been received. Whether the request is whole. HttpError."""
+        """Add received bytes; whether the request is complete. HttpError."""
         if self.head is None:
             searched = max(0, len(self._received) + 1 - _END_BYTES_MAX)
             self._received += data
@@ -94,9 +94,9 @@ def encode_response(status: int, content_type: str, body: bytes, headers: str = 
 
 
 def reason(status: int) -> str:
-    """The phrase for people, as "Not Found" for 404."""
+    """The reason phrase, as "Not Found" for 404."""
     return _NEWER_REASONS.get(status) or HTTPStatus(status).phrase
 
 
-# Python 3.13 has these phrases of RFC 9110 as well.
+# Python 3.13 has these phrases of RFC 9110, too.
 _NEWER_REASONS: Final = {413: "Content Too Large"}

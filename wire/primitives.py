@@ -1,9 +1,9 @@
 """The smallest pieces of the Kafka protocol, shared by all generated message modules.
 
-Fixed-size fields never come through here: generated code reads each run of them with one struct call. What
-is here is the rest: varints, tagged-field sections, arrays of plain numbers, and the two error types.
+Generated code reads each run of fixed-size fields with one struct call. This module has the rest: varints, tagged-field
+sections, arrays of numbers, and the two error types.
 
-Rules every reader keeps, because the bytes come from outside:
+Rules for every reader, because the bytes come from outside:
 - `DecodeError` is the only exception that leaves a decoder.
 - A length is compared with the bytes that remain before anything of that size is allocated; an array of n
   elements needs n times the smallest encoding of one element (at least one byte each).
@@ -15,7 +15,6 @@ Source: Kafka protocol guide, "Protocol Primitive Types"; KIP-482 for the compac
 from __future__ import annotations
 
 import struct
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
@@ -120,34 +119,6 @@ def long_string_size(first: int, buffer: Buffer, pos: int) -> tuple[int, int]:
     return value, pos
 
 
-def read_varint(buffer: Buffer, pos: int) -> tuple[int, int]:
-    """Reads a zigzag varint of at most 32 bits."""
-    value, pos = _read_unsigned(buffer, pos, 32)
-    return (value >> 1) ^ -(value & 1), pos
-
-
-def read_varlong(buffer: Buffer, pos: int) -> tuple[int, int]:
-    """Reads a zigzag varint of at most 64 bits."""
-    value, pos = _read_unsigned(buffer, pos, 64)
-    return (value >> 1) ^ -(value & 1), pos
-
-
-def _read_unsigned(buffer: Buffer, pos: int, bits: int) -> tuple[int, int]:
-    value = 0
-    try:
-        for shift in range(0, bits, 7):
-            byte = buffer[pos]
-            pos += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 128:
-                if value >> bits:
-                    break
-                return value, pos
-    except IndexError:
-        raise DecodeError("the bytes end inside a varint") from None
-    raise DecodeError(f"a varint is longer than {bits} bits")
-
-
 def uvarint(value: int) -> bytes:
     """Encodes an unsigned varint."""
     if value < 128:
@@ -178,8 +149,8 @@ def string_size(length: int) -> bytes:
 
 
 def encode_error_message(text: str) -> bytes:
-    """Encodes an error message. It may quote names and values of any length from the request, so it is cut: a string holds
-    at most MAX_STRING_BYTES."""
+    """Encodes an error message. It may quote names and values of any length from the request, so it is shortened: a string
+    holds at most MAX_STRING_BYTES."""
     if len(text) > MAX_ERROR_MESSAGE_CHARACTERS:
         text = text[: MAX_ERROR_MESSAGE_CHARACTERS - 3] + "..."
     return text.encode()
@@ -247,21 +218,3 @@ def records_size(records: Part | Parts) -> int:
     if isinstance(records, (tuple, list)):
         return sum(map(len, records))
     return len(records)
-
-
-# -- UUIDs --------------------------------------------------------------------------------------------------
-
-
-def uuid_to_string(uuid: bytes) -> str:
-    """16 bytes to Kafka's text form: URL-safe base64 without padding (22 characters)."""
-    return urlsafe_b64encode(uuid)[:22].decode("ascii")
-
-
-def uuid_from_string(text: str) -> bytes:
-    """The inverse of uuid_to_string. Raises ValueError on anything else."""
-    if len(text) > 24:
-        raise ValueError(f"{text!r} is too long for a base64 UUID")
-    uuid = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if len(uuid) != 16:
-        raise ValueError(f"{text!r} is {len(uuid)} bytes, not the 16 of a UUID")
-    return uuid

@@ -1,7 +1,7 @@
-"""How many topics and partitions a Produce names, without decoding it.
+"""Counts the topics and partitions of a Produce request without decoding it.
 
-A decoded partition takes ten times as much time and memory as a step over one, and a request of some megabytes can name
-hundreds of thousands.
+Decoding a partition takes ten times as much time and memory as skipping it, and a request of some megabytes can name hundreds
+of thousands.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _read_count = struct.Struct(">i").unpack_from
 
 
 def names_more_than(limit: int, body: Buffer, start: int, end: int, version: int) -> bool:
-    """Whether the Produce in body[start:end] has more topics and partitions than `limit`; unknown tagged fields count too.
-    Of one that ends early, or is wrong, what comes before that counts: decoding it goes no further."""
+    """Whether the Produce in body[start:end] has more topics and partitions than `limit`; unknown tagged fields count too. In
+    a malformed request the elements before the error count, as decoding ends there."""
     walk = _flexible_elements if version >= _FLEXIBLE_VERSION else _elements
     try:
         return walk(body, start, end, limit, version) < 0

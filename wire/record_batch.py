@@ -1,8 +1,7 @@
-"""Record batches, format 2 (KIP-98): the header as one struct, the checks that need the header alone, a builder.
+"""Record batches, format 2 (KIP-98): the header as one struct, the checks that need the header alone.
 
 The broker treats the records behind the header as opaque bytes. Everything here works on the 61 header bytes,
-except `build_batch` and `verify_crc`, which make one pass over the whole batch; the records themselves are
-read by `records.py`. Layout, big-endian:
+but the CRC, which takes one pass over the whole batch. records.py reads and writes the records. Layout, big-endian:
 
     0 base offset i64 | 8 batch length i32 (what follows it) | 12 partition leader epoch i32 | 16 magic i8
     17 CRC-32C u32 (over everything from 21) | 21 attributes i16 | 23 last offset delta i32
@@ -15,12 +14,12 @@ Base offset and leader epoch lie outside the CRC, so a broker assigns both witho
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
 from barnabas.wire.checksum import crc32c
-from barnabas.wire.compression import Bytes, Codec, compress
+from barnabas.wire.compression import Bytes
 
 HEADER_SIZE = 61
 LOG_OVERHEAD = 12  # base offset and batch length, which the batch length does not count
@@ -28,22 +27,21 @@ LENGTH_SIZE = 4  # of the batch length, which ends at LOG_OVERHEAD
 MAGIC_OFFSET = 16
 CRC_OFFSET = 17
 ATTRIBUTES_OFFSET = 21
-BASE_TIMESTAMP_OFFSET = 27
 MAX_TIMESTAMP_OFFSET = 35
 PRODUCER_ID_OFFSET = 43
-RECORDS_OFFSET = HEADER_SIZE
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_FLAG = 0x08
 TRANSACTIONAL_FLAG = 0x10
 CONTROL_FLAG = 0x20
 DELETE_HORIZON_FLAG = 0x40
-# Not one of Kafka's, whose clients ignore it: an extension of the broker wrote the batch. Clients can't set it.
+# Not one of Kafka's flags, and ignored by clients: an extension of the broker wrote the batch. Clients can't set it.
 EXTENSION_FLAG = 0x4000
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
+MAX_PRODUCER_EPOCH = 0x7FFF
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
 
@@ -57,11 +55,11 @@ _unpack_header = _HEADER.unpack_from
 
 
 class RecordBatchError(ValueError):
-    """The one family of errors that this module and `records.py` raise on bytes from outside."""
+    """Base of the errors that this module and `records.py` raise on bytes from outside."""
 
 
 class CorruptBatch(RecordBatchError):
-    """Not a batch at all: a length that lies outside its bounds, an unknown magic, a CRC that differs."""
+    """No batch: a length out of bounds, an unknown magic, or a wrong CRC."""
 
 
 class InvalidBatch(RecordBatchError):
@@ -110,11 +108,6 @@ class BatchHeader(msgspec.Struct, gc=False):
     @property
     def is_log_append_time(self) -> bool:
         return bool(self.attributes & LOG_APPEND_TIME_FLAG)
-
-    @property
-    def timestamp_type(self) -> int:
-        """0 CreateTime, 1 LogAppendTime."""
-        return (self.attributes & LOG_APPEND_TIME_FLAG) >> 3
 
     @property
     def is_transactional(self) -> bool:
@@ -185,9 +178,16 @@ def iterate_headers(buffer: Bytes, pos: int = 0) -> Iterator[tuple[int, BatchHea
         pos += size
 
 
-def compute_crc(buffer: Bytes, pos: int, size: int) -> int:
-    """CRC-32C that the batch of `size` bytes at `pos` should carry."""
-    return crc32c(memoryview(buffer)[pos + ATTRIBUTES_OFFSET : pos + size])
+def iterate_whole_headers(buffer: Bytes, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """As `iterate_headers`, up to a last batch that is cut off, as the last one of a read may be."""
+    end = len(buffer)
+    while end - pos >= HEADER_SIZE:
+        header = read_header(buffer, pos)
+        size = LOG_OVERHEAD + header.batch_length
+        if size > end - pos:
+            return
+        yield pos, header
+        pos += size
 
 
 def verify_crc(buffer: Bytes, pos: int, header: BatchHeader) -> None:
@@ -198,71 +198,6 @@ def verify_crc(buffer: Bytes, pos: int, header: BatchHeader) -> None:
     computed = crc32c(memoryview(buffer)[pos + ATTRIBUTES_OFFSET : end])
     if computed != header.crc:
         raise CorruptBatch(f"Record is corrupt (stored crc = {header.crc}, computed crc = {computed})")
-
-
-class Record(msgspec.Struct, gc=False):
-    """One record. The key and value are None or bytes; header keys may repeat, their values may be None."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, bytes | None]] = []
-
-
-def build_batch(
-    records: Iterable[Record],
-    *,
-    base_offset: int = 0,
-    codec: Codec = Codec.NONE,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    base_sequence: int = NO_SEQUENCE,
-    leader_epoch: int = NO_LEADER_EPOCH,
-    control: bool = False,
-    transactional: bool = False,
-    from_extension: bool = False,
-    log_append_time: int | None = None,
-) -> bytes:
-    """A batch of `records`, whose offsets are absolute and ascending from `base_offset` on.
-
-    `log_append_time` (ms) marks the batch LogAppendTime and becomes its max timestamp; otherwise the max is
-    the records' own. ValueError when there is no record.
-    """
-    from barnabas.wire.records import encode_records  # late: records.py imports this file
-
-    listed = list(records)
-    if not listed:
-        raise ValueError("a batch needs at least one record")
-    base_timestamp = listed[0].timestamp
-    payload = encode_records(listed, base_offset, base_timestamp)
-    attributes = int(codec)
-    if log_append_time is not None:
-        attributes |= LOG_APPEND_TIME_FLAG
-    if transactional:
-        attributes |= TRANSACTIONAL_FLAG
-    if control:
-        attributes |= CONTROL_FLAG
-    if from_extension:
-        attributes |= EXTENSION_FLAG
-    return assemble_batch(
-        BatchHeader(
-            base_offset=base_offset,
-            batch_length=0,
-            partition_leader_epoch=leader_epoch,
-            magic=2,
-            crc=0,
-            attributes=attributes,
-            last_offset_delta=listed[-1].offset - base_offset,
-            base_timestamp=base_timestamp,
-            max_timestamp=max(r.timestamp for r in listed) if log_append_time is None else log_append_time,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            record_count=len(listed),
-        ),
-        payload if codec == Codec.NONE else compress(codec, payload),
-    )
 
 
 def assemble_batch(header: BatchHeader, payload: Bytes) -> bytes:
@@ -279,10 +214,3 @@ def seal_batch(batch: bytearray, header: BatchHeader) -> None:
     _HEADER.pack_into(batch, 0, *msgspec.structs.astuple(header))
     header.crc = crc32c(memoryview(batch)[ATTRIBUTES_OFFSET:])
     _CRC.pack_into(batch, CRC_OFFSET, header.crc)
-
-
-def iterate_records(batch: Bytes, max_decompressed_bytes: int | None = None) -> Iterator[Record]:
-    """The records of the one batch at the start of `batch`. Raises RecordBatchError only; see `records.py`."""
-    from barnabas.wire.records import decode_records  # late: records.py imports this file
-
-    return decode_records(batch, max_decompressed_bytes)

@@ -1,30 +1,41 @@
-"""The records inside a batch: reading and writing them one by one, off the hot path.
+"""The records inside a batch, and building a batch of them; off the hot path.
 
 A record is: length varint, attributes i8 (unused), timestamp delta varlong, offset delta varint, key, value
 (each a zigzag length, -1 for null, then bytes), header count varint, then headers (key never null). All
-varints are zigzag-coded. Reading trusts nothing: every length is compared with what remains of its record,
-and the record count and offset deltas with the header, before they are used.
+varints are zigzag-coded. Reading checks everything: every length is compared with what remains of its record,
+and the record count and the offset deltas with the header, before they are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from barnabas.wire.compression import Bytes, Codec, CompressionError, ResultTooLarge, decompress
+import msgspec
+
+from barnabas.wire.compression import Bytes, Codec, CompressionError, ResultTooLarge
 from barnabas.wire.record_batch import (
+    CONTROL_FLAG,
+    EXTENSION_FLAG,
     HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     CorruptBatch,
     InvalidBatch,
-    Record,
+    assemble_batch,
     read_header,
 )
 
 if TYPE_CHECKING:
     from mmap import mmap
 
-# A batch may not hold much more than it seems to: what is larger counts as one that can't be read.
+# Limits on decompressed records: a batch beyond them counts as unreadable.
 _UNPACKED_ALWAYS_ALLOWED: Final = 1 << 26
 _UNPACKED_RATIO_MAX: Final = 100
 _UNPACKED_MAX: Final = 1 << 30
@@ -32,12 +43,22 @@ _UNPACKED_MAX: Final = 1 << 30
 _SMALLEST_RECORD = 7  # length, attributes, two deltas, two null lengths, header count
 
 
-def decode_records(batch: Bytes, max_decompressed_bytes: int | None = None) -> Iterator[Record]:
+class Record(msgspec.Struct, gc=False):
+    """One record. The key and value are None or bytes; header keys may repeat, their values may be None."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] = []
+
+
+def iterate_records(batch: Bytes, max_decompressed_bytes: int | None = None) -> Iterator[Record]:
     """The records of the batch at the start of `batch`, with absolute offsets.
 
     Under LogAppendTime every timestamp is the batch's max timestamp. The batch is decompressed whole, into
-    at most `max_decompressed_bytes` (None: `unpacked_bytes_max`). Raises CorruptBatch or UnsupportedMagic for the header and InvalidBatch
-    for everything behind it; records in front of the damage have been yielded by then.
+    at most `max_decompressed_bytes` (None: `unpacked_bytes_max`). Raises CorruptBatch or UnsupportedMagic for the header and
+    InvalidBatch for everything behind it, after the records in front of the damage.
     """
     header = read_header(batch)
     if header.size > len(batch):
@@ -62,6 +83,8 @@ def records_payload(
     payload = memoryview(batch)[HEADER_SIZE : header.size]
     if header.codec == Codec.NONE:
         return bytes(payload)
+    from barnabas.wire.codecs import decompress  # late: for compressed batches only
+
     try:
         limit = unpacked_bytes_max(header) if max_decompressed_bytes is None else max_decompressed_bytes
         return decompress(header.codec, payload, limit)
@@ -71,8 +94,17 @@ def records_payload(
         raise InvalidBatch(f"the records can't be decompressed: {error}") from None
 
 
+def compress_records(codec: Codec, payload: bytes | mmap) -> bytes:
+    """The bytes behind the header of a batch of `codec`."""
+    if codec == Codec.NONE:
+        return bytes(payload)
+    from barnabas.wire.codecs import compress  # late: for compressed batches only
+
+    return compress(codec, payload)
+
+
 def records_of(header: BatchHeader, data: bytes | mmap) -> Iterator[Record]:
-    """As `decode_records`, of a payload."""
+    """The records of a decompressed payload, as `iterate_records`."""
     count = header.record_count
     end = len(data)
     if count < 0:
@@ -111,13 +143,19 @@ def records_of(header: BatchHeader, data: bytes | mmap) -> Iterator[Record]:
         raise InvalidBatch(f"{end - pos} bytes behind the last of {count} records")
 
 
+# What a reader of many small batches wants to know of one, read in one step: base offset, batch length, magic, attributes,
+# last offset delta, record count; and what stands in front of the first record's key, where the record's length takes two
+# bytes: those, and one each for attributes, timestamp delta, offset delta and the key's size, as one number, which is the
+# key's size when the others are 0.
+SMALL_BATCH: Final = struct.Struct(">qi4xb4xhi30xiHI")
+
 # Of a record: offset delta, timestamp delta, size of the key (-1: null)
 RecordHead = tuple[int, int, int]
 _HEADERS_BETWEEN_PAUSES: Final = 512
 
 
 def record_heads(header: BatchHeader, data: bytes | mmap) -> Iterator[RecordHead | None]:
-    """What there is to check of each record, without making an object of it: a third of the work of `decode_records`.
+    """The fields of each record that are validated, in a third of the time of `iterate_records`: no record is built.
 
     The lengths of records, fields and headers are compared with each other; offsets are not, nor is text decoded. None
     comes after every few hundred headers, so that the caller can pause there. InvalidBatch.
@@ -269,6 +307,59 @@ def _read_zigzag(data: bytes | mmap, pos: int, end: int, last_shift: int) -> tup
             return (value >> 1) ^ -(value & 1), pos + 1
         shift += 7
     raise InvalidBatch("a variable-length integer is too long")
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    control: bool = False,
+    transactional: bool = False,
+    from_extension: bool = False,
+    log_append_time: int | None = None,
+) -> bytes:
+    """A batch of `records`, whose offsets are absolute and ascending from `base_offset` on.
+
+    `log_append_time` (ms) marks the batch LogAppendTime and becomes its max timestamp; otherwise the max is
+    the records' own. ValueError when there is no record.
+    """
+    listed = list(records)
+    if not listed:
+        raise ValueError("a batch needs at least one record")
+    base_timestamp = listed[0].timestamp
+    payload = encode_records(listed, base_offset, base_timestamp)
+    attributes = int(codec)
+    if log_append_time is not None:
+        attributes |= LOG_APPEND_TIME_FLAG
+    if transactional:
+        attributes |= TRANSACTIONAL_FLAG
+    if control:
+        attributes |= CONTROL_FLAG
+    if from_extension:
+        attributes |= EXTENSION_FLAG
+    return assemble_batch(
+        BatchHeader(
+            base_offset=base_offset,
+            batch_length=0,
+            partition_leader_epoch=leader_epoch,
+            magic=2,
+            crc=0,
+            attributes=attributes,
+            last_offset_delta=listed[-1].offset - base_offset,
+            base_timestamp=base_timestamp,
+            max_timestamp=max(r.timestamp for r in listed) if log_append_time is None else log_append_time,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            record_count=len(listed),
+        ),
+        compress_records(codec, payload),
+    )
 
 
 def encode_records(records: Sequence[Record], base_offset: int, base_timestamp: int) -> bytes:

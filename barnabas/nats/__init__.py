@@ -1,1 +1,1 @@
-"""NATS subjects as topics: a client of nats-server, and the bindings between subjects and the topics led here."""
+"""NATS subjects as topics: an extension of a broker, with a client of nats-server and the bindings of topics to subjects."""

@@ -1,4 +1,4 @@
-"""What the log says of a binding when it begins to be carried out."""
+"""Log lines about a binding that starts: what it takes or publishes, and for which partitions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
 
 
-def for_whom(binding: Binding, leading: Iterable[int]) -> str:
-    """What a core binding takes its messages for."""
+def purpose(binding: Binding, leading: Iterable[int]) -> str:
+    """Why a core binding receives messages."""
     if binding.topic_template is not None:
         return f"for the topics of {binding.topic_template.text}"
     if binding.queue_group:
         return f"as a member of the queue group {binding.queue_group}"
     partitions = _listed(leading)
-    return f"for {partitions}" if partitions else "to stand in for the leaders of its partitions"
+    return f"for {partitions}" if partitions else "as a standby of its partitions' leaders"
 
 
 def reading(binding: Binding, leading: Iterable[int]) -> str:
-    """Of a stream or bucket that is read."""
+    """How a stream or bucket is read."""
     if binding.mode == KV:
         return f"reads the bucket {binding.bucket} for {_listed(leading)}"
     stream = f"the stream {binding.stream}" if binding.stream else "a stream"
@@ -31,7 +31,7 @@ def reading(binding: Binding, leading: Iterable[int]) -> str:
 
 
 def publishing(binding: Binding, group: str, leading: Iterable[int]) -> str:
-    """Of records that go out."""
+    """How records are published."""
     if binding.mode == KV:
         where = f"puts its records into the bucket {binding.bucket}"
     else:

@@ -1,7 +1,7 @@
-"""What carries a binding out on this broker, and what it tells of itself.
+"""The interface of carriers, which carry a binding out on this broker, and their counters.
 
-A topic may be bound in several ways at once (subjects come in, records go out); each is a carrier of its own. The
-bridge (bridge.py) starts and stops them and tells them which partitions are led here.
+A topic may be bound in several ways at once (messages come in, records go out); each has a carrier. A bound topic
+(bound_topic.py) starts and stops its carriers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
 
-GAPS_KEPT: Final = 100  # the newest; all are in the log
+GAPS_KEPT: Final = 100  # the newest; the broker's log has all of them
 
 
 @dataclass(slots=True)
 class Gap:
-    """A time in which messages may have been published that never came here. `end_ms` is 0 while it lasts."""
+    """A time of which messages may be missing. `end_ms` is 0 while it lasts."""
 
     begin_ms: int
     end_ms: int
@@ -39,9 +39,11 @@ class CarrierStats:
     duplicates: int = 0  # by Nats-Msg-Id
     refused: int = 0  # answered with an error, or logged where no answer is expected
     dead_letters: int = 0
-    too_large: int = 0  # for max.message.bytes: refused, dead letters, or what a stream's reading waits at
+    too_large: int = (
+        0  # for max.message.bytes: refused, dead letters, or a stream's message that reading waits at
+    )
     looped: int = 0  # came from this very topic
-    superseded: int = 0  # records that were not put into a bucket, because it had a newer value
+    superseded: int = 0  # records not put into a bucket, because it had a newer value
     redelivered: int = 0
     lag: int = 0  # messages of the stream, or records of the topic, that are still to come
     lost_estimate: int = 0
@@ -53,23 +55,23 @@ class CarrierStats:
 
 
 class Carrier(Protocol):
-    """One way in which a topic is bound, on this broker. All calls on the loop's thread."""
+    """Carries out one way of a topic's binding. All calls on the loop's thread."""
 
     stats: CarrierStats
 
     @property
     def state(self) -> str:
-        """One or a few words for people: "running", "connecting", "blocked: <why, and what to do>"."""
+        """For users: "running", "connecting", "blocked: <why, and what to do>"."""
         ...
 
     def start(self, leading: Mapping[int, Partition]) -> None:
-        """Begin; these partitions, by index, are led here."""
+        """Starts. `leading` are the partitions led here, by index."""
         ...
 
     def roles_changed(self, leading: Mapping[int, Partition]) -> None:
-        """Other partitions are led here now."""
+        """Other partitions are led here from now on."""
         ...
 
     def stop(self) -> None:
-        """For good. What has been taken is appended or published first, as far as that can be done at once."""
+        """Stops for good. Appends or publishes what it holds first, as far as that is possible at once."""
         ...

@@ -1,18 +1,20 @@
 """Configs of topics and brokers that bind them to NATS, one a line (controller/config/config_def.py explains the columns).
 
-The values of a topic's configs that are strings without a check here are read in binding/reader.py. Of a broker's configs
-`nats.servers` and those beside it are the connection without a name. Further ones have names: what is `nats.user` here is
-`nats.connection.NAME.user` there. All of them are read when the broker starts, and then no more.
+binding/reader.py parses the topics' strings that have no check here. The broker's configs `nats.servers` and those beside it
+describe the connection without a name. Further connections have names: `nats.connection.NAME.user` is the `nats.user` of
+one. A broker reads its configs when it starts.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from barnabas.controller.config.config_def import ConfigDef, ConfigKey
+from barnabas.controller.config.config_def import ConfigDef, ConfigKey, Value
+from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage
 
 TOPIC_TABLE: Final = """
 nats.subjects list "" list medium
@@ -64,20 +66,66 @@ BROKER_CONFIGS: Final = ConfigDef(BROKER_TABLE)
 PREFIX: Final = "nats."
 SERVERS: Final = "nats.servers"
 
-# Compiled with their first use: most brokers have no nats.* configs.
+
+def topics_with_configs(image: MetadataImage) -> dict[str, Mapping[str, str]]:
+    """The configs of the topics that have a nats.* config, by topic."""
+    return {
+        name: configs
+        for (kind, name), configs in image.configs.items()
+        if kind == TOPIC_RESOURCE and any(each.startswith(PREFIX) for each in configs)
+    }
+
+
+class ConfigValues:
+    """Typed values of properties in a table, defaults where nothing is given. ConfigError names a property by `shown`."""
+
+    def __init__(
+        self, table: ConfigDef, given: Mapping[str, str], shown: Callable[[str], str] = lambda name: name
+    ) -> None:
+        self._table = table
+        self._given = given
+        self._shown = shown
+
+    def _value(self, name: str) -> Value:
+        key = self._table[name]
+        return msgspec.structs.replace(key, name=self._shown(name)).parse(self._given.get(name, key.default))
+
+    def text(self, name: str) -> str:
+        """A string; "" for null."""
+        value = self._value(name)
+        assert value is None or isinstance(value, str)
+        return value or ""
+
+    def boolean(self, name: str) -> bool:
+        value = self._value(name)
+        assert isinstance(value, bool)
+        return value
+
+    def integer(self, name: str) -> int:
+        value = self._value(name)
+        assert isinstance(value, int)
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        value = self._value(name)
+        assert isinstance(value, list)
+        return value
+
+
+# Not compiled before their first use: most brokers have no nats.* configs.
 _NAMED: Final = r"nats\.connection\.([a-zA-Z0-9_-]{1,128})\.(.+)"
 _USER_INFO: Final = r"(^|,)(\s*(?:[a-z]+://)?)[^,]*@"
 
 
 def named_connection_key(name: str) -> ConfigKey | None:
-    """The key of a property `nats.connection.NAME.*`; None when it is none."""
+    """The key of a property `nats.connection.NAME.*`; None for other names."""
     found = re.fullmatch(_NAMED, name)
     key = BROKER_CONFIGS.get(f"nats.{found[2]}") if found else None
     return None if key is None else msgspec.structs.replace(key, name=name)
 
 
 def split_connection(name: str) -> tuple[str, str] | None:
-    """The connection ("" for the one without a name) and the property (`nats.user`) that `name` says; None for others."""
+    """The connection ("" for the one without a name) and the property (`nats.user`) of a name; None for other names."""
     found = re.fullmatch(_NAMED, name)
     if found is not None:
         return found[1], f"nats.{found[2]}"
@@ -85,7 +133,7 @@ def split_connection(name: str) -> tuple[str, str] | None:
 
 
 def shown_servers(name: str, text: str | None) -> str | None:
-    """A property's value as it may be shown: addresses of NATS servers without the user, password or token in them."""
+    """A property's value without secrets: addresses of NATS servers lose the user, password or token in them."""
     if text is None or not name.startswith("nats.") or not name.endswith(".servers"):
         return text
     return re.sub(_USER_INFO, r"\1\2[hidden]@", text)

@@ -1,12 +1,9 @@
-"""The connections that a broker's nats.* properties describe. Loaded where such a property is set."""
+"""Reads connections from a broker's nats.* properties. Loaded where such a property is set."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
-from barnabas.controller.config.config_def import Value
 from barnabas.controller.config.validators import ConfigError
 from barnabas.nats.client.connection_settings import (
     ConnectionSettings,
@@ -15,17 +12,15 @@ from barnabas.nats.client.connection_settings import (
     parse_server,
 )
 from barnabas.nats.client.errors import NatsSettingsError
-from barnabas.nats.configs import BROKER_CONFIGS, SERVERS, split_connection
+from barnabas.nats.configs import BROKER_CONFIGS, SERVERS, ConfigValues, split_connection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
 def nats_connections(given: Mapping[str, str]) -> dict[str, ConnectionSettings]:
-    """The connections that properties (name to text) describe, by name, "" that of nats.servers.
-
-    ConfigError names the property that is wrong, and shows no secret.
-    """
+    """The settings of connections, by name; "" is the name of the one of nats.servers. ConfigError names the invalid property,
+    and shows no secret."""
     properties: dict[str, dict[str, str]] = {}
     for full_name, text in given.items():
         found = split_connection(full_name)
@@ -39,28 +34,14 @@ def _settings(connection: str, given: Mapping[str, str]) -> ConnectionSettings |
     def full(name: str) -> str:
         return f"nats.connection.{connection}.{name.removeprefix('nats.')}" if connection else name
 
-    def value(name: str) -> Value:
-        return replace(BROKER_CONFIGS[name], name=full(name)).parse(
-            given.get(name, BROKER_CONFIGS[name].default)
-        )
-
-    def text(name: str) -> str:
-        found = value(name)
-        assert found is None or isinstance(found, str)
-        return found or ""
-
-    def seconds(name: str) -> float:
-        found = value(name)
-        assert isinstance(found, int)
-        return found / 1000
-
-    servers = value(SERVERS)
-    assert isinstance(servers, list)
+    values = ConfigValues(BROKER_CONFIGS, given, full)
+    text = values.text
+    servers = values.texts(SERVERS)
     if not servers:
         others = sorted(full(name) for name in given if given[name].strip())
         if others:
             raise ConfigError(
-                f"{full(SERVERS)} is missing: without it {', '.join(others)} says nothing. Set it, as in "
+                f"{full(SERVERS)} is missing: without it {', '.join(others)} has no effect. Set it, as in "
                 f"{full(SERVERS)}=nats://HOST:4222"
             )
         return None
@@ -85,10 +66,10 @@ def _settings(connection: str, given: Mapping[str, str]) -> ConnectionSettings |
         tls_ca_file=text("nats.tls.ca.file"),
         tls_certificate_file=text("nats.tls.certificate.file"),
         tls_key_file=text("nats.tls.key.file"),
-        tls_first=value("nats.tls.handshake.first") is True,
+        tls_first=values.boolean("nats.tls.handshake.first"),
         jetstream_domain=text("nats.jetstream.domain"),
-        connect_timeout_s=seconds("nats.connect.timeout.ms"),
-        ping_interval_s=seconds("nats.ping.interval.ms"),
+        connect_timeout_s=values.integer("nats.connect.timeout.ms") / 1000,
+        ping_interval_s=values.integer("nats.ping.interval.ms") / 1000,
     )
 
 

@@ -1,18 +1,19 @@
 """The connections of this broker to NATS systems, made when a binding needs them, and ended when none has for a while.
 
 Each named connection (nats.servers is the one without a name) is up to three clients: core messages come in on one, which
-stops reading when the log takes nothing; what streams hold comes in on another one, as it is asked for; the third one
-publishes. None of the latter must stop with the first.
+stops reading when the log takes nothing; messages of streams come in on another one, as they are requested; the third one
+publishes. The latter two go on while the first one does not read.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.client.client import ClientListener, NatsClient
 from barnabas.nats.client.heartbeat import Heartbeat
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from barnabas.nats.client.connection_settings import ConnectionSettings
@@ -22,25 +23,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-FAILURES_EVERY_S: Final = 10.0  # one of them is logged
 IDLE_S: Final = 30.0  # without a binding, or twice as long
 
 
 class Intake(ClientListener):
-    """The client that messages come in on. `closers` are called after each piece of data that was read."""
+    """A client that messages come in on. `closers` are called after each piece of data that was read."""
 
-    def __init__(self, runtime: Runtime, client: NatsClient) -> None:
-        self.client = client
-        self._runtime = runtime
-        self._tell_again_s = 0.0
-        self.heartbeat = Heartbeat(runtime, client)  # the first one to be told of the connection
+    def __init__(self, runtime: Runtime, settings: ConnectionSettings, name: str) -> None:
+        self.client = NatsClient(runtime, settings, name, self._close)
+        self.heartbeat = Heartbeat(runtime, self.client)  # the first listener that is called
         self.closers: list[Callable[[], object]] = []
+        self._failures = RepeatedWarnings(runtime, log)  # it may fail with each piece of data
         self.is_unreachable = False
-        self._is_behind = False  # the server may not know yet what is subscribed to
+        self._is_behind = False  # the server may not know the subscriptions yet
         self._waiting: list[Callable[[], object]] = []
         self._holding: set[object] = set()  # bindings that can take no more for now
-        client.on_read = self._close
-        client.listeners.append(self)
+        self.client.listeners.append(self)
 
     def subscriptions_changed(self) -> None:
         self._is_behind = True
@@ -54,20 +52,20 @@ class Intake(ClientListener):
         """Whether several bindings read from it."""
         return len(self.closers) > 1
 
-    def hold(self, who: object) -> None:
-        """`who` can take no more for now: nothing is read until all have called `let_go`."""
+    def hold(self, holder: object) -> None:
+        """`holder` can take no more for now: nothing is read until all holders have called `let_go`."""
         if not self._holding:
             self.client.pause()
-        self._holding.add(who)
+        self._holding.add(holder)
 
-    def let_go(self, who: object) -> None:
-        if who in self._holding:
-            self._holding.discard(who)
+    def let_go(self, holder: object) -> None:
+        if holder in self._holding:
+            self._holding.discard(holder)
             if not self._holding:
                 self.client.resume()
 
     def when_flushed(self, callback: Callable[[], object]) -> None:
-        """Call back when the server knows the subscriptions, or can't be reached."""
+        """Calls back when the server knows the subscriptions, or can't be reached."""
         if not self._is_behind or self.is_unreachable:
             callback()
             return
@@ -83,16 +81,16 @@ class Intake(ClientListener):
             self.client.flush(self._flushed)
 
     def disconnected(self, _cause: Cause) -> None:
-        self._tell()
+        self._call_waiting()
 
     def unreachable(self, _cause: Cause) -> None:
         self.is_unreachable = True
-        self._tell()
+        self._call_waiting()
 
     def _flushed(self, _error: NatsError | None) -> None:
-        self._tell()
+        self._call_waiting()
 
-    def _tell(self) -> None:
+    def _call_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
@@ -101,18 +99,14 @@ class Intake(ClientListener):
         for closer in self.closers:
             try:
                 closer()
-            except Exception:  # noqa: BLE001 - of one binding; the others do not wait for more
-                self._has_failed()
-
-    def _has_failed(self) -> None:
-        now_s = self._runtime.monotonic()
-        if now_s >= self._tell_again_s:  # it may fail with each piece of data
-            self._tell_again_s = now_s + FAILURES_EVERY_S
-            log.exception("%s: what was read could not be dealt with", self.client.name)
+            except Exception as error:  # noqa: BLE001 - of one binding; the others go on
+                name = self.client.name
+                line = f"{name}: processing what was read has failed"
+                self._failures.warn(name, type(error).__name__, line, level=logging.ERROR, error=error)
 
 
 class NatsConnections:
-    """See the module. A name that is not configured gives None."""
+    """All clients of this broker, by the name of their connection, which has to be configured."""
 
     def __init__(
         self, runtime: Runtime, settings: Mapping[str, ConnectionSettings], node_id: int, cluster_id: str
@@ -124,41 +118,46 @@ class NatsConnections:
         self._intakes: dict[str, Intake] = {}
         self._streams: dict[str, Intake] = {}
         self._outlets: dict[str, NatsClient] = {}
-        self._idle: set[Intake] = set()  # when it was looked at last
+        self._idle: set[Intake] = set()  # at the last check
         self._timer: Timer | None = None
 
-    def intake(self, name: str) -> Intake | None:
-        """Where subscriptions of core bindings live."""
+    def __contains__(self, name: str) -> bool:
+        return name in self._settings
+
+    def intake(self, name: str) -> Intake:
+        """The client of core bindings' subscriptions."""
         found = self._intakes.get(name)
-        if found is None and name in self._settings:
+        if found is None:
             found = self._intakes[name] = self._make_intake(name, "in")
             found.heartbeat.start()
         return found
 
-    def streams(self, name: str) -> Intake | None:
-        """Where messages of streams come in. It is never paused: a consumer that can take no more requests none."""
+    def streams(self, name: str) -> Intake:
+        """The client that messages of streams come in on. It is never paused: a consumer that can take no more requests
+        none."""
         found = self._streams.get(name)
-        if found is None and name in self._settings:
+        if found is None:
             found = self._streams[name] = self._make_intake(name, "streams")
         return found
 
-    def outlet(self, name: str) -> NatsClient | None:
-        """Where messages are published."""
+    def outlet(self, name: str) -> NatsClient:
+        """The client that publishes."""
         found = self._outlets.get(name)
-        if found is None and name in self._settings:
-            found = self._outlets[name] = self._client(name, "out")
+        if found is None:
+            found = NatsClient(self._runtime, self._settings[name], self._client_name(name, "out"))
+            self._outlets[name] = found
             found.start()
         return found
 
     def clients(self) -> list[tuple[str, str, NatsClient]]:
-        """All that there are: the connection's name, what it is for (in, streams, out), the client."""
+        """All clients, each with its connection's name and its way (in, streams, out)."""
         found = [(name, "in", each.client) for name, each in self._intakes.items()]
         found += [(name, "streams", each.client) for name, each in self._streams.items()]
         found += [(name, "out", each) for name, each in self._outlets.items()]
         return sorted(found, key=lambda each: each[:2])
 
     def max_payload(self, name: str) -> int:
-        """What the server of a connection takes as one message; 0 while there is no connection."""
+        """`max_payload` of a connection's server; 0 while there is no connection."""
         intakes = (self._intakes.get(name), self._streams.get(name))
         infos = [each.client.info for each in intakes if each is not None]
         return max((info.max_payload for info in infos if info is not None), default=0)
@@ -177,14 +176,14 @@ class NatsConnections:
             self._outlets[name].stop()
 
     def _make_intake(self, name: str, way: str) -> Intake:
-        found = Intake(self._runtime, self._client(name, way))
+        found = Intake(self._runtime, self._settings[name], self._client_name(name, way))
         found.client.start()
         if self._timer is None:
             self._timer = self._runtime.call_later(IDLE_S, self._end_idle)
         return found
 
     def _end_idle(self) -> None:
-        """Bindings come and go with partitions: one look does not tell."""
+        """Ends clients that were without a binding at two checks in a row: bindings come and go with partitions."""
         self._timer = self._runtime.call_later(IDLE_S, self._end_idle)
         idle: set[Intake] = set()
         for intakes in (self._intakes, self._streams):
@@ -199,30 +198,38 @@ class NatsConnections:
         self._idle = idle
 
     def when_flushed(self, timeout_s: float, callback: Callable[[], object]) -> None:
-        """Call back when all servers that can be reached know the subscriptions; after `timeout_s` in any case."""
-        missing = len(self._intakes)
+        """Calls back when all servers that can be reached know the subscriptions; after `timeout_s` in any case."""
+        flushes = [self._intakes[name].when_flushed for name in sorted(self._intakes)]
+        when_all(self._runtime, flushes, timeout_s, lambda _are_all: callback())
+
+    def _client_name(self, name: str, way: str) -> str:
+        return f"barnabas-{self._node_id}-{way}" + (f"-{name}" if name else "")
+
+
+def when_all(
+    runtime: Runtime,
+    calls: Sequence[Callable[[Callable[[], object]], object]],
+    timeout_s: float,
+    done: Callable[[bool], object],
+) -> None:
+    """Makes `calls`, and calls `done(True)` when all of them have called back, or `done(False)` after `timeout_s`."""
+    missing = len(calls)
+    if not missing:
+        done(True)
+        return
+
+    def one_is_done() -> None:
+        nonlocal missing
+        missing -= 1
         if not missing:
-            callback()
-            return
-        is_done = False
+            timer.cancel()
+            done(True)
 
-        def done() -> None:
-            nonlocal is_done
-            if not is_done:
-                is_done = True
-                timer.cancel()
-                callback()
+    def is_late() -> None:
+        nonlocal missing
+        missing = 0
+        done(False)
 
-        def one() -> None:
-            nonlocal missing
-            missing -= 1
-            if not missing:
-                done()
-
-        timer = self._runtime.call_later(timeout_s, done)
-        for name in sorted(self._intakes):
-            self._intakes[name].when_flushed(one)
-
-    def _client(self, name: str, way: str) -> NatsClient:
-        shown = f"barnabas-{self._node_id}-{way}" + (f"-{name}" if name else "")
-        return NatsClient(self._runtime, self._settings[name], shown)
+    timer = runtime.call_later(timeout_s, is_late)
+    for call in calls:
+        call(one_is_done)

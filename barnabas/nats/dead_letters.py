@@ -5,14 +5,14 @@ compacted, or is for a topic that its template may not create. Its record:
 
     key      the subject
     value    the payload; the first KEPT_BYTES of it when the dead letter topic does not take all of it
-    headers  nats.subject, nats.topic (where it was to go), nats.error (Kafka's name of the error, and the reason),
+    headers  nats.subject, nats.topic (its destination), nats.error (Kafka's name of the error, and the reason),
              nats.size (of the payload, where it is cut), and all headers that its own record would have had; of a
              message of a stream nats.stream, nats.seq and nats.timestamp
 
-The record is produced as any producer would do it, with acks=all, and again for RETRIED_S when that fails for now, so it may
-be there twice. A missing topic is created by the broker's rules (auto.create.topics.enable). Without nats.dead.letter.topic,
+The record is produced with acks=all, and retried for RETRIED_S after retriable errors, so it may be there twice. A missing
+topic is created by the broker's rules (auto.create.topics.enable). Without nats.dead.letter.topic,
 and when that topic does not take it either, a message of a core binding is refused: counted, answered, and logged at most
-once per LOG_EVERY_S. Streams deliver theirs again: see jetstream/.
+once a minute for each error. Streams deliver theirs again: see jetstream/.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from barnabas.nats.records.parts import (
     TIMESTAMP_HEADER,
 )
 from barnabas.nats.remote_producer import RemoteProducer
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import Record, build_batch
-from barnabas.wire.records import decode_records
+from barnabas.wire.records import Record, build_batch, iterate_records
 
 if TYPE_CHECKING:
     from barnabas.broker.extension import ExtensionHost
@@ -58,7 +58,6 @@ RETRIED_S: Final = 30.0
 RETRY_S: Final = 0.2  # at first, then doubled
 RETRY_MAX_S: Final = 3.0
 LETTER_BYTES: Final = 4096  # counted for each one in addition to its contents
-LOG_EVERY_S: Final = 60.0
 SUBJECT_SHOWN_BYTES: Final = 200
 _ANY_SIZE: Final = 1 << 40
 _SUBJECT: Final = SUBJECT_HEADER.decode()
@@ -96,7 +95,7 @@ def record_of_message(
     timestamp_ms: int,
     origin: Sequence[tuple[bytes, bytes]] = (),
 ) -> Record:
-    """The record that a message would have become; `origin` are headers that say where it comes from."""
+    """The record that a message would have become; `origin` are the headers of its origin."""
     headers: list[tuple[str, bytes | None]] = [(_SUBJECT, subject)]
     if reply:
         headers.append((REPLY_HEADER.decode(), reply))
@@ -116,12 +115,12 @@ def record_of_tail(tail: bytes, timestamp_ms: int) -> Record:
     builder.add(tail)
     (batch,) = builder.finish(timestamp_ms, _ANY_SIZE)
     assert isinstance(batch, Batch)
-    (record,) = decode_records(batch.records, _ANY_SIZE)
+    (record,) = iterate_records(batch.records, _ANY_SIZE)
     return record
 
 
 class StreamMessage(msgspec.Struct, gc=False):
-    """A message of a stream that its partition does not take, and the reason."""
+    """A message of a stream that can't be stored in its partition, and why."""
 
     subject: bytes
     header_block: bytes
@@ -143,7 +142,7 @@ class StreamMessage(msgspec.Struct, gc=False):
 
 
 def dead_letter_of(record: Record, for_topic: str, error: str) -> Record:
-    """Turns the record that `for_topic` does not take into its dead letter."""
+    """Turns a record that can't be stored in `for_topic` into its dead letter."""
     subject = next((value for name, value in record.headers if name == _SUBJECT), None) or b""
     rest = [pair for pair in record.headers if pair[0] != _SUBJECT]
     record.key = subject
@@ -157,7 +156,7 @@ def dead_letter_of(record: Record, for_topic: str, error: str) -> Record:
 
 
 def _cut(record: Record) -> None:
-    """Reduces a dead letter to a size that any topic takes."""
+    """Cuts a dead letter to a size below any max.message.bytes in use."""
     value = record.value or b""
     record.value = value[:KEPT_BYTES]
     record.headers = [
@@ -225,7 +224,7 @@ class DeadLetterTopic:
             self._host.runtime.call_later(letter.retry_s, lambda: self._retry(letter))
             letter.retry_s = min(2 * letter.retry_s, RETRY_MAX_S)
         elif error not in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND):
-            letter.done(f"topic {self.topic} for dead letters does not take it: {error.name}")
+            letter.done(f"topic {self.topic} for dead letters refuses it: {error.name}")
         else:
             letter.done("")
 
@@ -235,7 +234,7 @@ class DeadLetterTopic:
         if self.topic:
             self._send(letter)
         else:
-            letter.done("no topic for dead letters is named any more")
+            letter.done("nats.dead.letter.topic is not set any more")
 
     def _create(self, letter: _Letter) -> None:
         if self._waiting is not None:
@@ -271,8 +270,7 @@ class DeadLetters:
         self._stats = stats
         self._budget = budget
         self._size = 0  # bytes of those that are not committed yet
-        self._log_again_s = 0.0
-        self._unlogged = 0  # refused since the last log line
+        self._refusals = RepeatedWarnings(host.runtime, log)
 
     @property
     def topic(self) -> str:
@@ -337,19 +335,8 @@ class DeadLetters:
 
     def _refuse(self, record: Record, size: int, error: ErrorCode, why: str) -> None:
         self._stats.refused += 1
-        self._unlogged += 1
-        now_s = self._runtime.monotonic()
-        if now_s < self._log_again_s:
-            return
-        self._log_again_s = now_s + LOG_EVERY_S
-        subject = next((value for name, value in record.headers if name == _SUBJECT), None) or b""
-        log.warning(
-            "topic %s: a message from NATS is refused, %d bytes on %s, %s: %s (%d since this was last logged)",
-            self._for_topic,
-            size,
-            shown_subject(subject),
-            error.name,
-            why,
-            self._unlogged,
+        subject = shown_subject(
+            next((value for name, value in record.headers if name == _SUBJECT), None) or b""
         )
-        self._unlogged = 0
+        what = f"a message from NATS is refused, {size} bytes on {subject}, {error.name}: {why}"
+        self._refusals.warn(self._for_topic, error.name, f"topic {self._for_topic}: {what}")

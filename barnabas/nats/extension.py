@@ -1,6 +1,6 @@
 """NATS as an extension of a broker (broker/extension.py): its configs, and its bridge where connections are configured.
 
-A broker without nats.* properties, and topics without nats.* configs, load no more of NATS than this and configs.py.
+Without nats.* properties of the broker and nats.* configs of topics, only this module and configs.py are loaded.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from barnabas.controller.metadata.image import TOPIC_RESOURCE
 from barnabas.nats.configs import (
     BROKER_CONFIGS,
     PREFIX,
@@ -17,6 +16,7 @@ from barnabas.nats.configs import (
     named_connection_key,
     shown_servers,
     split_connection,
+    topics_with_configs,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _POLICY: Final = "cleanup.policy"
 
 
 class NatsExtension:
-    """The Extension."""
+    """NATS's side of the port of extensions."""
 
     topic_configs = TOPIC_CONFIGS
     broker_configs = BROKER_CONFIGS
@@ -63,7 +63,7 @@ class NatsExtension:
     def start(self, host: ExtensionHost) -> NatsBridge | None:
         given = host.config.given
         if not _has_connections(given):
-            _warn_of_bound_topics(host.controller.image)
+            _warn_about_bound_topics(host.controller.image)
             return None
         from barnabas.nats.bridge import NatsBridge
         from barnabas.nats.connection_configs import nats_connections
@@ -76,7 +76,7 @@ class NatsExtension:
 
 
 class TopicChecks:
-    """Checks of the nats.* configs of one request's topics. Nothing more is loaded before a topic has such configs."""
+    """Checks the nats.* configs of one request's topics. Loads the checks with the first topic that has such configs."""
 
     def __init__(self, image: MetadataImage, node: NodeValues) -> None:
         self._image = image
@@ -84,12 +84,12 @@ class TopicChecks:
         self._made: BindingDecisions | None = None
 
     def check(self, topic: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        if not _is_bound_alike(current, wanted):
+        if not _is_bound_equally(current, wanted):
             policy = wanted.get(_POLICY) or self._node.topic_defaults().get(_POLICY, "")
             self._decisions().check(topic, current, wanted, policy)
 
     def accept(self, topic: str, current: Mapping[str, str], wanted: Mapping[str, str]) -> None:
-        if not _is_bound_alike(current, wanted):
+        if not _is_bound_equally(current, wanted):
             self._decisions().accept(topic, wanted)
 
     def _decisions(self) -> BindingDecisions:
@@ -100,7 +100,7 @@ class TopicChecks:
         return self._made
 
 
-def _is_bound_alike(current: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def _is_bound_equally(current: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     now, then = _own(current), _own(wanted)
     return now == then and (not then or current.get(_POLICY) == wanted.get(_POLICY))
 
@@ -113,15 +113,12 @@ def _has_connections(given: Mapping[str, str]) -> bool:
     return any(name.startswith(PREFIX) and split_connection(name) is not None for name in given)
 
 
-def _warn_of_bound_topics(image: MetadataImage) -> None:
-    bound = sorted(
-        name
-        for (kind, name), configs in image.configs.items()
-        if kind == TOPIC_RESOURCE and any(configs.get(each) for each in BINDINGS)
-    )
+def _warn_about_bound_topics(image: MetadataImage) -> None:
+    topics = topics_with_configs(image)
+    bound = sorted(name for name, configs in topics.items() if any(configs.get(each) for each in BINDINGS))
     if bound:
         log.warning(
-            "%d topic%s bound to NATS, and this broker has no nats.servers: nothing comes or goes there (%s). Start it "
+            "%d topic%s bound to NATS, and this broker has no nats.servers: nothing is received or published for them (%s). Start it "
             "with --set nats.servers=nats://HOST:4222",
             len(bound),
             " is" if len(bound) == 1 else "s are",

@@ -1,4 +1,4 @@
-"""The state of the bindings on a broker, for the listing (registry.py) and for metrics (metrics.py)."""
+"""The state of a broker's bindings, for the listing (listing.py) and for metrics (metrics.py)."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.nats.carrier import CarrierStats
+from barnabas.nats.egress.topic_publisher import TopicPublisher
 from barnabas.nats.ingress.core_binding import CoreBinding
-from barnabas.nats.reverse.carrier import ReverseBinding
 
 if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import Carrier
     from barnabas.nats.ingress.acks import AckStats
 
-PUBLISH: Final = "publish"  # the mode that a topic's way out is shown with
+PUBLISH: Final = "publish"  # the mode of the way that publishes records
 PAUSED: Final = "paused"
 REFUSED: Final = "refused"
-# What a state begins with; behind a colon it says why.
+# The first word of a state; behind a colon follows why.
 STATES: Final = ("running", "connecting", "starting", "waiting", "paused", "blocked", "refused", "idle")
 
 
 class Way(NamedTuple):
-    """One of the ways in which a topic is bound: its messages come in (the binding's mode), or records go out."""
+    """One way of a binding: messages come in (in the binding's mode), or records go out."""
 
     mode: str
     state: str
@@ -31,17 +31,17 @@ class Way(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """A binding on this broker. `binding` is None where it can't be read; `partitions` are those led here."""
+    """A binding on this broker. `binding` is None for invalid configs; `partitions` are those led here."""
 
     topic: str
     binding: Binding | None
     partitions: Sequence[int]
     ways: Sequence[Way]
-    warning: str = ""  # what does not work as it is configured, and what to do
+    warning: str = ""  # which messages will be refused, and what to do
 
     @property
     def state(self) -> str:
-        """In words: of all ways if they are alike, else of each."""
+        """The state of all ways if they have the same, else of each."""
         states = {way.state: way.mode for way in self.ways}
         if len(states) == 1:
             return next(iter(states))
@@ -51,11 +51,11 @@ class Overview(NamedTuple):
 def overview(
     binding: Binding,
     partitions: Sequence[int],
-    carriers: Sequence[Carrier],
+    carriers: Sequence[Carrier | CoreBinding],
     core_stats: CarrierStats,
     warning: str = "",
 ) -> Overview:
-    """`core_stats` are shown while nothing carries the binding out: it is paused."""
+    """`core_stats` are shown while the binding has no carriers, because it is paused."""
     if carriers:
         ways = sorted((_way(binding, carrier) for carrier in carriers), key=lambda way: way.mode == PUBLISH)
     else:
@@ -70,9 +70,9 @@ def refused_overview(topic: str, why: str, partitions: Sequence[int]) -> Overvie
     return Overview(topic, None, partitions, [Way("", f"{REFUSED}: {why}", CarrierStats())])
 
 
-def _way(binding: Binding, carrier: Carrier) -> Way:
+def _way(binding: Binding, carrier: Carrier | CoreBinding) -> Way:
     if isinstance(carrier, CoreBinding):
         carrier.count()
         return Way(binding.mode, carrier.state, carrier.stats, carrier.ingest.ack_stats)
-    mode = PUBLISH if isinstance(carrier, ReverseBinding) or not binding.ingests else binding.mode
+    mode = PUBLISH if isinstance(carrier, TopicPublisher) or not binding.ingests else binding.mode
     return Way(mode, carrier.state, carrier.stats)

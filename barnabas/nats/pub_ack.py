@@ -12,9 +12,9 @@ nats.acks says which messages ask for an answer:
 - `off`: none.
 Kafka-Ack is `all` (the high watermark has passed the record) or `leader` (it is appended); Kafka's own -1, 1 and 0 are
 accepted as well, 0 or `none` asks for no answer in any mode, and an unknown value means `all`. In mode `reply` no header
-means `all`. A reply subject that begins with $ is never answered: it belongs to the server. $JS.ACK. is how a consumer
-acknowledges to JetStream, which would take the answer for its own; and a publisher without the right to publish to $KV. or
-$JS.API. must not make the broker do it.
+means `all`. A reply subject that begins with $ is never answered: it belongs to the server. JetStream would take an answer to
+$JS.ACK. for a consumer's acknowledgement, and a publisher without permission for $KV. or $JS.API. must not make the broker
+publish there.
 
 Source: ADR-1 and ADR-22 (JetStream's API and publishing), nats-server's own answers. A status of 503 means that the subject
 has no subscriber.
@@ -31,7 +31,7 @@ import msgspec
 from barnabas.nats.client.subscriptions import NO_RESPONDERS
 from barnabas.wire.errors import ErrorCode
 
-# The acknowledgement that a message asks for.
+# Acknowledgements that a message may ask for.
 NO_ACK: Final = 0
 ACK_LEADER: Final = 1
 ACK_ALL: Final = 2
@@ -152,7 +152,7 @@ class PubAck(msgspec.Struct):
 
 
 def read_ack(payload: bytes) -> PubAck | None:
-    """The answer of a stream; None when it is something else."""
+    """Decodes the answer of a stream; None for anything else."""
     try:
         ack = msgspec.json.decode(payload, type=PubAck)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -161,15 +161,15 @@ def read_ack(payload: bytes) -> PubAck | None:
 
 
 def failure_of(header_block: bytes, payload: bytes) -> str:
-    """Why a stream did not store a message, as a state (`waiting: <why>` or `blocked: <what to do>`); "" when it did, or
-    had it already."""
+    """Why a stream did not store a message, as a state (`waiting: <why>` or `blocked: <what to do>`); "" when it stored it,
+    now or before."""
     if payload.startswith(b'{"stream":') and b'"error"' not in payload:
         return ""
     if not payload and header_block.startswith(NO_RESPONDERS):
         return NO_STREAM
     ack = read_ack(payload)
     if ack is None:
-        return f"blocked: what has answered is no stream: {payload[:100]!r}"
+        return f"blocked: the answer is not that of a stream: {payload[:100]!r}"
     if ack.error is not None:
         return f"waiting: the stream has refused a message: {ack.error.description} ({ack.error.err_code or ack.error.code})"
     return ""

@@ -1,10 +1,10 @@
-"""Produces to partitions wherever they are led, as a producer with acks=all does.
+"""Produces to partitions on any broker, as a producer with acks=all does.
 
-A broker that takes messages for partitions of the whole topic (the member of a queue group, the owner of a durable consumer,
-the source of a dead letter) appends to its own partitions and sends the others' batches to their leaders. `send` does one
-request. `produce` keeps the batches of a partition in order: one is in flight at a time, and when it fails the batches
-that wait behind it fail with it, so the caller starts again from there. Without a producer id a batch whose answer was
-lost may have been appended: at least once. Queue groups add one (ingress/queue_group.py).
+A broker that receives messages for partitions of the whole topic (the member of a queue group, the owner of a durable
+consumer, the source of a dead letter) appends to the partitions that it leads and sends the other batches to their leaders.
+`send` makes one request. `produce` keeps the batches of a partition in order: one is in flight at a time, and when it fails
+the batches behind it fail, too, so that the caller starts again from there. Without a producer id a batch whose response was
+lost may have been appended: at least once. Queue groups add a producer id (ingress/queue_group.py).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
+from barnabas.broker.cluster.peers import PeerTerms
 from barnabas.broker.partitions.partition import ACKS_ALL
-from barnabas.nats.cluster.peers import Peers, PeerTerms
+from barnabas.nats.cluster.peers import peers_of
 from barnabas.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -46,13 +47,13 @@ Produced = Callable[[ErrorCode, int], object]  # with the batch's base offset, N
 
 
 class RemoteProducer:
-    """Produces for one broker. All calls on the loop's thread. Callbacks may come before a call returns, for partitions that
-    are led here: with NONE once the batch is committed, with min.insync.replicas met."""
+    """Produces on behalf of this broker. All calls on the loop's thread. Calls back with NONE once the batch is committed, with
+    min.insync.replicas met; for partitions led here perhaps before the call returns."""
 
     def __init__(self, host: ExtensionHost) -> None:
         self._host = host
         self._queues: dict[tuple[str, int], _Queue] = {}
-        self._peers = Peers(host, _TERMS)
+        self._peers = peers_of(host, _TERMS)
 
     def leader(self, topic: str, partition: int) -> int:
         """The node id of the partition's leader, NO_LEADER when it has none or does not exist."""
@@ -61,16 +62,18 @@ class RemoteProducer:
         return state.leader if state is not None else NO_LEADER
 
     def produce(self, topic: str, partition: int, records: memoryview | bytes, done: Done) -> None:
-        """Produces one record batch after those given before it for this partition. After an error
-        (UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, REQUEST_TIMED_OUT, ...) the batches given
-        since have failed as well."""
+        """Produces one record batch behind the earlier ones for this partition. After an error
+        (UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE, NETWORK_EXCEPTION, REQUEST_TIMED_OUT, ...) the batches behind it
+        have failed as well."""
         queue = self._queues.get((topic, partition))
         if queue is None:
-            queue = self._queues[topic, partition] = _Queue(self, topic, partition)
+            send = partial(self.send, topic, partition)
+            remove = partial(self._queues.pop, (topic, partition), None)
+            queue = self._queues[topic, partition] = _Queue(send, remove)
         queue.add(_Batch(records, done))
 
     def send(self, topic: str, partition: int, records: memoryview | bytes, done: Produced) -> None:
-        """Produces one record batch now, whatever else is in flight."""
+        """Produces one record batch at once, whatever else is in flight."""
         known = self._host.controller.image.topics.get(topic)
         leader = self.leader(topic, partition)
         if known is None or partition not in known.partitions:
@@ -92,9 +95,6 @@ class RemoteProducer:
         self._peers.close()
         self._queues.clear()
 
-    def _drop_queue(self, topic: str, partition: int) -> None:
-        self._queues.pop((topic, partition), None)
-
     def _append(self, topic: str, partition: int, records: memoryview | bytes, done: Produced) -> None:
         found = self._host.partitions.get(topic, partition)
         if found is None:
@@ -115,17 +115,16 @@ class _Batch(msgspec.Struct, gc=False):
 
 
 class _Queue:
-    """The batches of one partition, in their order."""
+    """The batches of one partition, in order. `on_idle` is called when there are none any more."""
 
-    __slots__ = ("_in_flight", "_is_sending", "_partition", "_producer", "_topic", "_waiting")
+    __slots__ = ("_in_flight", "_is_sending", "_on_idle", "_send", "_waiting")
 
-    def __init__(self, producer: RemoteProducer, topic: str, partition: int) -> None:
-        self._producer = producer
-        self._topic = topic
-        self._partition = partition
+    def __init__(self, send: Callable[[Any, Produced], object], on_idle: Callable[[], object]) -> None:
+        self._send = send
+        self._on_idle = on_idle
         self._waiting: deque[_Batch] = deque()
         self._in_flight = False
-        self._is_sending = False  # answers may come before `send` returns
+        self._is_sending = False  # `send` may call back before it returns
 
     def add(self, batch: _Batch) -> None:
         self._waiting.append(batch)
@@ -138,10 +137,10 @@ class _Queue:
         while self._waiting and not self._in_flight:
             self._in_flight = True
             batch = self._waiting.popleft()
-            self._producer.send(self._topic, self._partition, batch.records, partial(self._ended, batch))
+            self._send(batch.records, partial(self._ended, batch))
         self._is_sending = False
         if not self._waiting and not self._in_flight:
-            self._producer._drop_queue(self._topic, self._partition)
+            self._on_idle()
 
     def _ended(self, batch: _Batch, error: ErrorCode, _base_offset: int) -> None:
         ended = deque([batch])
@@ -167,7 +166,7 @@ def _read_answer(done: Produced, response: Any, error: ErrorCode) -> None:
 
 
 class RemoteBatches(Generic[M]):
-    """Gathers records of messages (M) for partitions that other brokers lead, and produces them in batches. All calls on the
+    """Collects records of messages (M) for partitions that other brokers lead, and produces them in batches. All calls on the
     loop's thread."""
 
     def __init__(
@@ -178,22 +177,22 @@ class RemoteBatches(Generic[M]):
         self._producer = producer
         self._topic = topic
         self._ended = ended
-        self._gathered: dict[int, tuple[BatchBuilder, list[M]]] = {}  # by partition
+        self._collected: dict[int, tuple[BatchBuilder, list[M]]] = {}  # by partition
         self._in_flight: dict[int, int] = {}  # batches by partition
 
     def has_in_flight(self, partition: int) -> bool:
-        """Whether a message that went another way now might overtake one of these."""
+        """Whether batches for the partition are in flight: a message sent in another way might overtake them."""
         return partition in self._in_flight
 
     def add(self, partition: int, tail: bytes, timestamp_ms: int, message: M) -> None:
-        builder, messages = self._gathered.setdefault(partition, (BatchBuilder(), []))
+        builder, messages = self._collected.setdefault(partition, (BatchBuilder(), []))
         builder.add_at(tail, timestamp_ms)
         messages.append(message)
 
     def send(self, size_max: int) -> None:
-        """Produces what was gathered, in batches of at most `size_max` bytes."""
-        gathered, self._gathered = self._gathered, {}
-        for index, (builder, messages) in sorted(gathered.items(), key=lambda each: each[0]):
+        """Produces what was collected, in batches of at most `size_max` bytes."""
+        collected, self._collected = self._collected, {}
+        for index, (builder, messages) in sorted(collected.items(), key=lambda each: each[0]):
             for batch in builder.finish(0, size_max):
                 if isinstance(batch, TooLarge):
                     self._ended(messages[batch.first : batch.first + 1], ErrorCode.MESSAGE_TOO_LARGE)

@@ -1,4 +1,4 @@
-"""Bindings as they are stored, which may have been written by another release: what can be read is carried out."""
+"""Reads stored bindings, which another release may have written. Valid ones are carried out."""
 
 from __future__ import annotations
 
@@ -18,34 +18,32 @@ log = logging.getLogger("barnabas.nats")
 
 
 class StoredBindings:
-    """Each problem is logged once."""
+    """Reads the bindings of topics. Logs each problem once."""
 
     def __init__(self) -> None:
-        self.refused: dict[str, str] = {}  # by topic: those that can't be read, and why
-        self._useless: dict[str, str] = {}  # what of them does nothing
+        self.refused: dict[str, str] = {}  # errors of invalid bindings, by topic
+        self._without_effect: dict[str, str] = {}  # configs that have no effect, by topic
 
     def forget_others(self, topics: Container[str]) -> None:
-        """There are no other topics any more."""
-        for told in (self.refused, self._useless):
-            for name in [name for name in told if name not in topics]:
-                del told[name]
+        """Drops what is known of topics that do not exist any more."""
+        for logged in (self.refused, self._without_effect):
+            for name in [name for name in logged if name not in topics]:
+                del logged[name]
 
     def read(self, topic: str, configs: Mapping[str, str]) -> Binding | None:
-        """None for a topic that is not bound, or whose binding can't be read."""
+        """None for a topic that is not bound, or whose binding is invalid."""
         try:
             binding = read_configs(topic, configs)
-        except (
-            ConfigError
-        ) as error:  # of a later release, or another way than through a controller of this one
+        except ConfigError as error:  # written by a later release
             if self.refused.get(topic) != str(error):
                 log.error("topic %s is not bound: %s", topic, error)
             self.refused[topic] = str(error)
             return None
         self.refused.pop(topic, None)
-        self._tell_of_effects(topic, binding)
+        self._log_effects(topic, binding)
         return only_bound(binding)
 
-    def _tell_of_effects(self, topic: str, binding: Binding | None) -> None:
+    def _log_effects(self, topic: str, binding: Binding | None) -> None:
         """Logs stored configs that have no effect, and subjects with wildcards inside tokens, which NATS takes literally."""
         reasons = []
         if binding is not None:
@@ -59,9 +57,9 @@ class StoredBindings:
             except ConfigError as error:
                 reasons.append(str(error))
         why = "; ".join(reasons)
-        if why and self._useless.get(topic) != why:
+        if why and self._without_effect.get(topic) != why:
             log.warning("topic %s: %s", topic, why)
         if why:
-            self._useless[topic] = why
+            self._without_effect[topic] = why
         else:
-            self._useless.pop(topic, None)
+            self._without_effect.pop(topic, None)

@@ -1,12 +1,11 @@
-"""The real runtime: the system's clock, one event loop (uvloop's or asyncio's own), a few threads, sockets.
+"""The runtime on asyncio: the system's clock, one event loop (uvloop's or asyncio's own), a few threads, sockets.
 
-Everything else in the tree receives it as `storage.runtime.Runtime`; only the process that owns the loop
-(barnabas/server.py, the in-process fixtures, tests) uses this class and its run, stop and close.
+All other modules see `runtime.interface.Runtime`; only the owner of the loop (barnabas/server.py, the in-process fixtures,
+tests) uses this class and its run, stop and close.
 
-- `listen` binds before it returns, so an address in use is an OSError at the caller and port 0 is known at
-  once; the loop starts to accept one turn later, which the kernel's backlog covers.
-- Results of `run_in_thread` come back as events on the loop. After `close` they are dropped, because
-  nobody is left to act on them.
+- `listen` binds before it returns, so that an address in use is an OSError at the caller and the port is known at once; the
+  loop accepts from its next turn on, and the kernel's backlog holds connections until then.
+- Results of `run_in_thread` come back as events on the loop. After `close` they are dropped.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LISTEN_BACKLOG = 1024
-# Threads wait for the disk, which does many things at the price of a few; one slow read must not keep an
-# acknowledgement from its sync. They are made as they are needed.
+# Threads wait for the disk, which serves many requests at a time; one slow read must not delay the sync of an
+# acknowledgement. They are started as needed.
 WORKER_THREADS = 16
-TLS_HANDSHAKE_SECONDS_MAX = 10.0  # on a connection that is there already
+TLS_HANDSHAKE_SECONDS_MAX = 10.0  # on an established connection
 
 
 def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
-    """uvloop's loop when it is installed and wanted, asyncio's own otherwise."""
+    """uvloop's loop where it is installed and preferred, otherwise asyncio's own."""
     if prefer_uvloop:
         try:
             import uvloop
@@ -51,20 +50,20 @@ def new_event_loop(prefer_uvloop: bool = True) -> asyncio.AbstractEventLoop:
 def bind_socket(
     host: str, port: int, *, send_buffer_bytes: int = -1, receive_buffer_bytes: int = -1
 ) -> socket.socket:
-    """A bound TCP socket; an empty host means every interface, IPv6 included where there is one. Accepted
-    connections inherit the sizes of the system's buffers; -1 leaves them to the system.
+    """A bound TCP socket; an empty host means every interface, including IPv6. Accepted connections inherit the sizes of the
+    socket's buffers; -1 means the system's default.
 
-    OSError (errno kept) when the name does not resolve or the address is in use or not ours.
+    OSError (errno kept) when the name does not resolve or the address is in use or not this machine's.
     """
     if host in ("", "::") and socket.has_dualstack_ipv6():
         family, address = socket.AF_INET6, ("::", port)
     elif not host:
         family, address = socket.AF_INET, ("0.0.0.0", port)
     else:
-        # As bytes: of text Python loads its tables of international names first, a millisecond at every start
+        # As bytes: for text Python loads its tables of international names, which takes a millisecond
         name = host.encode() if host.isascii() else host
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # As Java does: a name with both kinds of address is served on its IPv4 one.
+        # As in Java, a name with both kinds of address means its IPv4 address.
         found.sort(key=lambda entry: entry[0] != socket.AF_INET)
         family, address = found[0][0], (str(found[0][4][0]), port)
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -78,7 +77,7 @@ def bind_socket(
             # Kafka's wildcard address serves both families; an explicit IPv6 address only its own.
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
         sock.bind(address)
-        # Without SO_REUSEPORT a second listener on the port fails here at the latest, not later on the loop.
+        # Without SO_REUSEPORT a second listener on the port fails here, not later on the loop.
         sock.listen(LISTEN_BACKLOG)
         sock.setblocking(False)
     except BaseException:
@@ -88,7 +87,7 @@ def bind_socket(
 
 
 class AsyncioServer:
-    """A listening socket on the loop. `close` stops accepting; connections already open live on."""
+    """A listening socket on the loop. `close` stops accepting; open connections stay."""
 
     def __init__(
         self,
@@ -126,7 +125,7 @@ class AsyncioServer:
 
 
 def refused_everywhere(error: OSError) -> OSError:
-    """asyncio reports all addresses of a name at once, without an errno; where each has refused, there is no listener."""
+    """ConnectionRefusedError where all addresses of a name refused: asyncio reports them in one error without an errno."""
     text = str(error)
     refused = text.count(f"[Errno {errno.ECONNREFUSED}]")
     if error.errno is None and refused and refused == text.count("[Errno "):
@@ -135,7 +134,7 @@ def refused_everywhere(error: OSError) -> OSError:
 
 
 class AsyncioConnecting:
-    """A connection on its way."""
+    """An attempt to connect."""
 
     def __init__(
         self,
@@ -160,7 +159,7 @@ class AsyncioConnecting:
     ) -> None:
         try:
             transport, _ = await loop.create_connection(protocol_factory, host, port, ssl=tls)
-        except OSError as error:  # names that do not resolve and TLS that fails among them
+        except OSError as error:  # also for names that do not resolve and for failures of TLS
             if not self._cancelled:
                 self._failed(refused_everywhere(error))
             return
@@ -173,10 +172,10 @@ class AsyncioConnecting:
 
 
 class AsyncioRuntime(Runtime):
-    """The runtime of a real process. `run` until `stop`; `close` once, after `run` has returned."""
+    """The runtime of a process. `run` until `stop`; `close` once, after `run` has returned."""
 
     def __init__(self, prefer_uvloop: bool = True, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        """On a new loop, unless it is given one."""
+        """`loop`: a new one unless given."""
         self.loop = new_event_loop(prefer_uvloop) if loop is None else loop
         self.random = random.Random()
         self._threads: ThreadPoolExecutor | None = None
@@ -187,7 +186,8 @@ class AsyncioRuntime(Runtime):
     def time_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    monotonic = staticmethod(time.monotonic)  # no call of Python's: it is asked for each read of a connection
+    # Without a Python frame: it is called for each read of a connection.
+    monotonic = staticmethod(time.monotonic)
 
     def random_bytes(self, count: int) -> bytes:
         return os.urandom(count)
@@ -230,7 +230,7 @@ class AsyncioRuntime(Runtime):
 
     @staticmethod
     def _new_threads() -> ThreadPoolExecutor:
-        # Imported late: it costs a start several milliseconds, and an idle broker needs no thread.
+        # Imported late: it takes several milliseconds, and an idle broker needs no thread.
         from concurrent.futures import ThreadPoolExecutor  # noqa: TID251 - this file is the runtime
 
         return ThreadPoolExecutor(WORKER_THREADS, thread_name_prefix="barnabas-worker")
@@ -283,7 +283,7 @@ class AsyncioRuntime(Runtime):
                     server_hostname=server_name,
                     ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS_MAX,
                 )
-            except OSError as error:  # those of TLS among them
+            except OSError as error:  # also for failures of TLS
                 done(None, error)
             else:
                 if upgraded is None:
@@ -291,9 +291,9 @@ class AsyncioRuntime(Runtime):
                 else:
                     done(upgraded, None)
 
-        transport.pause_reading()  # what comes from now on is TLS's; the loop reads on when it has begun
+        transport.pause_reading()  # bytes from now on are TLS's, which resumes reading
         task = self.loop.create_task(upgrade())
-        self._upgrades.add(task)  # the loop itself keeps no hold of its tasks
+        self._upgrades.add(task)  # the loop holds only weak references to tasks
         task.add_done_callback(self._upgrades.discard)
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
@@ -317,7 +317,7 @@ class AsyncioRuntime(Runtime):
         self.loop.stop()
 
     def close(self) -> None:
-        """Wait for the threads' work, then free the loop. What is still scheduled never happens."""
+        """Wait for the threads, then close the loop. Callbacks that are still scheduled never run."""
         if self._threads is not None:
             self._threads.shutdown(wait=True)
         loop = self.loop

@@ -1,7 +1,7 @@
-"""An HTTP/1.1 server on a runtime: one request a connection, bounded in number, bytes and time.
+"""An HTTP/1.1 server on a runtime: one request per connection, bounded in number, bytes and time.
 
-The service gets a request when it is whole, and answers it then or later. What connections hold is bounded over all of
-them: the oldest unfinished request makes room for a new one, or else the oldest answer that is not read.
+The service gets a complete request, and responds then or later. At the limits the connection with the oldest unfinished
+request is closed for a new one, or else the one with the oldest response that the client has not read.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What the clients of one server may take."""
+    """The limits of one server."""
 
     connections: int
-    unfinished: int  # connections whose requests have not arrived in full
+    unfinished: int  # connections with unfinished requests
     head_bytes: int
     body_bytes: int | None = None  # of one request; None: requests have no body
-    held_bytes: int = 0  # bodies of all requests that are not answered
-    request_s: float  # for a request to arrive in full
+    held_bytes: int = 0  # bodies of all requests without a response
+    request_s: float  # for a whole request to arrive
     idle_s: float  # between two reads of a request
-    answer_s: float  # for an answer to be read
+    answer_s: float  # for a response to be read
 
 
 class Service(Protocol):
-    """What a server offers."""
+    """The handler of a server's requests."""
 
     def check(self, head: Head) -> None:
-        """The head of a request has arrived. HttpError."""
+        """Check the head of a request before its body arrives. HttpError."""
         ...
 
     def serve(self, request: HttpRequest) -> None:
-        """The request is whole: respond, now or later. HttpError."""
+        """Respond to a complete request, now or later. HttpError."""
         ...
 
     def refuse(self, request: HttpRequest, error: HttpError) -> None:
@@ -48,7 +48,7 @@ class Service(Protocol):
 
 
 class State(enum.Enum):
-    """Of a request."""
+    """The state of a request."""
 
     READING = enum.auto()
     SERVING = enum.auto()
@@ -57,13 +57,13 @@ class State(enum.Enum):
 
 
 class HttpServer:
-    """OSError when the address can't be listened on."""
+    """A listening server. OSError when the address cannot be listened on."""
 
     def __init__(self, runtime: Runtime, host: str, port: int, service: Service, bounds: Bounds) -> None:
         self.runtime = runtime
         self.service = service
         self.bounds = bounds
-        self.requests: dict[HttpRequest, None] = {}  # in the order in which their connections came
+        self.requests: dict[HttpRequest, None] = {}  # in the order of their connections
         self._held_bytes = 0
         self._server: Server = runtime.listen(host, port, partial(HttpRequest, self))
         self.port = self._server.port
@@ -75,7 +75,7 @@ class HttpServer:
             request.abort()
 
     def admit(self, request: HttpRequest) -> bool:
-        """Whether there is room for one more connection, if need be by the end of another."""
+        """Whether there is room for one more connection, if necessary by closing another."""
         unfinished = self._in_state(State.READING)
         if len(unfinished) >= self.bounds.unfinished:
             unfinished[0].abort()
@@ -88,7 +88,7 @@ class HttpServer:
         return True
 
     def hold(self, request: HttpRequest, count: int) -> None:
-        """More of a body has arrived. The oldest unfinished requests make room, or else this one is refused. HttpError."""
+        """Count more bytes of a body. At the limit the oldest unfinished requests are closed, or else HttpError."""
         request.held_bytes += count
         self._held_bytes += count
         for other in self._in_state(State.READING):
@@ -100,7 +100,7 @@ class HttpServer:
             raise HttpError(503, f"requests hold {self.bounds.held_bytes} bytes already")
 
     def release(self, request: HttpRequest) -> None:
-        """Its body is needed no more."""
+        """Release the bytes of its body."""
         self._held_bytes -= request.held_bytes
         request.held_bytes = 0
 
@@ -122,7 +122,7 @@ class HttpRequest:
 
     @property
     def head(self) -> Head:
-        """Of a request that has arrived."""
+        """The head; it must have arrived."""
         assert self._parser.head is not None
         return self._parser.head
 
@@ -132,7 +132,7 @@ class HttpRequest:
         return body
 
     def respond(self, status: int, content_type: str, body: bytes, headers: str = "") -> None:
-        """Send the answer, and close the connection once it is read. A connection that has ended gets none."""
+        """Send the response, and close the connection once it is read. Without effect when the connection has ended."""
         if self.state in (State.ANSWERED, State.CLOSED):
             return
         self._end(State.ANSWERED)
@@ -174,14 +174,14 @@ class HttpRequest:
             service.refuse(self, error)
 
     def eof_received(self) -> bool:
-        return self.state is State.SERVING  # its answer is still to come
+        return self.state is State.SERVING  # the response is still to come
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's shape
         self._end(State.CLOSED)
         self._server.requests.pop(self, None)
 
     def pause_writing(self) -> None:
-        """One answer is all that is written."""
+        """Without effect: there is only one response."""
 
     def resume_writing(self) -> None:
         """See pause_writing."""
@@ -189,7 +189,7 @@ class HttpRequest:
     # -- time
 
     def _check_time(self) -> None:
-        """Refuse a request that has not arrived in time, and check again when that may be so."""
+        """Refuse a request that has not arrived in time; otherwise check again at its deadline."""
         bounds, now = self._server.bounds, self._server.runtime.monotonic()
         left_s = min(self._arrived_at + bounds.request_s, self._read_at + bounds.idle_s) - now
         if left_s > 0:

@@ -1,8 +1,8 @@
-"""The one runtime: clock, timers, randomness, threads and network, injected into everything that needs them.
+"""The runtime: clock, timers, randomness, threads and network, passed to everything that needs them.
 
-Nothing below the composition root imports `time`, `random`, `threading` or `asyncio` (ruff TID251 keeps
-them out), so the same code runs for real (barnabas/runtime/asyncio_runtime.py), under a virtual clock
-(compat_tests/virtual/runtime.py) and under a simulator that decides the order of events (compat_tests/simulation).
+No other module imports `time`, `random`, `threading` or `asyncio` (ruff TID251), so the same code runs on asyncio
+(barnabas/runtime/asyncio_runtime.py), on a virtual clock (compat_tests/virtual/runtime.py) and in a simulator that decides
+the order of events (compat_tests/simulation).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Timer(Protocol):
-    """A callback that has been scheduled and may still be cancelled. Cancelling twice is harmless."""
+    """A scheduled callback. Cancelling it again, or after it has run, has no effect."""
 
     def cancel(self) -> None: ...
 
 
 class Connecting(Protocol):
-    """A connection that is being made. Once it is there, or has failed, cancelling does nothing."""
+    """An attempt to connect. Once it has succeeded or failed, cancelling has no effect."""
 
     def cancel(self) -> None: ...
 
@@ -32,22 +32,22 @@ class Connecting(Protocol):
 class Server(Protocol):
     """A listening socket."""
 
-    port: int  # the real one, when 0 was asked for
+    port: int  # the actual one, when 0 was asked for
 
     def close(self) -> None: ...
 
 
 class Runtime(Protocol):
-    """What the outside world gives to the broker. All callbacks run on the one event loop's thread."""
+    """All that the broker uses of the system. All callbacks run on the thread of the event loop."""
 
     random: random.Random
 
     def time_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch; may jump."""
+        """Wall-clock time in milliseconds since the epoch; may jump."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back."""
+        """Seconds on a monotonic clock."""
         ...
 
     def random_bytes(self, count: int) -> bytes: ...
@@ -59,12 +59,12 @@ class Runtime(Protocol):
     def run_in_thread(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
     ) -> None:
-        """Run blocking `work` off the loop; `done(result, error)` comes back on the loop, one of them None."""
+        """Run blocking `work` in a thread; then `done(result, error)` on the loop, one of them None."""
         ...
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
-        """Do pieces of blocking work, several at a time in threads, and wait for all of them: for starting and
-        stopping, when the loop serves no requests. Returns what each has raised, in their order."""
+        """Do pieces of blocking work, several at a time in threads, and wait for all of them: at the start and the stop, when the
+        loop serves no requests. Returns the exception of each, in their order."""
         ...
 
     def listen(
@@ -77,8 +77,8 @@ class Runtime(Protocol):
         receive_buffer_bytes: int = -1,
         tls: ssl.SSLContext | None = None,
     ) -> Server:
-        """Listen on host:port (0 picks one), with the system's buffers of each connection of these sizes (-1:
-        the system's choice), under TLS if given. OSError when the address is in use or not ours."""
+        """Listen on host:port (0: any free port), with socket buffers of these sizes (-1: the system's default), with TLS if given.
+        OSError when the address is in use or not this machine's."""
         ...
 
     def connect(
@@ -91,8 +91,8 @@ class Runtime(Protocol):
         tls: ssl.SSLContext | None = None,
     ) -> Connecting:
         """Connect to host:port. The protocol is called as asyncio's are: connection_made(transport), then
-        data_received or get_buffer and buffer_updated, at last connection_lost. `failed(error)` instead, once, when there is no connection
-        (ConnectionRefusedError where there is no listener); neither after `cancel`."""
+        data_received or get_buffer and buffer_updated, at last connection_lost. `failed(error)` instead, once, when the attempt
+        fails (ConnectionRefusedError where there is no listener). No callback after `cancel`."""
         ...
 
     def start_tls(
@@ -103,14 +103,13 @@ class Runtime(Protocol):
         server_name: str,
         done: Callable[[Any, OSError | None], object],
     ) -> None:
-        """Go on under TLS on a connection that `connect` has made. `done(transport, None)`: the protocol reads and
-        writes through this transport from now on; or `done(None, error)`, and the connection is closed, with or without a
-        call of connection_lost. In between nothing may be done with the transport. `server_name` is what the certificate
-        is compared with."""
+        """Start TLS on a connection of `connect`. `done(transport, None)`: the protocol reads and writes through this transport from
+        now on; or `done(None, error)`: the connection is closed, with or without a call of connection_lost. In between the
+        transport must not be used. `server_name`: the name that the certificate must have."""
         ...
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
-        """Call back whenever `descriptor` can be written; one callback per descriptor, until removed."""
+        """Call back whenever `descriptor` is writable; one callback per descriptor, until removed."""
         ...
 
     def remove_writer(self, descriptor: int) -> None: ...

@@ -1,8 +1,7 @@
 """Warnings about peers, bounded in number: the first line at once, then one with a count per interval.
 
-Lines are distinguished by the peer's address and by a reason; what a peer can vary at will (ports, numbers, names) is part
-of the line and not of the reason, or is bounded by the number of reasons per peer. So a peer that sends garbage costs a few
-lines a minute.
+Lines are counted by the peer's address and by a reason. Text that a peer chooses (ports, numbers, names) is part of the line
+and not of the reason, or the number of reasons per peer bounds it. So a peer that sends garbage causes a few lines a minute.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from barnabas.runtime.interface import Runtime
+from barnabas.runtime.interface import Runtime, Timer
 
 INTERVAL_S: Final = 60.0
-REASONS_MAX: Final = 10  # of one peer within an interval, before the rest is counted together
-PEERS_MAX: Final = 256  # likewise
+REASONS_MAX: Final = 10  # of one peer within an interval; all others are counted together
+PEERS_MAX: Final = 256  # within an interval; all others are counted together
 _OTHER: Final = "other"
 
 
@@ -34,6 +33,7 @@ class RepeatedWarnings:
         self._runtime = runtime
         self._log = log
         self._peers: dict[str, dict[str, _Repeated]] = {}  # by address, then by reason
+        self._timer: Timer | None = None  # while there are any
 
     def warn(
         self,
@@ -43,11 +43,11 @@ class RepeatedWarnings:
         *,
         level: int = logging.WARNING,
         error: BaseException | None = None,
-    ) -> None:
+    ) -> bool:
         """Log `line`, and the traceback of `error`, unless one of the same peer (an address without its port) and reason was
-        logged within the interval: then it is counted."""
-        if not self._peers:
-            self._runtime.call_later(INTERVAL_S, self._log_counts)
+        logged within the interval: then it is counted. Returns whether it was logged."""
+        if self._timer is None:
+            self._timer = self._runtime.call_later(INTERVAL_S, self._log_counts)
         if peer not in self._peers and len(self._peers) >= PEERS_MAX:
             peer = _OTHER
         reasons = self._peers.setdefault(peer, {})
@@ -57,13 +57,21 @@ class RepeatedWarnings:
         if repeated is None:
             reasons[reason] = _Repeated()
             self._log.log(level, "%s", line, exc_info=error)
-        else:
-            repeated.count += 1
-            repeated.line = line
-            repeated.level = level
+            return True
+        repeated.count += 1
+        repeated.line = line
+        repeated.level = level
+        return False
+
+    def forget(self, peer: str) -> None:
+        """The peer works again, or is gone: the next line about it is logged at once."""
+        self._peers.pop(peer, None)
+        if not self._peers and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _log_counts(self) -> None:
-        """The interval is over: what was counted is logged, and what has not come again is forgotten."""
+        """At the end of an interval: log the counts, and forget the reasons that have not occurred again."""
         for peer, reasons in tuple(self._peers.items()):
             for reason, repeated in tuple(reasons.items()):
                 if not repeated.count:
@@ -73,5 +81,4 @@ class RepeatedWarnings:
                 repeated.count = 0
             if not reasons:
                 del self._peers[peer]
-        if self._peers:
-            self._runtime.call_later(INTERVAL_S, self._log_counts)
+        self._timer = self._runtime.call_later(INTERVAL_S, self._log_counts) if self._peers else None

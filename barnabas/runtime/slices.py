@@ -14,34 +14,61 @@ from barnabas.runtime.interface import Runtime, Timer
 
 T = TypeVar("T")
 
-# Work in steps: it yields None where a turn may end, or a function for a thread, whose result it is sent.
+# Work in steps: it yields None where a turn may end, or a function for a thread, whose result is sent to it.
 Steps: TypeAlias = "Generator[Callable[[], Any] | None, Any, T]"
+Done: TypeAlias = "Callable[[T | None, BaseException | None], object]"
 
 logger = logging.getLogger("barnabas.storage")
 
-TURN_S = 0.002  # what one turn of the loop may spend on a pass
+TURN_S = 0.002  # of one turn of the loop, for one piece of work
+
+
+class _Work(Generic[T]):
+    """One piece of work. `turn` starts it; `done(result, error)` is called once, perhaps within the first turn."""
+
+    def __init__(self, runtime: Runtime, steps: Steps[T], done: Done[T]) -> None:
+        self._runtime = runtime
+        self._steps = steps
+        self._done = done
+
+    def turn(self, sent: Any = None, error: BaseException | None = None) -> None:
+        """Continues for TURN_S, or until a thread has work; `sent` and `error` are the outcome of that."""
+        deadline = self._runtime.monotonic() + TURN_S
+        try:
+            while True:
+                work = self._steps.send(sent) if error is None else self._steps.throw(error)
+                sent = error = None
+                if work is not None:
+                    self._runtime.run_in_thread(work, self.turn)
+                    return
+                if self._runtime.monotonic() >= deadline:
+                    self._runtime.call_soon(self.turn)
+                    return
+        except StopIteration as stop:
+            self._done(stop.value, None)
+        except Exception as failure:  # noqa: BLE001 - passed on
+            self._done(None, failure)
 
 
 def in_slices(runtime: Runtime, steps: Iterator[object], done: Callable[[], object]) -> None:
-    """Go through `steps` in turns of at most TURN_S, then call `done`, even when a step has raised."""
+    """Goes through `steps` in turns, the first of them now, then calls `done`, also after a step that has raised."""
 
-    def turn() -> None:
-        deadline = runtime.monotonic() + TURN_S
-        try:
-            for _ in steps:
-                if runtime.monotonic() >= deadline:
-                    runtime.call_soon(turn)
-                    return
-        except Exception:  # the next pass tries again
-            logger.exception("a background pass ended early")
+    def ended(_result: None, error: BaseException | None) -> None:
+        if error is not None:  # the next pass tries again
+            logger.error("a background pass ended early", exc_info=error)
         done()
 
-    turn()
+    _Work(runtime, _without_values(steps), ended).turn()
+
+
+def _without_values(steps: Iterator[object]) -> Steps[None]:
+    for _ in steps:
+        yield None
 
 
 class WorkQueue:
-    """Does pieces of work in the order in which they come, one at a time, on the loop. A piece is an iterator that yields after
-    each step; what fits into a slice is done before `add` returns."""
+    """Does pieces of work in their order, one at a time, on the loop. A piece is an iterator that yields after each step; work
+    that fits into a turn is done before `add` returns."""
 
     def __init__(self, runtime: Runtime, log: logging.Logger) -> None:
         self._runtime = runtime
@@ -50,14 +77,14 @@ class WorkQueue:
         self._working = False
 
     def add(self, piece: Iterator[object]) -> None:
-        """Begin with it now, or when all before it is done. One that raises is logged and ends there."""
+        """Starts the piece now, or after those before it. If it raises, the error is logged and the next piece follows."""
         self._pieces.append(piece)
         if not self._working:
             self._working = True
-            in_slices(self._runtime, self._steps(), self._rest)
+            in_slices(self._runtime, self._steps(), self._ended)
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call back when everything added so far is done; now when it is."""
+        """Calls back when all pieces added so far are done, perhaps now."""
         if self._pieces:
             self._pieces.append(_call(callback))
         else:
@@ -67,11 +94,11 @@ class WorkQueue:
         while self._pieces:
             try:
                 yield from self._pieces[0]
-            except Exception:  # noqa: BLE001 - logged, and the pieces behind it go on
+            except Exception:  # noqa: BLE001 - logged, and the next piece follows
                 self._log.exception("a piece of work ended early")
             self._pieces.popleft()
 
-    def _rest(self) -> None:
+    def _ended(self) -> None:
         self._working = False
 
 
@@ -84,7 +111,7 @@ class TooManySteps(Exception):
 
 
 def run_through(steps: Steps[T], steps_max: int | None = None) -> T:
-    """Do all of the work now. TooManySteps when it yields more often than `steps_max`."""
+    """Does all of the work now. TooManySteps when it yields more often than `steps_max`."""
     sent: Any = None
     error: Exception | None = None
     count = 0
@@ -99,70 +126,43 @@ def run_through(steps: Steps[T], steps_max: int | None = None) -> T:
         if work is not None:
             try:
                 sent = work()
-            except Exception as failure:  # noqa: BLE001 - handed over
+            except Exception as failure:  # noqa: BLE001 - raised in the work
                 error = failure
     steps.close()
     raise TooManySteps
 
 
 class StepQueue:
-    """Does pieces of work in the order in which they come, at most `at_once` at a time: each in turns of at most TURN_S on
-    the loop, and in threads where it yields a function. So at most `at_once` pieces hold memory for their work."""
+    """Does pieces of work in their order, at most `at_once` at a time, each in turns of the loop and in threads. So at most
+    `at_once` pieces hold memory for their work."""
 
-    def __init__(self, runtime: Runtime, at_once: int = 1) -> None:
+    def __init__(self, runtime: Runtime, at_once: int = 1, *, begins_in_add: bool = False) -> None:
+        """`begins_in_add`: a piece that need not wait for others has its first turn in `add`."""
         self._runtime = runtime
         self._free = at_once
-        self._waiting: deque[_Piece[Any]] = deque()
+        self._begins_in_add = begins_in_add
+        self._waiting: deque[_Work[Any]] = deque()
 
-    def add(self, steps: Steps[T], done: Callable[[T | None, BaseException | None], object]) -> None:
-        """`done(result, error)` on the loop, once, and never before this returns."""
-        self._waiting.append(_Piece(self._runtime, steps, done, self._ended))
-        self._begin()
+    def add(self, steps: Steps[T], done: Done[T]) -> None:
+        """`done(result, error)` on the loop, once; before this returns only if the queue begins in `add`."""
+
+        def ended(result: T | None, error: BaseException | None) -> None:
+            self._free += 1
+            self._begin()
+            done(result, error)
+
+        work = _Work(self._runtime, steps, ended)
+        if self._begins_in_add and self._free and not self._waiting:
+            self._free -= 1
+            work.turn()
+        else:
+            self._waiting.append(work)
+            self._begin()
 
     def _begin(self) -> None:
         while self._free and self._waiting:
             self._free -= 1
             self._runtime.call_soon(self._waiting.popleft().turn)
-
-    def _ended(self) -> None:
-        self._free += 1
-        self._begin()
-
-
-class _Piece(Generic[T]):
-    def __init__(
-        self,
-        runtime: Runtime,
-        steps: Steps[T],
-        done: Callable[[T | None, BaseException | None], object],
-        ended: Callable[[], object],
-    ) -> None:
-        self._runtime = runtime
-        self._steps = steps
-        self._done = done
-        self._ended = ended
-
-    def turn(self, sent: Any = None, error: BaseException | None = None) -> None:
-        """Continue until the time is up, or a thread has to work; `sent` and `error` are the outcome of that."""
-        deadline = self._runtime.monotonic() + TURN_S
-        try:
-            while True:
-                work = self._steps.send(sent) if error is None else self._steps.throw(error)
-                sent = error = None
-                if work is not None:
-                    self._runtime.run_in_thread(work, self.turn)
-                    return
-                if self._runtime.monotonic() >= deadline:
-                    self._runtime.call_soon(self.turn)
-                    return
-        except StopIteration as stop:
-            self._end(stop.value, None)
-        except Exception as failure:  # noqa: BLE001 - handed over
-            self._end(None, failure)
-
-    def _end(self, result: T | None, error: BaseException | None) -> None:
-        self._ended()
-        self._done(result, error)
 
 
 class Periodic:
@@ -190,6 +190,6 @@ class Periodic:
             self._timer = self._runtime.call_later(self._interval_s, self._begin)
 
     def stop(self) -> None:
-        """Run no more. A pass that runs ends by itself."""
+        """Starts no more runs. The current one is not ended."""
         self._stopped = True
         self._timer.cancel()

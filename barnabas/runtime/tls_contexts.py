@@ -1,8 +1,9 @@
 """TLS contexts with the same rules on every Python and for every listener and connection.
 
-They are made from `ssl.SSLContext` itself: `ssl.create_default_context` is strict since Python 3.13 (VERIFY_X509_STRICT) and
-refuses authorities without a key usage extension, which keytool and most guides make. As in Java, every certificate of a
-truststore is an anchor, an intermediate one or a server's own too (VERIFY_X509_PARTIAL_CHAIN), and nothing renegotiates.
+They are created from `ssl.SSLContext` itself: `ssl.create_default_context` is strict since Python 3.13 (VERIFY_X509_STRICT) and
+refuses authorities without a key usage extension, such as those of keytool and of most guides. As in Java, every certificate
+of a truststore is a trust anchor, also an intermediate one or a server's own (VERIFY_X509_PARTIAL_CHAIN), and there is no
+renegotiation.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def server_context() -> ssl.SSLContext:
-    """For a listener; it asks for no certificate yet, and has none."""
-    import ssl  # late: most brokers need none of it
+    """The context of a listener, without a certificate yet; it asks clients for none."""
+    import ssl  # imported late: most brokers do not use TLS
 
     return _with_rules(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
 
 
 def client_context() -> ssl.SSLContext:
-    """For calls: the server's certificate and its name are checked, against no anchors yet."""
+    """The context of a client, without trust anchors yet; it checks the server's certificate and name."""
     import ssl
 
     return _with_rules(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))

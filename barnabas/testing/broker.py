@@ -1,4 +1,4 @@
-"""A whole broker inside this process: real sockets and the real code, its files in memory unless told otherwise.
+"""A whole broker inside this process: real sockets and the real code, its files in memory unless a directory is given.
 
 `with Broker() as broker:` gives it a thread and an event loop of its own, so that any client may be used beside it.
 `async with Broker() as broker:` lets it live in the running loop, whatever loop that is; clients must be asynchronous then.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from barnabas.broker.config.warnings import check_names
 from barnabas.controller.extension import ConfigTables
 from barnabas.extensions import EXTENSIONS
+from barnabas.testing import contents, operations, seeding, steering
 from barnabas.testing.broker_loop import NOT_STARTED, BrokerLoop
 from barnabas.testing.broker_node import HOST, BrokerNode
 from barnabas.testing.clock import Advances, BrokerClock
@@ -28,15 +29,14 @@ from barnabas.testing.faults.engine import Faults
 from barnabas.testing.loop_calls import BrokerFailed
 from barnabas.testing.node_runtime import Clock, NodeRuntime
 from barnabas.testing.pending import Finished
+from barnabas.testing.snapshot import Snapshot, take_snapshot
 
 if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
     from collections.abc import Awaitable, Callable, Mapping, Sequence
-    from types import TracebackType
 
     from barnabas.testing.contents import Group, StoredRecord
     from barnabas.testing.operations import Done, Ends, Start
-    from barnabas.testing.snapshot import Snapshot
     from barnabas.testing.steering.partitions import PartitionInfo
 
 # A library logs nothing by itself: `logging.basicConfig` shows what the broker logs.
@@ -124,7 +124,7 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """Of the first node."""
+        """The port of the first node."""
         return self.nodes[0].port
 
     @property
@@ -149,18 +149,14 @@ class Broker:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
         await self._loop.enter()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._loop.leave()
 
     @property
@@ -170,7 +166,7 @@ class Broker:
 
     @property
     def is_in_thread(self) -> bool:
-        """Whether it has a loop of its own, that goes on while the caller waits."""
+        """Whether the loop has a thread of its own, and turns while the caller waits."""
         return self._loop.is_in_thread
 
     def call(self, function: Callable[[], T]) -> T:
@@ -179,57 +175,43 @@ class Broker:
         return self._loop.call(function)
 
     def wait(self, start: Start) -> None:
-        """Begin something on the broker's loop and wait until it is done. RuntimeError where the loop runs now, and has to turn."""
+        """Begin an operation on the broker's loop and wait until it is done. RuntimeError on the loop's own thread when it takes turns of
+        the loop."""
         self._loop.wait(start)
 
     def wait_until_ready(self) -> Awaitable[None]:
-        """All nodes serve that run: for after a start of one of them. BrokerFailed after START_SECONDS_MAX."""
+        """Wait until all running nodes serve. BrokerFailed after START_SECONDS_MAX."""
         return self._loop.ready_again()
 
     def wait_until_in_sync(self) -> Awaitable[None]:
-        """All replicas are, and consumers may read all that leaders have: for after a node has come back."""
+        """Wait until all replicas are in sync and consumers may read all that leaders have."""
         return self._loop.ready_again(settles=True)
 
     # -- what it holds
 
     def topics(self) -> dict[str, int]:
         """Topics by name, with the number of their partitions; Kafka's own ones left out."""
-        from barnabas.testing import contents
-
         return self._loop.call(lambda: contents.topics(self.nodes))
 
     def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
-        """What consumers may read of one partition or of all, partition by partition. Where a leader is gone the next one is
-        waited for, some seconds at most; not in the running loop, which cannot turn meanwhile. UnknownTopic, NoLeader."""
-        from barnabas.testing import contents, operations
-
-        def read() -> list[StoredRecord]:
-            return contents.records(self.nodes, topic, partition)
-
-        try:
-            return self._loop.call(read)
-        except contents.NoLeader:
-            if self._loop.is_here:
-                raise
-        self._loop.wait(lambda done: operations.when_led(self.nodes, topic, lambda: done(None), done))
-        return self._loop.call(read)
+        """What consumers may read of one partition or of all, partition by partition. Waits some seconds at most until each has a
+        leader that knows what is committed, except in the running loop, which cannot turn meanwhile. UnknownTopic, NoLeader."""
+        if not self._loop.is_here:
+            self._loop.wait(
+                lambda done: operations.when_led(self.nodes, topic, partition, lambda: done(None), done)
+            )
+        return self._loop.call(lambda: contents.records(self.nodes, topic, partition))
 
     def group(self, name: str) -> Group | None:
         """A group's state, members and committed offsets; None where there is no such group."""
-        from barnabas.testing import contents
-
         return self._loop.call(lambda: contents.group(self.nodes, name))
 
     def groups(self) -> list[str]:
         """Names of all groups."""
-        from barnabas.testing import contents
-
         return self._loop.call(lambda: contents.groups(self.nodes))
 
     def effective_config(self, topic: str) -> dict[str, str]:
         """Every config of a topic with the value that counts. UnknownTopic."""
-        from barnabas.testing import contents
-
         return self._loop.call(lambda: contents.effective_config(self.nodes, topic))
 
     # -- what is put into it
@@ -242,9 +224,7 @@ class Broker:
         replication_factor: int | None = None,
         configs: Mapping[str, object] | None = None,
     ) -> Awaitable[None]:
-        """Ready to be written to when it is done. Where nothing is said the broker's defaults count. RequestFailed."""
-        from barnabas.testing import operations
-
+        """Create a topic; producers can write to it when it is done. None takes the broker's default. RequestFailed."""
         texts = {key: _text(value) for key, value in (configs or {}).items()}
         return self._loop.perform(
             lambda done: operations.create_topic(
@@ -253,25 +233,19 @@ class Broker:
         )
 
     def delete_topics(self, *names: str) -> Awaitable[None]:
-        """Those that exist; others are none the worse. RequestFailed."""
-        from barnabas.testing import operations
-
+        """Delete those that exist, and ignore the others. RequestFailed."""
         return self._loop.perform(lambda done: operations.delete_topics(self.nodes, names, done))
 
     def seed(self, topic: str, records: object) -> Awaitable[None]:
         """Append records, committed when it is done: an iterable of values, (key, value) pairs or mappings with `value`,
         `key`, `headers`, `timestamp`, `partition`; or the path of a file of JSON lines (seeding.py). A topic that does not
         exist is made. RequestFailed."""
-        from barnabas.testing import operations, seeding
-
         seeds = seeding.read_seeds(records)
         return self._loop.perform(lambda done: operations.seed(self.nodes, topic, seeds, done))
 
     def produce(self, topic: str, value: object, key: object = None, **fields: object) -> StoredRecord:
         """Append one record and give it back as it is stored; `fields` are headers, timestamp, partition. RequestFailed.
         Not for a cluster in the running loop: see `seed`."""
-        from barnabas.testing import contents, operations, seeding
-
         seed = seeding.single(value, key, fields)
         ends: Ends = []
         self._loop.wait(lambda done: operations.seed(self.nodes, topic, [seed], done, ends))
@@ -282,149 +256,114 @@ class Broker:
 
     def partition(self, topic: str, partition: int = 0) -> PartitionInfo:
         """Leader, epoch, replicas and ISR, as the metadata has them. UnknownTopic."""
-        from barnabas.testing.steering import partitions
-
-        return self._loop.call(lambda: partitions.partition_info(self.nodes, topic, partition))
+        return self._loop.call(lambda: steering.partitions.partition_info(self.nodes, topic, partition))
 
     def move_leader(self, topic: str, partition: int = 0, node: int | None = None) -> Awaitable[None]:
-        """To a node that has a replica in sync; None: another one than now. ValueError, UnknownTopic."""
-        from barnabas.testing.steering import partitions
-
+        """Move the leader to a node in the ISR; None: to another one than now. ValueError, UnknownTopic."""
         return self._loop.perform(
-            lambda done: partitions.move_leader(self.nodes, topic, partition, node, done)
+            lambda done: steering.partitions.move_leader(self.nodes, topic, partition, node, done)
         )
 
     def drop_leader(self, topic: str, partition: int = 0) -> Awaitable[None]:
-        """The partition has no leader, until `move_leader` gives it one. UnknownTopic."""
-        from barnabas.testing.steering import partitions
-
-        return self._loop.perform(lambda done: partitions.drop_leader(self.nodes, topic, partition, done))
+        """Leave the partition without a leader until `move_leader`. UnknownTopic."""
+        return self._loop.perform(
+            lambda done: steering.partitions.drop_leader(self.nodes, topic, partition, done)
+        )
 
     def bump_epoch(self, topic: str, partition: int = 0) -> Awaitable[None]:
-        """The leader stays, in a new epoch. UnknownTopic."""
-        from barnabas.testing.steering import partitions
-
-        return self._loop.perform(lambda done: partitions.bump_epoch(self.nodes, topic, partition, done))
+        """Begin a new leader epoch with the same leader. UnknownTopic."""
+        return self._loop.perform(
+            lambda done: steering.partitions.bump_epoch(self.nodes, topic, partition, done)
+        )
 
     def shrink_isr(self, topic: str, partition: int, isr: Sequence[int]) -> Awaitable[None]:
-        """Only these replicas are in sync, until `restore_isr`. ValueError, UnknownTopic."""
-        from barnabas.testing.steering import partitions
-
-        return self._loop.perform(lambda done: partitions.shrink_isr(self.nodes, topic, partition, isr, done))
+        """Shrink the ISR to these replicas until `restore_isr`. ValueError, UnknownTopic."""
+        return self._loop.perform(
+            lambda done: steering.partitions.shrink_isr(self.nodes, topic, partition, isr, done)
+        )
 
     def restore_isr(self) -> None:
-        """Replicas that have caught up get in sync again."""
-        from barnabas.testing.steering import partitions
-
-        self._loop.call(lambda: partitions.restore_isr(self.nodes))
+        """Let replicas that have caught up join the ISR again."""
+        self._loop.call(lambda: steering.partitions.restore_isr(self.nodes))
 
     # -- groups
 
     def coordinator(self, group: str) -> int:
         """The node that coordinates a group. UnknownGroup while there has been none at all."""
-        from barnabas.testing.steering import groups
-
-        return self._loop.call(lambda: groups.coordinator_of(self.nodes, group))
+        return self._loop.call(lambda: steering.groups.coordinator_of(self.nodes, group))
 
     def move_coordinator(self, group: str, node: int | None = None) -> Awaitable[None]:
-        """To another node: the old one answers NOT_COORDINATOR. ValueError, UnknownGroup."""
-        from barnabas.testing.steering import groups
-
-        return self._loop.perform(lambda done: groups.move_coordinator(self.nodes, group, node, done))
+        """Move a group's coordinator to another node; the old one answers NOT_COORDINATOR. ValueError, UnknownGroup."""
+        return self._loop.perform(
+            lambda done: steering.groups.move_coordinator(self.nodes, group, node, done)
+        )
 
     def load_coordinator(self, group: str, seconds: float | None = None) -> None:
-        """It answers COORDINATOR_LOAD_IN_PROGRESS, for so long or until `coordinator_loaded`. UnknownGroup."""
-        from barnabas.testing.steering import groups
-
-        self._loop.call(lambda: groups.load_coordinator(self.nodes, group, seconds))
+        """Have it answer COORDINATOR_LOAD_IN_PROGRESS for so long, or until `coordinator_loaded`. UnknownGroup."""
+        self._loop.call(lambda: steering.groups.load_coordinator(self.nodes, group, seconds))
 
     def coordinator_loaded(self, group: str) -> None:
-        """It serves its groups again."""
-        from barnabas.testing.steering import groups
-
-        self._loop.call(lambda: groups.coordinator_loaded(self.nodes, group))
+        """Have it serve its groups again."""
+        self._loop.call(lambda: steering.groups.coordinator_loaded(self.nodes, group))
 
     def expire_member(self, group: str, member_id: str) -> None:
-        """As when its session has timed out. UnknownGroup."""
-        from barnabas.testing.steering import groups
-
-        self._loop.call(lambda: groups.expire_member(self.nodes, group, member_id))
+        """Remove a member, as when its session times out. UnknownGroup."""
+        self._loop.call(lambda: steering.groups.expire_member(self.nodes, group, member_id))
 
     def force_rebalance(self, group: str) -> None:
-        """Its members have to join again. UnknownGroup."""
-        from barnabas.testing.steering import groups
-
-        self._loop.call(lambda: groups.force_rebalance(self.nodes, group))
+        """Make the members of a group join again. UnknownGroup."""
+        self._loop.call(lambda: steering.groups.force_rebalance(self.nodes, group))
 
     # -- nodes
 
     def kill_node(self, node: int) -> None:
-        """As kill -9. UnknownNode."""
-        from barnabas.testing.steering import nodes
-
-        self._loop.call(lambda: nodes.kill(self.nodes, node))
+        """End a node as kill -9 does. UnknownNode."""
+        self._loop.call(lambda: steering.nodes.kill(self.nodes, node))
 
     def pause_node(self, node: int) -> None:
-        """As SIGSTOP. ValueError, UnknownNode."""
-        from barnabas.testing.steering import nodes
-
-        self._loop.call(lambda: nodes.pause(self.nodes, node))
+        """Suspend a node as SIGSTOP does. ValueError, UnknownNode."""
+        self._loop.call(lambda: steering.nodes.pause(self.nodes, node))
 
     def resume_node(self, node: int) -> None:
-        """As SIGCONT. UnknownNode."""
-        from barnabas.testing.steering import nodes
-
-        self._loop.call(lambda: nodes.resume(self.nodes, node))
+        """Resume a node as SIGCONT does. UnknownNode."""
+        self._loop.call(lambda: steering.nodes.resume(self.nodes, node))
 
     def stop_node(self, node: int) -> Awaitable[None]:
-        """In order: others take over what it leads. UnknownNode."""
-        from barnabas.testing.steering import nodes
-
-        return self._loop.perform(lambda done: nodes.stop(self.nodes, node, done))
+        """Stop a node after other nodes have taken over what it leads. UnknownNode."""
+        return self._loop.perform(lambda done: steering.nodes.stop(self.nodes, node, done))
 
     def start_node(self, node: int) -> Awaitable[None]:
-        """One that was killed or stopped: the same id, port and files. UnknownNode."""
-        from barnabas.testing.steering import nodes
-
-        return self._loop.perform(lambda done: nodes.start(self.nodes, node, done))
+        """Start a node that was killed or stopped, with the same id, port and files. UnknownNode."""
+        return self._loop.perform(lambda done: steering.nodes.start(self.nodes, node, done))
 
     def restart_node(self, node: int) -> Awaitable[None]:
-        """Stopped in order and started again. UnknownNode."""
-        from barnabas.testing.steering import nodes
-
-        return self._loop.perform(lambda done: nodes.restart(self.nodes, node, done))
+        """Stop a node in order and start it again. UnknownNode."""
+        return self._loop.perform(lambda done: steering.nodes.restart(self.nodes, node, done))
 
     def add_node(self, properties: Mapping[str, str] | None = None) -> Awaitable[None]:
-        """A broker more, which is the last of `nodes`. ValueError where there is one node only."""
-        from barnabas.testing.steering import nodes
+        """Add a broker, which becomes the last of `nodes`. ValueError when there is one node only."""
 
         def make(node_id: int) -> BrokerNode:
             return self._make_node(node_id, 0, properties or {})
 
         def begin(done: Done) -> None:
-            nodes.add(self.nodes, make, done)
+            steering.nodes.add(self.nodes, make, done)
 
         return self._loop.perform(begin)
 
     def remove_node(self, node: int) -> Awaitable[None]:
-        """One that was added. ValueError, UnknownNode."""
-        from barnabas.testing.steering import nodes
-
-        return self._loop.perform(lambda done: nodes.remove(self.nodes, node, done))
+        """Remove a node that was added. ValueError, UnknownNode."""
+        return self._loop.perform(lambda done: steering.nodes.remove(self.nodes, node, done))
 
     # -- upkeep
 
     def run_retention(self, topic: str | None = None) -> Awaitable[None]:
         """Remove what is too old or too much, now, from leaders; followers do so after their next fetch. UnknownTopic."""
-        from barnabas.testing.steering import upkeep
-
-        return self._loop.perform(lambda done: upkeep.run_retention(self.nodes, topic, done))
+        return self._loop.perform(lambda done: steering.upkeep.run_retention(self.nodes, topic, done))
 
     def run_compaction(self, topic: str | None = None) -> Awaitable[None]:
         """Compact now, however little there is to gain. UnknownTopic."""
-        from barnabas.testing.steering import upkeep
-
-        return self._loop.perform(lambda done: upkeep.run_compaction(self.nodes, topic, done))
+        return self._loop.perform(lambda done: steering.upkeep.run_compaction(self.nodes, topic, done))
 
     # -- its state as a whole
 
@@ -436,25 +375,21 @@ class Broker:
         return self._loop.ready_again()
 
     def snapshot(self) -> Snapshot:
-        """All that it holds now."""
-        from barnabas.testing.snapshot import take
-
-        return self._loop.call(lambda: take(self.nodes))
+        """Topics, records, offsets and configs as they are now."""
+        return self._loop.call(lambda: take_snapshot(self.nodes))
 
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
         """Hold what it held then, at the machine's time. Clients are disconnected, as at a reset. ValueError where it had
         another number of nodes."""
-        from barnabas.testing.snapshot import Snapshot as Taken
-
-        if not isinstance(snapshot, Taken):
+        if not isinstance(snapshot, Snapshot):
             raise TypeError(f"what `snapshot` has taken can be restored, and not {snapshot!r}")
         snapshot.check(self.nodes)
         self._loop.call(lambda: self._reset_nodes(snapshot))
         return self._loop.ready_again(settles=len(self.nodes) > 1)
 
     def recover(self) -> Awaitable[None]:
-        """No faults any more: no rules, all nodes run, coordinators answer, at the machine's time. What it holds stays; clients
-        are disconnected where that takes a new start."""
+        """End all faults: no rules, all nodes run, coordinators answer, the clock is the machine's. Topics and records stay; clients are
+        disconnected when nodes have to be started again."""
         self.faults.reset()
         if self._loop.call(self._is_well):
             return Finished()
@@ -479,7 +414,7 @@ class Broker:
 
 
 def property_texts(properties: Mapping[str, object]) -> dict[str, str]:
-    """As server.properties has them. ConfigError (a ValueError) for one that there is not: here it is a slip."""
+    """Texts as in server.properties. ConfigError (a ValueError) for an unknown name."""
     check_names(properties, ConfigTables(EXTENSIONS).broker)
     return {name: _text(value) for name, value in properties.items()}
 
@@ -490,7 +425,7 @@ def _text(value: object) -> str:
 
 
 def default_properties(nodes: int) -> dict[str, str]:
-    """What a broker of tests has instead of Kafka's defaults."""
+    """The defaults of a test broker that differ from Kafka's."""
     replicas = str(min(nodes, REPLICAS_MAX))
     in_sync = str(min(nodes, 2))
     properties = {

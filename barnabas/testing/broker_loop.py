@@ -1,8 +1,7 @@
-"""The event loop of an in-process broker: in a thread of its own, or the running one; and how a caller waits for it.
+"""The event loop of an in-process broker: in a thread of its own, or the running loop; and how callers wait for operations.
 
-In a thread everything has been done on return. In the running loop a call can't wait for what takes turns of that loop: what has
-happened without them is done on return, the rest is returned to be awaited. From any other thread everything is done on the
-loop's thread, and has been done on return.
+A call from another thread runs on the loop's thread and returns when the operation is done. A call on the loop's own thread can't
+wait for turns of that loop: an operation that needs none is done on return, any other returns an awaitable.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ T = TypeVar("T")
 
 NOT_STARTED = "the broker does not run: `with Broker() as broker:` starts it, and so does its start()"
 START_SECONDS_MAX = 30.0  # for a cluster to form
-OPERATION_SECONDS_MAX = 300.0  # for what was asked of it; then something is wrong
+OPERATION_SECONDS_MAX = 300.0  # guards against operations that hang
 DRAIN_TURNS, DRAIN_TURNS_MAX = 4, 1000  # of the loop
 
 
@@ -63,7 +62,7 @@ class BrokerLoop:
 
     @property
     def is_in_thread(self) -> bool:
-        """Whether it has a loop of its own, that goes on while the caller waits."""
+        """Whether the loop has a thread of its own, and turns while the caller waits."""
         return self._thread is not None
 
     @property
@@ -78,33 +77,33 @@ class BrokerLoop:
         return function() if calls is None else calls.call(function)
 
     def call_if_running(self, function: Callable[[], T]) -> T:
-        """As `call`; where the broker does not run there is no loop to be careful of."""
+        """As `call`; runs the function here when the broker does not run."""
         return function() if self._calls is None else self.call(function)
 
     # -- waiting for it
 
     def perform(self, start: Start) -> Awaitable[None]:
-        """Begin something and be done with it, or give back what to await: where the loop runs now, and has to turn."""
+        """Begin an operation. It is done on return, or returns an awaitable when the caller runs on the loop, which has to turn."""
         if self._elsewhere() is not None:
             self.wait(start)
             return Finished()
-        told: list[Exception | None] = []
-        hear: Callable[[Exception | None], object] = told.append
-        start(lambda error: hear(error))
-        while not told and self._run_soon():
+        results: list[Exception | None] = []
+        done: Callable[[Exception | None], object] = results.append
+        start(lambda error: done(error))
+        while not results and self._run_soon():
             pass
-        if told:
-            if told[0] is not None:
-                raise told[0]
+        if results:
+            if results[0] is not None:
+                raise results[0]
             return Finished()
         future: asyncio.Future[None] = self.loop.create_future()
-        hear = partial(_tell, future)
+        done = partial(_set_result, future)
         self._awaited.add(future)
         future.add_done_callback(self._awaited.discard)
-        return Pending(self._told(future))
+        return Pending(self._result(future))
 
     def wait(self, start: Start) -> None:
-        """Begin something and be done with it. RuntimeError where the loop runs now, and has to turn."""
+        """Begin an operation and wait until it is done. RuntimeError when the caller runs on the loop, which has to turn."""
         if (calls := self._elsewhere()) is not None:
             calls.run(lambda: self.wait_async(start))
             return
@@ -118,14 +117,14 @@ class BrokerLoop:
 
     async def wait_async(self, start: Start) -> None:
         """As `wait`, on the loop."""
-        told: asyncio.Future[None] = self.loop.create_future()
-        start(partial(_tell, told))
-        await self._told(told)
+        future: asyncio.Future[None] = self.loop.create_future()
+        start(partial(_set_result, future))
+        await self._result(future)
 
-    async def _told(self, told: asyncio.Future[None]) -> None:
+    async def _result(self, future: asyncio.Future[None]) -> None:
         """TimeoutError, which says how the nodes are."""
         try:
-            await asyncio.wait_for(told, OPERATION_SECONDS_MAX)
+            await asyncio.wait_for(future, OPERATION_SECONDS_MAX)
         except TimeoutError:
             up = [node.node_id for node in self._nodes if node.is_running]
             asleep = [node.node_id for node in self._nodes if node.is_running and node.runtime.is_paused]
@@ -196,7 +195,7 @@ class BrokerLoop:
                 raise
 
     def stop(self) -> None:
-        """End a broker that was started with `start`. Who waits for it in other threads gets BrokerFailed. RuntimeError on its
+        """End a broker that was started with `start`. Callers that wait in other threads get BrokerFailed. RuntimeError on its
         own thread, as in a rule's function."""
         thread, calls = self._thread, self._calls
         if thread is None:
@@ -289,7 +288,7 @@ class BrokerLoop:
 
     def _fail_awaited(self) -> None:
         for future in tuple(self._awaited):
-            _tell(future, BrokerFailed("the broker has been stopped"))
+            _set_result(future, BrokerFailed("the broker has been stopped"))
 
     async def _await_ready(self) -> None:
         async def ready() -> None:
@@ -324,7 +323,7 @@ class BrokerLoop:
         self._changed.set()
 
 
-def _tell(future: asyncio.Future[None], error: Exception | None) -> None:
+def _set_result(future: asyncio.Future[None], error: Exception | None) -> None:
     if future.done():
         return
     if error is None:

@@ -1,8 +1,8 @@
 """The clock of a test broker: the machine's, and as far ahead of it as a test says.
 
 `broker.clock.advance(30)` makes happen what half a minute brings (sessions that end, records that expire, brokers that are
-missed), each timer at its own moment and in their order, with turns of the loop in between, so that what one causes the
-others hear of. On a long way what lies close together comes due at once. The broker's clients live in the machine's time.
+missed), each timer at its own moment and in their order, with turns of the loop in between, so that nodes
+react to each other. In a long advance, timers that lie close together fire at once. The broker's clients live in the machine's time.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import msgspec
 
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import iterate_headers
-from barnabas.wire.records import decode_records
+from barnabas.wire.record_batch import iterate_whole_headers
+from barnabas.wire.records import iterate_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -82,7 +82,7 @@ def services_of(nodes: Sequence[BrokerNode]) -> list[Services]:
 
 
 def awake_services_of(nodes: Sequence[BrokerNode]) -> list[Services]:
-    """Likewise, without those that stand still: of the nodes that hear of a change."""
+    """Likewise, without those that stand still: of the nodes that learn of a change."""
     return services_of([node for node in nodes if node.is_running and not node.runtime.is_paused])
 
 
@@ -121,7 +121,7 @@ def leader_of(nodes: Sequence[BrokerNode], topic: str, index: int) -> Partition:
     for services in services_of(nodes):
         if services.node_id == leader:
             partition = services.partitions.get(topic, index)
-            if partition is not None and partition.is_leader:  # else it has yet to hear of it
+            if partition is not None and partition.is_leader:  # else it does not know of it yet
                 return partition
     raise NoLeader(f"{topic}-{index} has no leader that runs")
 
@@ -144,14 +144,10 @@ def _of_partition(partition: Partition, begin: int = 0) -> Iterator[StoredRecord
         read = log.read(offset, _READ_BYTES, end_offset=end)
         data = b"".join(region.read() for region in read.regions)
         begun = offset
-        position = 0
-        while position < len(data):
-            header = next(iterate_headers(data, position))[1] if _is_whole(data, position) else None
-            if header is None:
-                break
+        for position, header in iterate_whole_headers(data):
             batch = memoryview(data)[position : position + header.size]
             if not header.is_control:
-                for record in decode_records(batch, _DECOMPRESSED_BYTES_MAX):
+                for record in iterate_records(batch, _DECOMPRESSED_BYTES_MAX):
                     if log.log_start_offset <= record.offset < end:
                         yield StoredRecord(
                             partition.topic,
@@ -163,25 +159,17 @@ def _of_partition(partition: Partition, begin: int = 0) -> Iterator[StoredRecord
                             tuple(record.headers),
                         )
             offset = header.next_offset
-            position += header.size
         if offset == begun:  # compaction has taken the rest
             return
-
-
-def _is_whole(data: bytes, position: int) -> bool:
-    """Whether a batch stands there to its end: the last one of a read may be cut off."""
-    if len(data) < position + 12:
-        return False
-    return len(data) >= position + 12 + int.from_bytes(data[position + 8 : position + 12], "big")
 
 
 def group(nodes: Sequence[BrokerNode], name: str) -> Group | None:
     """The group, or None where its coordinator knows none of that name."""
     for services in services_of(nodes):
-        shard = services.groups.shard_of(name)
+        shard = services.groups.shards.of(name)
         if isinstance(shard, ErrorCode):
             continue
-        found = shard.get(name)
+        found = shard.groups.get(name)
         if found is not None:
             return _view(found, shard.offsets.committed_topics(name))
     return None
@@ -203,7 +191,10 @@ def _view(found: ClassicGroup, offsets: dict[str, dict[int, CommittedOffset]]) -
 def groups(nodes: Sequence[BrokerNode]) -> list[str]:
     """Names of all groups, sorted."""
     return sorted(
-        name for services in services_of(nodes) for shard in services.groups.shards() for name in shard.groups
+        name
+        for services in services_of(nodes)
+        for shard in services.groups.shards.loaded()
+        for name in shard.groups
     )
 
 

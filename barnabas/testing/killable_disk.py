@@ -1,8 +1,8 @@
-"""The operating system's files, for a node of this process that may be killed: what it has written stays, and nothing follows.
+"""Files of a node in this process that can be killed: what it has written stays, and nothing is written afterwards.
 
 kill -9 takes a process's memory, its locks and its descriptors, and leaves what it has handed to the system. `cut` and
-`close` do so to a node that shares its process with others: between the two a thread may still be at work for it, whose
-next touch of a file is an OSError. The next run of the node has a disk of its own, finds no marker of a clean stop, and
+`close` do the same to a node that shares its process with others. Between the two, a thread may still work for the node;
+its next change of a file raises OSError. The next run of the node has a disk of its own, finds no marker of a clean stop, and
 recovers.
 """
 
@@ -11,19 +11,30 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from barnabas.storage.disk.disk import RealDisk, RealFile, open_descriptor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from barnabas.storage.disk.disk import File, Lock
-    from barnabas.wire.compression import Bytes
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _unless_cut(change: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """The method of the real file or disk, refused once the disk is cut."""
+
+    def checked(self: Any, /, *arguments: P.args, **options: P.kwargs) -> T:
+        self.check()
+        return change(self, *arguments, **options)
+
+    return checked
 
 
 class KillableFile(RealFile):
-    """A file that takes nothing more once its disk is cut."""
+    """A file that can't be changed once its disk is cut."""
 
     __slots__ = ("__weakref__", "_disk")
 
@@ -40,29 +51,19 @@ class KillableFile(RealFile):
         if descriptor >= 0:
             os.close(descriptor)
 
-    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:
-        self._disk.check()
-        return super().pwritev(buffers, position)
+    pwritev = _unless_cut(RealFile.pwritev)
+    pwrite = _unless_cut(RealFile.pwrite)
+    truncate = _unless_cut(RealFile.truncate)
+    write_back = _unless_cut(RealFile.write_back)
+    sync = _unless_cut(RealFile.sync)
 
-    def pwrite(self, data: Bytes, position: int) -> int:
+    def check(self) -> None:
+        """OSError where the disk is cut."""
         self._disk.check()
-        return super().pwrite(data, position)
-
-    def truncate(self, size: int) -> None:
-        self._disk.check()
-        super().truncate(size)
-
-    def write_back(self, position: int, count: int) -> None:
-        self._disk.check()
-        super().write_back(position, count)
-
-    def sync(self) -> None:
-        self._disk.check()
-        super().sync()
 
 
 class KillableDisk(RealDisk):
-    """See the module. Of one run of one node, or of several that were stopped in order."""
+    """See the module. A disk serves one run of a node, or several that each ended with an orderly stop."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,14 +77,14 @@ class KillableDisk(RealDisk):
             raise OSError(errno.EIO, "the node that had this file was killed")
 
     def cut(self) -> None:
-        """From now on nothing changes by this disk's doing, and its locks are free."""
+        """Refuse changes from now on, and release the locks."""
         self._is_cut = True
         for lock in self._locks:
             lock.release()
         self._locks.clear()
 
     def close(self) -> None:
-        """Give back the descriptors, when no thread works with them any more."""
+        """Close the descriptors, when no thread works with them any more."""
         for file in tuple(self._files):
             file.close()
 
@@ -93,33 +94,13 @@ class KillableDisk(RealDisk):
         self._files.add(file)
         return file
 
-    def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        self.check()
-        super().set_modified_ms(path, modified_ms)
-
-    def make_directory(self, path: str, *, parents: bool = False) -> None:
-        self.check()
-        super().make_directory(path, parents=parents)
-
-    def rename(self, source: str, target: str) -> None:
-        self.check()
-        super().rename(source, target)
-
-    def remove(self, path: str) -> None:
-        self.check()
-        super().remove(path)
-
-    def remove_tree(self, path: str) -> None:
-        self.check()
-        super().remove_tree(path)
-
-    def sync_directory(self, path: str) -> None:
-        self.check()
-        super().sync_directory(path)
-
-    def write_file(self, path: str, content: Bytes, *, sync: bool = True, secret: bool = False) -> None:
-        self.check()
-        super().write_file(path, content, sync=sync, secret=secret)
+    set_modified_ms = _unless_cut(RealDisk.set_modified_ms)
+    make_directory = _unless_cut(RealDisk.make_directory)
+    rename = _unless_cut(RealDisk.rename)
+    remove = _unless_cut(RealDisk.remove)
+    remove_tree = _unless_cut(RealDisk.remove_tree)
+    sync_directory = _unless_cut(RealDisk.sync_directory)
+    write_file = _unless_cut(RealDisk.write_file)
 
     def lock(self, path: str) -> Lock:
         self.check()

@@ -212,8 +212,8 @@ class NodeRuntime(AsyncioRuntime):
         self._reserved[sock.getsockname()[1]] = sock
 
     def run_soon(self) -> bool:
-        """Have happen now what would at the loop's next turn, for who runs on the loop and can't wait for that turn. Whether
-        there was anything."""
+        """Run the callbacks of the loop's next turn now, for a caller on the loop that can't wait for that turn. Whether there
+        were any."""
         due = [event for event in self._events if event.is_soon]
         for event in due:
             handle = event.handle

@@ -132,7 +132,7 @@ def seed(
         appended = seeding.append(nodes, topic, seeds)
     except NoLeader as error:
         if may_wait:
-            when_led(nodes, topic, lambda: seed(nodes, topic, seeds, done, ends, may_wait=False), done)
+            when_led(nodes, topic, None, lambda: seed(nodes, topic, seeds, done, ends, may_wait=False), done)
         else:
             done(error)
         return
@@ -159,17 +159,20 @@ def seed(
     committed(ErrorCode.NONE)
 
 
-def when_led(nodes: Sequence[BrokerNode], topic: str, then: Callable[[], object], done: Done) -> None:
-    """As soon as all partitions have leaders that run, and consumers may read all that these have; or after LEADERS_S."""
+def when_led(
+    nodes: Sequence[BrokerNode], topic: str, index: int | None, then: Callable[[], object], done: Done
+) -> None:
+    """Call `then` as soon as one partition, or all of a topic, have leaders that run and know what is committed (a new leader
+    learns it from its followers, KIP-207); or after LEADERS_S."""
     loop = nodes[0].loop
     deadline = loop.time() + LEADERS_S
 
     def is_led() -> bool:
         try:
-            leaders = [leader_of(nodes, topic, index) for index in partition_indexes(nodes, topic)]
+            indexes = partition_indexes(nodes, topic) if index is None else [index]
+            return all(leader_of(nodes, topic, each).knows_high_watermark for each in indexes)
         except NoLeader:
             return False
-        return all(each.high_watermark >= each.log.log_end_offset for each in leaders)
 
     when(nodes, lambda: is_led() or loop.time() >= deadline, then, done)
 
@@ -256,24 +259,24 @@ def _ask(
     answered: Callable[[Any], object],
     done: Done,
 ) -> None:
-    is_told = False
+    is_answered = False
     asked = awake_services(nodes)[0]
 
-    def told(response: Any, error: ErrorCode) -> None:
-        nonlocal is_told
-        is_told = True
+    def completed(response: Any, error: ErrorCode) -> None:
+        nonlocal is_answered
+        is_answered = True
         if error:
             done(RequestFailed(error, "no controller has answered"))
         else:
             answered(response)
 
-    def told_or_gone() -> None:
-        if not is_told:
+    def answered_or_gone() -> None:
+        if not is_answered:
             done(RuntimeError(f"node {asked.node_id}, which was asked, runs no more"))
 
-    asked.controller_channel.send(api_key, request, told)
-    if not is_told:
-        when(nodes, lambda: is_told or _has_ended(nodes, asked), told_or_gone, done)
+    asked.controller_channel.send(api_key, request, completed)
+    if not is_answered:
+        when(nodes, lambda: is_answered or _has_ended(nodes, asked), answered_or_gone, done)
 
 
 def _has_ended(nodes: Sequence[BrokerNode], services: Services) -> bool:

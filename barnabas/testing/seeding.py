@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from barnabas.testing.contents import leader_of, partition_indexes
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
@@ -112,17 +112,7 @@ def append(nodes: Sequence[BrokerNode], topic: str, seeds: Sequence[Seed]) -> li
     count = len(partition_indexes(nodes, topic))
     leaders = {index: leader_of(nodes, topic, index) for index in range(count)}
     by_partition: dict[int, list[Seed]] = {}
-    turn = 0
-    for seed in seeds:
-        index = seed.partition
-        if index is None:
-            if seed.key is None:
-                index = turn % count
-                turn += 1
-            else:
-                index = partition_for_key(seed.key, count)
-        if index not in leaders:
-            raise ValueError(f"{topic} has {count} partitions, and no partition {index}")
+    for seed, index in zip(seeds, choose_partitions(topic, count, seeds), strict=True):
         by_partition.setdefault(index, []).append(seed)
     now = nodes[0].runtime.time_ms()
     ends = []
@@ -153,6 +143,21 @@ def _batch(seeds: Sequence[Seed], now: int) -> bytes:
         )
         for number, seed in enumerate(seeds)
     )
+
+
+def choose_partitions(topic: str, count: int, seeds: Sequence[Seed]) -> Iterator[int]:
+    """The partition of each. ValueError for one that the topic does not have."""
+    turn = 0
+    for seed in seeds:
+        if seed.partition is not None:
+            if not 0 <= seed.partition < count:
+                raise ValueError(f"{topic} has {count} partitions, and no partition {seed.partition}")
+            yield seed.partition
+        elif seed.key is not None:
+            yield partition_for_key(seed.key, count)
+        else:
+            yield turn % count
+            turn += 1
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:

@@ -1,6 +1,6 @@
 """The whole state of an in-process broker, taken while it runs: the files of its nodes.
 
-What clients have been told is in the files, so a broker that begins with them goes on from there: topics, records, committed
+All that was acknowledged to clients is in the files, so a broker that starts with them continues from there: topics, records, committed
 offsets, configs, producer ids. Members of groups are not in it; they join again.
 """
 
@@ -52,7 +52,7 @@ class Snapshot:
                 _copy(store, log_dir, node.disk, node.log_dir)
 
 
-def take(nodes: Sequence[BrokerNode]) -> Snapshot:
+def take_snapshot(nodes: Sequence[BrokerNode]) -> Snapshot:
     """On the loop: nothing changes meanwhile."""
     stores = []
     for node in nodes:

@@ -59,7 +59,7 @@ class Watchdog:
             if self._turned.wait(HELD_S):
                 continue
             if self._has_waiting_clients():
-                self._tell()
+                self._warn()
             while not self._turned.wait(HELD_S):  # once for each time that it is held up
                 if self._loop.is_closed():
                     return
@@ -73,7 +73,7 @@ class Watchdog:
         except OSError:
             return False
 
-    def _tell(self) -> None:
+    def _warn(self) -> None:
         import linecache
         import warnings
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,13 +11,24 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("wire", "storage", "controller", "broker", "barnabas")  # barnabas/ has links to the others
 
 
-def files_of(*folders: str) -> Iterator[Path]:
+@functools.cache
+def text_of(path: Path) -> str:
+    """A file's content."""
+    return path.read_text()
+
+
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a module's syntax tree."""
+    return tuple(ast.walk(ast.parse(text_of(path))))
+
+
+@functools.cache
+def files_of(*folders: str) -> tuple[Path, ...]:
     """The modules in these folders, tests included, each at its real place."""
-    for folder in folders:
-        for path in (ROOT / folder).rglob("*.py"):
-            parts = path.relative_to(ROOT).parts
-            if not (parts[0] == "barnabas" and parts[1] in ROOMS):
-                yield path
+    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    links = {("barnabas", room) for room in ROOMS}
+    return tuple(path for path in paths if path.relative_to(ROOT).parts[:2] not in links)
 
 
 def product_files() -> Iterator[Path]:

@@ -1,6 +1,6 @@
 """The calls that not every Unix has, and what stands in for them. Linux is tested, macOS is written for.
 
-The sources are read, not run: a call of KNOWN that appears without standing in USED fails, so whoever adds
+The sources are read, not run: a call of KNOWN that appears without standing in USED fails, so a change that adds
 one has to say what happens where it is missing.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
-from barnabas.tests.product import product_files
+from barnabas.tests.product import nodes_of, product_files
 
 # Names that exist on Linux and not, or not alike, on every other Unix that Python supports.
 KNOWN = {
@@ -35,7 +33,7 @@ USED = {
 def names_in(source: Path) -> set[str]:
     """Attributes, names, and strings given to getattr."""
     found = set()
-    for node in ast.walk(ast.parse(source.read_text())):
+    for node in nodes_of(source):
         if isinstance(node, ast.Attribute):
             found.add(node.attr)
         elif isinstance(node, ast.Name):
@@ -62,7 +60,6 @@ PROC = {
 }
 
 
-@pytest.mark.slow
 def test_what_is_read_of_proc_has_its_absence_written_down() -> None:
     found = set()
     for source in product_files():

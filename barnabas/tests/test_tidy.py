@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.tests.product import ROOMS, ROOT, files_of, imported_as, product_files
+from barnabas.tests.product import ROOMS, ROOT, files_of, imported_as, nodes_of, product_files, text_of
 
 LIMITS = tomllib.loads(Path(__file__).with_name("tidy.toml").read_text())
 SHORT = 100  # lines
@@ -53,7 +53,7 @@ def imports() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module, path in names.items():
         wanted = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 for alias in node.names:
                     submodule = f"{node.module}.{alias.name}"
@@ -98,7 +98,7 @@ def split_for_length() -> list[str]:
     for module, others in imports().items():
         for other in others:
             importers[other].add(module)
-    lengths = {name(path): path.read_text().count("\n") for path in product() if path.name != "__init__.py"}
+    lengths = {name(path): text_of(path).count("\n") for path in product() if path.name != "__init__.py"}
     return sorted(
         module
         for module, length in lengths.items()
@@ -122,9 +122,7 @@ def test_plain_words(word: str) -> None:
     here = Path(__file__)
     pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
     count = {
-        str(path.relative_to(ROOT)): len(pattern.findall(path.read_text()))
-        for path in texts()
-        if path != here
+        str(path.relative_to(ROOT)): len(pattern.findall(text_of(path))) for path in texts() if path != here
     }
     assert sum(count.values()) <= LIMITS["words"][word], sorted(count.items(), key=lambda each: -each[1])[:20]
 
@@ -136,9 +134,11 @@ def sleeps() -> Iterator[tuple[str, bool]]:
         where = str(path.relative_to(ROOT))
         if where.startswith("compat_tests/bench/") or where == "compat_tests/harness/eventually.py":
             continue
-        text = path.read_text()
+        text = text_of(path)
+        if "sleep(" not in text:
+            continue
         lines = text.splitlines()
-        for node in ast.walk(ast.parse(text)):
+        for node in nodes_of(path):
             if (
                 isinstance(node, ast.Call)
                 and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep")

@@ -1,76 +1,169 @@
-"""AlterConfigs (33), versions 0-2: replaces all properties of a resource: those not named lose their value.
+"""AlterConfigs (33), versions 0-2, and IncrementalAlterConfigs (44), versions 0-1.
 
-Deprecated since KIP-339 and still used. v1 is v0, v2 is flexible. Broker loggers are refused, as Kafka does."""
+AlterConfigs replaces all properties of a resource: those that it does not name lose their value. It is deprecated since
+KIP-339 and still used. IncrementalAlterConfigs sets, deletes, appends to or subtracts from single properties, also the
+levels of this broker's loggers (KIP-412), which AlterConfigs refuses, as in Kafka.
+
+The active controller changes the resources of the metadata, this broker its loggers; the response leaves when both are done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
-from barnabas.broker.cluster.config_changes import TOO_MANY_CONFIGS, are_too_many, change_configs
+import msgspec
+
+from barnabas.broker.config.logger_levels import change_logger_levels
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices
-from barnabas.broker.services import HandlerContext
-from barnabas.controller.operations.configs import SET, ConfigChange, ResourceChange, ResourceResult
-from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResourceResponse,
-    AlterConfigsResponse,
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
+from barnabas.broker.services import HandlerContext, Services
+from barnabas.controller.operations.configs import (
+    CONFIGS_MAX,
+    SET,
+    TOO_MANY_CONFIGS,
+    ConfigChange,
+    ResourceChange,
+    ResourceResult,
 )
+from barnabas.controller.operations.configs import alter_configs as decide_configs
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages import alter_configs as replacing
+from barnabas.wire.messages import incremental_alter_configs as incremental
+
+BROKER_LOGGER_RESOURCE: Final = 8
+CHANGES_PER_TURN: Final = 500  # take 20 ms to decide
+
+Request: TypeAlias = "replacing.AlterConfigsRequest | incremental.IncrementalAlterConfigsRequest"
+
+
+class _Kind(NamedTuple):
+    """What the two APIs have of their own."""
+
+    change: Callable[[Any], ResourceChange]
+    response: Callable[..., msgspec.Struct]
+    resource_response: Callable[[int, str | None, int, str], Any]
+
+    def responded(self, result: ResourceResult) -> Any:
+        """The result of one resource, in the response."""
+        return self.resource_response(
+            result.error, result.message, result.resource_type, result.resource_name
+        )
 
 
 @api(33, 0, 2, shared=True)
-def alter_configs(context: HandlerContext, request: AlterConfigsRequest) -> Outcome:
-    if are_too_many(request.resources):
-        answer_in_slices(context, _refused(request))
+def alter_configs(context: HandlerContext, request: replacing.AlterConfigsRequest) -> Outcome:
+    return _alter(context, request, _REPLACING)
+
+
+@api(44, 0, 1, shared=True)
+def incremental_alter_configs(
+    context: HandlerContext, request: incremental.IncrementalAlterConfigsRequest
+) -> Outcome:
+    return _alter(context, request, _INCREMENTAL)
+
+
+def _replacement(resource: replacing.AlterConfigsResource) -> ResourceChange:
+    changes = [ConfigChange(each.name, SET, each.value) for each in resource.configs]
+    return ResourceChange(resource.resource_type, resource.resource_name, changes, replace=True)
+
+
+def _increment(resource: incremental.AlterConfigsResource) -> ResourceChange:
+    changes = [ConfigChange(each.name, each.config_operation, each.value) for each in resource.configs]
+    return ResourceChange(resource.resource_type, resource.resource_name, changes)
+
+
+_REPLACING: Final = _Kind(
+    _replacement, replacing.AlterConfigsResponse, replacing.AlterConfigsResourceResponse
+)
+_INCREMENTAL: Final = _Kind(
+    _increment, incremental.IncrementalAlterConfigsResponse, incremental.AlterConfigsResourceResponse
+)
+
+
+def _alter(context: HandlerContext, request: Request, kind: _Kind) -> Outcome:
+    resources, validate_only = request.resources, request.validate_only
+    if len(resources) > CONFIGS_MAX or sum([len(each.configs) for each in resources]) > CONFIGS_MAX:
+        answer_in_slices(context, _refused(resources, kind))
         return PENDING
-    requested = [
-        ResourceChange(
-            resource.resource_type,
-            resource.resource_name,
-            [ConfigChange(config.name, SET, config.value) for config in resource.configs],
-            replace=True,
-        )
-        for resource in request.resources
-    ]
     services = context.services
-    change_configs(
-        services.runtime,
-        services.config,
-        services.controller,
-        services.controller_channel,
-        requested,
-        request.validate_only,
-        lambda results: context.complete(_response(results)),
-    )
+    changes = [kind.change(each) for each in resources]
+    loggers = {  # by their place in the request
+        place: kind.responded(change_logger_levels(change, services.node_id, validate_only))
+        for place, change in enumerate(changes)
+        if change.resource_type == BROKER_LOGGER_RESOURCE and kind is _INCREMENTAL
+    }
+    others = [place for place in range(len(changes)) if place not in loggers]
+
+    def complete(responses: Iterable[Any]) -> None:
+        of_place = {**loggers, **dict(zip(others, responses, strict=True))}
+        context.complete(kind.response(responses=[of_place[place] for place in range(len(changes))]))
+
+    def decided(results: Sequence[ResourceResult]) -> None:
+        complete(map(kind.responded, results))
+
+    def answered(response: Any, error: ErrorCode) -> None:
+        if response is None:
+            decided(_failed([changes[place] for place in others], error, error.message))
+        else:
+            complete(response.responses)
+
+    if not others:
+        complete([])
+    elif services.controller.is_active:
+        _Alteration(services, [changes[place] for place in others], validate_only, decided).decide_next()
+    else:
+        forwarded = msgspec.structs.replace(request, resources=[resources[place] for place in others])
+        services.controller_channel.send(context.api_key, forwarded, answered)
     return PENDING
 
 
-def _refused(request: AlterConfigsRequest) -> Generator[None, None, AlterConfigsResponse]:
-    response = AlterConfigsResponse()
-    for resource in request.resources:
-        response.responses.append(
-            AlterConfigsResourceResponse(
-                error_code=ErrorCode.POLICY_VIOLATION,
-                error_message=TOO_MANY_CONFIGS,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
+def _refused(resources: Sequence[Any], kind: _Kind) -> Generator[None, None, msgspec.Struct]:
+    def refuse(resource: Any) -> Any:
+        return kind.resource_response(
+            ErrorCode.POLICY_VIOLATION, TOO_MANY_CONFIGS, resource.resource_type, resource.resource_name
         )
-        yield
-    return response
+
+    return kind.response(responses=(yield from collect(refuse, resources)))
 
 
-def _response(results: list[ResourceResult]) -> AlterConfigsResponse:
-    return AlterConfigsResponse(
-        responses=[
-            AlterConfigsResourceResponse(
-                error_code=result.error,
-                error_message=result.message,
-                resource_type=result.resource_type,
-                resource_name=result.resource_name,
-            )
-            for result in results
-        ]
-    )
+def _failed(changes: Sequence[ResourceChange], error: ErrorCode, message: str | None) -> list[ResourceResult]:
+    return [ResourceResult(each.resource_type, each.resource_name, error, message or "") for each in changes]
+
+
+class _Alteration:
+    """Changes that this node's controller decides, CHANGES_PER_TURN at a time: each succeeds or fails by itself."""
+
+    def __init__(
+        self,
+        services: Services,
+        changes: Sequence[ResourceChange],
+        validate_only: bool,
+        done: Callable[[Sequence[ResourceResult]], object],
+    ) -> None:
+        self._services = services
+        self._changes = changes
+        self._validate_only = validate_only
+        self._done = done
+        self._named = Counter((each.resource_type, each.resource_name) for each in changes)
+        self._results: list[ResourceResult] = []
+
+    def decide_next(self) -> None:
+        services = self._services
+        at = len(self._results)
+        changes = self._changes[at : at + CHANGES_PER_TURN]
+
+        def decided(results: Sequence[ResourceResult]) -> None:
+            self._results += results
+            if len(self._results) < len(self._changes):
+                services.runtime.call_soon(self.decide_next)
+            else:
+                self._done(self._results)
+
+        services.controller.run(
+            lambda image: decide_configs(image, changes, services.config, self._validate_only, self._named),
+            decided,
+            lambda error, message: decided(_failed(changes, error, message)),
+        )

@@ -1,15 +1,16 @@
 """AlterReplicaLogDirs (34), versions 1-2: move replicas of this broker to other log directories (KIP-113).
 
-v2 is flexible. The answer says that the move has begun; DescribeLogDirs shows how far it is, and that the
-replica lies in its new directory when it is over. Asking for the directory that it lies in ends a move.
+v2 is flexible. The response says that the move has begun; DescribeLogDirs shows its progress, and afterwards the replica in
+its new directory. A request for the directory that the replica lies in cancels a move.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -26,7 +27,7 @@ from barnabas.wire.messages.alter_replica_log_dirs import (
 def alter_replica_log_dirs(
     context: HandlerContext, request: AlterReplicaLogDirsRequest
 ) -> Generator[None, None, AlterReplicaLogDirsResponse]:
-    # Of a partition named twice the last directory counts, as in Kafka.
+    # The last directory of a partition that is named twice counts, as in Kafka.
     wanted: dict[str, dict[int, str]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -37,19 +38,16 @@ def alter_replica_log_dirs(
         yield
     response = AlterReplicaLogDirsResponse()
     for name, paths in wanted.items():
-        result = AlterReplicaLogDirTopicResult(topic_name=name)
-        response.results.append(result)
-        for index, path in paths.items():
-            result.partitions.append(
-                AlterReplicaLogDirPartitionResult(
-                    partition_index=index, error_code=_begin(context, name, index, path)
-                )
-            )
-            yield
+        partitions = yield from collect(partial(_begin, context, name), paths.items())
+        response.results.append(AlterReplicaLogDirTopicResult(name, partitions))
     return response
 
 
-def _begin(context: HandlerContext, topic: str, index: int, path: str) -> ErrorCode:
+def _begin(context: HandlerContext, topic: str, place: tuple[int, str]) -> AlterReplicaLogDirPartitionResult:
+    return AlterReplicaLogDirPartitionResult(place[0], _move(context, topic, *place))
+
+
+def _move(context: HandlerContext, topic: str, index: int, path: str) -> ErrorCode:
     services = context.services
     try:
         services.log_manager.moves.begin(topic, index, path)

@@ -1,8 +1,8 @@
 """ApiVersions (18), versions 0-4: what this broker serves, derived from the registrations.
 
-v3 carries the client's software name and version (KIP-511) and finalized features (KIP-584); v4 no longer
-hides supported features whose minimum is 0 (KAFKA-17011). An unknown version gets a v0 answer with
-UNSUPPORTED_VERSION and this API's own range, so that a newer client can fall back.
+v3 the client's software name and version (KIP-511) and finalized features (KIP-584); v4 also lists supported features whose
+minimum is 0 (KAFKA-17011). An unknown version gets a v0 response with UNSUPPORTED_VERSION and this API's own range, so that a
+newer client can fall back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from barnabas.wire.messages.api_versions import (
     SupportedFeatureKey,
 )
 
-# What Kafka accepts as a software name or version: it goes into metric names.
+# Software names and versions that Kafka accepts: they become parts of metric names.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 

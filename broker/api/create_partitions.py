@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices
-from barnabas.broker.services import HandlerContext
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
+from barnabas.broker.services import HandlerContext, decide
 from barnabas.controller.operations.partitions import MorePartitions, PartitionsAdded, create_partitions
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode
@@ -26,33 +26,30 @@ def create(context: HandlerContext, request: CreatePartitionsRequest) -> Outcome
         return PENDING
     wanted = [_wanted(topic) for topic in request.topics]
 
-    def done(results: list[PartitionsAdded]) -> None:
-        context.complete(CreatePartitionsResponse(results=[_result(topic) for topic in results]))
+    def respond(results: Sequence[PartitionsAdded]) -> CreatePartitionsResponse:
+        return CreatePartitionsResponse(results=[_result(topic) for topic in results])
 
-    def failed(error: ErrorCode, message: str) -> None:
-        done([PartitionsAdded(topic.name, error, message) for topic in wanted])
-
-    context.services.controller.run(
+    return decide(
+        context,
         lambda image: create_partitions(
             image,
             wanted,
             validate_only=request.validate_only,
             draw=context.services.runtime.random.randrange,
         ),
-        done,
-        failed,
+        respond,
+        lambda error, message: respond([PartitionsAdded(topic.name, error, message) for topic in wanted]),
     )
-    return PENDING
 
 
 def _refused(topics: list[CreatePartitionsTopic]) -> Generator[None, None, CreatePartitionsResponse]:
-    """More topics than partitions may be created by a request."""
-    response = CreatePartitionsResponse()
-    for name in dict.fromkeys(topic.name for topic in topics):
-        refused = PartitionsAdded(name, ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
-        response.results.append(_result(refused))
-        yield
-    return response
+    """More topics than a request may create partitions."""
+    names = dict.fromkeys(topic.name for topic in topics)
+    error = ErrorCode.POLICY_VIOLATION
+    results = yield from collect(
+        lambda name: _result(PartitionsAdded(name, error, TOO_MANY_PARTITIONS)), names
+    )
+    return CreatePartitionsResponse(results=results)
 
 
 def _wanted(topic: CreatePartitionsTopic) -> MorePartitions:

@@ -1,24 +1,24 @@
 """CreateTopics (19), versions 2-7.
 
-Version 4: the broker's default number of partitions and replicas (KIP-464). Version 5 tells the configs of
-what was created (KIP-525), version 7 its id. The metadata has committed when the answer leaves, and the
-partitions are there; timeout.ms is not needed for that.
+v4 the broker's default number of partitions and replicas (KIP-464), v5 the configs of created topics in the response
+(KIP-525), v7 their ids. When the response leaves, the metadata has committed and the partitions exist; timeout.ms has no
+effect.
 
-The id of a topic follows from that of the request. Where the controller loses its term the request is asked again, of the
-next one, which so knows what the request has created already and answers with that, not with TOPIC_ALREADY_EXISTS.
+A topic's id is derived from the id of the request. When the controller loses its leadership, the request is sent again to the
+next one, which finds the topics that this request has created already and does not answer TOPIC_ALREADY_EXISTS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.cluster.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.config.topic_configs import TOPIC_SYNONYMS
+from barnabas.controller.operations.configs import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.controller.operations.topics import (
     PARTITIONS_PER_REQUEST_MAX,
     TOO_MANY_PARTITIONS,
@@ -26,7 +26,6 @@ from barnabas.controller.operations.topics import (
     NewTopic,
     create_topics,
 )
-from barnabas.storage.manager.directory import derived_uuid
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_topics import (
     CreatableTopic,
@@ -35,6 +34,7 @@ from barnabas.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from barnabas.wire.uuids import derived_uuid
 
 # DescribeConfigsResponse.ConfigSource
 _TOPIC, _NODE, _CLUSTER, _STATIC, _DEFAULT = 1, 2, 3, 4, 5
@@ -55,7 +55,7 @@ def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
 
     def failed(error: ErrorCode, message: str) -> None:
         if error is ErrorCode.NOT_CONTROLLER:
-            services.controller_channel.ask_again(context, request, request_id)
+            services.controller_channel.send_again(context, request, request_id)
             return
         results = [CreatableTopicResult(name=t.name, error_code=error, error_message=message) for t in wanted]
         context.complete(CreateTopicsResponse(topics=results))
@@ -85,28 +85,26 @@ def _too_many(topics: list[CreatableTopic]) -> str:
 
 
 def _refused(topics: list[CreatableTopic], too_many: str) -> Generator[None, None, CreateTopicsResponse]:
-    response = CreateTopicsResponse()
-    for name in dict.fromkeys(topic.name for topic in topics):
-        response.topics.append(
-            CreatableTopicResult(name=name, error_code=ErrorCode.POLICY_VIOLATION, error_message=too_many)
-        )
-        yield
-    return response
+    def refuse(name: str) -> CreatableTopicResult:
+        return CreatableTopicResult(name=name, error_code=ErrorCode.POLICY_VIOLATION, error_message=too_many)
+
+    names = dict.fromkeys(topic.name for topic in topics)
+    return CreateTopicsResponse(topics=(yield from collect(refuse, names)))
 
 
 def _answer(config: BrokerConfig, created: list[CreatedTopic]) -> Generator[None, None, CreateTopicsResponse]:
-    response = CreateTopicsResponse()
     configs: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # that several topics have
-    for topic in created:
+
+    def result_of(topic: CreatedTopic) -> CreatableTopicResult:
         result = _result(topic)
         if not topic.error:
             alike = tuple(sorted(topic.configs.items()))
             if alike not in configs:
                 configs[alike] = _configs(config, topic)
             result.configs = configs[alike]
-        response.topics.append(result)
-        yield
-    return response
+        return result
+
+    return CreateTopicsResponse(topics=(yield from collect(result_of, created)))
 
 
 def _wanted(topic: CreatableTopic) -> NewTopic:
@@ -132,7 +130,7 @@ def _result(topic: CreatedTopic) -> CreatableTopicResult:
 
 
 def _configs(config: BrokerConfig, topic: CreatedTopic) -> list[CreatableTopicConfigs]:
-    """Every topic property as it is in force, by name. Internal ones stay untold unless they are set."""
+    """The value of every topic property, by name. Internal ones are left out unless they are set."""
     values = config.topic_properties(topic.configs)
     return [
         CreatableTopicConfigs(
@@ -147,7 +145,7 @@ def _configs(config: BrokerConfig, topic: CreatedTopic) -> list[CreatableTopicCo
 
 
 def _source(config: BrokerConfig, name: str) -> int:
-    """Where a value comes from that is not set on the topic: the most important of its broker properties."""
+    """The source of a value that is not set on the topic: the first of its broker properties that has one."""
     for broker_name, _ in TOPIC_SYNONYMS.get(name, ()):
         if broker_name in config.dynamic_node:
             return _NODE

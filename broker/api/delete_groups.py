@@ -1,4 +1,4 @@
-"""DeleteGroups (42), versions 0-2: delete empty groups with their offsets."""
+"""DeleteGroups (42), versions 0-2: deletes empty groups with their offsets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import (
@@ -27,7 +27,7 @@ def delete_groups(
     results: dict[str, ErrorCode] = {}
     by_shard: dict[int, list[str]] = {}
     for group_id in dict.fromkeys(request.groups_names):
-        shard = context.services.groups.shard_of(group_id)
+        shard = context.services.groups.shards.of(group_id)
         results[group_id] = shard if isinstance(shard, ErrorCode) else ErrorCode.NONE
         if not isinstance(shard, ErrorCode):
             by_shard.setdefault(shard.index, []).append(group_id)
@@ -49,7 +49,7 @@ def delete_groups(
     if not slices:
         return (yield from _answer(results))
     for group_ids in slices:
-        shard = context.services.groups.shard_of(group_ids[0])
+        shard = context.services.groups.shards.of(group_ids[0])
         if isinstance(shard, ErrorCode):
             add(dict.fromkeys(group_ids, shard))
         else:
@@ -59,8 +59,6 @@ def delete_groups(
 
 
 def _answer(results: dict[str, ErrorCode]) -> Generator[None, None, DeleteGroupsResponse]:
-    response = DeleteGroupsResponse()
-    for group_id, error in results.items():
-        response.results.append(DeletableGroupResult(group_id=group_id, error_code=error))
-        yield
-    return response
+    return DeleteGroupsResponse(
+        results=(yield from collect(lambda result: DeletableGroupResult(*result), results.items()))
+    )

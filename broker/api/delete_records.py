@@ -1,8 +1,7 @@
-"""DeleteRecords (21), versions 0-2: move a partition's log start offset up (KIP-107). Offset -1 means the
-high watermark. Whole segments below the new start are removed; the rest only can no longer be read.
+"""DeleteRecords (21), versions 0-2: raise a partition's log start offset (KIP-107). Offset -1 means the high watermark. Whole
+segments below the new start are removed; other records below it can no longer be read.
 
-The answer waits until every replica that is alive has moved its start (the low watermark), not longer than the request
-allows.
+The response waits until every live replica has raised its start (the low watermark), at most the request's timeout.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
@@ -29,7 +28,7 @@ from barnabas.wire.messages.delete_records import (
 
 HIGH_WATERMARK = -1
 
-# (the leader, what every replica has to reach, what to answer then)
+# (the leader, the start offset that every replica has to reach, the result then)
 Waiting = tuple[Partition, int, DeleteRecordsPartitionResult]
 
 
@@ -38,7 +37,7 @@ Waiting = tuple[Partition, int, DeleteRecordsPartitionResult]
 def delete_records(
     context: HandlerContext, request: DeleteRecordsRequest
 ) -> Generator[None, None, DeleteRecordsResponse | Outcome]:
-    wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}  # of a repetition the last counts, as in Kafka
+    wanted: dict[str, dict[int, DeleteRecordsPartition]] = {}  # the last of repetitions counts, as in Kafka
     for topic in request.topics:
         for partition in topic.partitions:
             wanted.setdefault(topic.name, {})[partition.partition_index] = partition
@@ -47,22 +46,18 @@ def delete_records(
     waiting: list[Waiting] = []
     response = DeleteRecordsResponse()
     for name, partitions in wanted.items():
-        result = DeleteRecordsTopicResult(name=name)
-        response.topics.append(result)
-        for partition in partitions.values():
-            result.partitions.append(_delete(context, name, partition, waiting))
-            yield
+        delete = partial(_delete, context, name, waiting)
+        results = yield from collect(delete, partitions.values())
+        response.topics.append(DeleteRecordsTopicResult(name, results))
     return _wait(context, response, waiting, request.timeout_ms) if waiting else response
 
 
 def _delete(
-    context: HandlerContext, topic: str, wanted: DeleteRecordsPartition, waiting: list[Waiting]
+    context: HandlerContext, topic: str, waiting: list[Waiting], wanted: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
     partition = context.services.partitions.get(topic, wanted.partition_index)
     if partition is None:
-        return _error(
-            wanted, missing_error(context.services.controller.image, topic, None, wanted.partition_index)
-        )
+        return _error(wanted, missing_error(context.services.controller.image, topic, wanted.partition_index))
     if topic in INTERNAL_TOPICS:
         return _error(wanted, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if partition.log.offline:
@@ -92,7 +87,7 @@ def _delete(
 def _wait(
     context: HandlerContext, response: DeleteRecordsResponse, waiting: list[Waiting], timeout_ms: int
 ) -> Outcome:
-    """Answer when all replicas have gone as far, or the time is up."""
+    """Answer when all replicas have reached the offsets, or the time is up."""
     missing = {id(answer): answer for _, _, answer in waiting}
 
     def reached(partition: Partition, answer: DeleteRecordsPartitionResult, error: ErrorCode) -> None:

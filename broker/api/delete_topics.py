@@ -1,6 +1,6 @@
 """DeleteTopics (20), versions 1-6: by name, and since version 6 by id.
 
-The topic is gone from the metadata when the answer leaves; its files follow after file.delete.delay.ms.
+The topic has left the metadata when the response leaves; its files are deleted after file.delete.delay.ms.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Generator
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_TOPICS
-from barnabas.broker.requests.sliced_handler import answer_in_slices
-from barnabas.broker.services import HandlerContext
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
+from barnabas.broker.services import HandlerContext, decide
 from barnabas.controller.operations.topics import DeletedTopic, delete_topics
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_topics import (
@@ -37,15 +37,12 @@ def delete(context: HandlerContext, request: DeleteTopicsRequest) -> DeleteTopic
             return _refuse(wanted, ErrorCode.INVALID_REQUEST, message)
         return _refuse(wanted, ErrorCode.TOPIC_DELETION_DISABLED, ErrorCode.TOPIC_DELETION_DISABLED.message)
 
-    def done(results: list[DeletedTopic]) -> None:
-        context.complete(DeleteTopicsResponse(responses=[_result(topic) for topic in results]))
-
-    context.services.controller.run(
+    return decide(
+        context,
         lambda image: delete_topics(image, wanted),
-        done,
-        lambda error, message: context.complete(_refuse(wanted, error, message)),
+        lambda results: DeleteTopicsResponse(responses=[_result(topic) for topic in results]),
+        lambda error, message: _refuse(wanted, error, message),
     )
-    return PENDING
 
 
 def _result(topic: DeletedTopic) -> DeletableTopicResult:
@@ -54,19 +51,14 @@ def _result(topic: DeletedTopic) -> DeletableTopicResult:
     )
 
 
-def _refuse(wanted: Wanted, error: ErrorCode, message: str) -> DeleteTopicsResponse:
+def _refuse(wanted: Wanted, error: ErrorCode, message: str | None) -> DeleteTopicsResponse:
     return DeleteTopicsResponse(
-        responses=[
-            DeletableTopicResult(name=name, topic_id=topic_id, error_code=error, error_message=message)
-            for name, topic_id in wanted
-        ]
+        responses=[_result(DeletedTopic(name, topic_id, error, message)) for name, topic_id in wanted]
     )
 
 
 def _refuse_many(wanted: Wanted) -> Generator[None, None, DeleteTopicsResponse]:
     """More topics than there are."""
-    response = DeleteTopicsResponse()
-    for each in wanted:
-        response.responses += _refuse([each], ErrorCode.INVALID_REQUEST, TOO_MANY_TOPICS).responses
-        yield
-    return response
+    error = ErrorCode.INVALID_REQUEST
+    results = yield from collect(lambda topic: _result(DeletedTopic(*topic, error, TOO_MANY_TOPICS)), wanted)
+    return DeleteTopicsResponse(responses=results)

@@ -1,8 +1,7 @@
 """DescribeCluster (60), versions 0-2 (KIP-700): brokers and cluster id without topics.
 
-Version 1 adds the endpoint type: this is a broker listener, so controllers are not described here (KIP-919).
-Version 2 lists fenced brokers when asked to (KIP-1073). The controller's id is, as in Kafka, that of any broker that is
-alive: each passes requests on to the controller.
+v1 endpoint type: this is a broker listener, so controllers are not described here (KIP-919). v2 fenced brokers on request
+(KIP-1073). The controller's id is that of any live broker, as in Kafka: every broker forwards requests to the controller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DescribeConfigs (32), versions 1-4: the properties of topics, brokers, loggers, groups and client metrics.
 
-v1 synonyms (KIP-226), v3 types and documentation (KIP-569), v4 flexible. Passwords and properties that
-are unknown come without their value.
+v1 synonyms (KIP-226), v3 types and documentation (KIP-569), v4 flexible. Passwords and unknown properties are listed without
+their values.
 """
 
 from __future__ import annotations
@@ -77,24 +77,24 @@ def describe_configs(
 
 
 def _named_by(resource: DescribeConfigsResource) -> tuple[int, str]:
-    """What makes two resources the same: this broker's id may be written as 1, 01 and 001."""
+    """The identity of a resource: this broker's id may be written as 1, 01 and 001."""
     kind = resource.resource_type
     is_broker = kind in (BROKER_RESOURCE, BROKER_LOGGER_RESOURCE) and resource.resource_name
     return kind, "this broker" if is_broker else resource.resource_name
 
 
 class _Described:
-    """The entries of a request's resources. Topics with the same properties share theirs, so that a thousand topics cost
+    """The entries of a request's resources. Topics with the same configs share their entries, so that a thousand topics cost
     little more than one."""
 
     def __init__(self, context: HandlerContext, request: DescribeConfigsRequest) -> None:
         self._context = context
         self._request = request
         self._of_topics: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}
-        self._without_configs = 0  # resources that have none of their own and perhaps do not exist
+        self._without_configs = 0  # resources without configs, which may not exist
 
     def entries(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
-        """What the request asks for of the resource. ApiError."""
+        """The entries of a resource that the request asks for. ApiError."""
         services = self._context.services
         kind = resource.resource_type
         if kind in _EXIST_BY_NAME and (kind, resource.resource_name) not in services.controller.image.configs:
@@ -181,7 +181,7 @@ def _trim(
     version: int,
     tables: ConfigTables,
 ) -> None:
-    """Leave what the request asks for; an empty list of keys asks for all, as null does."""
+    """Keep only what the request asks for; an empty list of keys asks for all, as null does."""
     wanted = set(resource.configuration_keys or ())
     if wanted:
         entries[:] = [entry for entry in entries if entry.name in wanted]

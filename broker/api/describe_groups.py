@@ -13,7 +13,7 @@ from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.state import GroupState
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
-from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_groups import (
@@ -33,9 +33,9 @@ GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 def describe_groups(
     context: HandlerContext, request: DescribeGroupsRequest
 ) -> Generator[None, None, DescribeGroupsResponse]:
-    response = DescribeGroupsResponse()
     repetitions = Repetitions()
-    for group_id in request.groups:
+
+    def described(group_id: str) -> DescribedGroup:
         if repetitions.are_too_many(group_id):
             group = DescribedGroup(
                 group_id=group_id, error_code=ErrorCode.INVALID_REQUEST, error_message=MESSAGE
@@ -44,16 +44,16 @@ def describe_groups(
             group = _describe(context, group_id)
         if request.include_authorized_operations and not group.error_code:
             group.authorized_operations = GROUP_OPERATIONS
-        response.groups.append(group)
-        yield
-    return response
+        return group
+
+    return DescribeGroupsResponse(groups=(yield from collect(described, request.groups)))
 
 
 def _describe(context: HandlerContext, group_id: str) -> DescribedGroup:
-    shard = context.services.groups.shard_of(group_id)
+    shard = context.services.groups.shards.of(group_id)
     if isinstance(shard, ErrorCode):
         return DescribedGroup(group_id=group_id, error_code=shard)
-    group = shard.get(group_id)
+    group = shard.groups.get(group_id)
     if group is not None:
         return describe(group)
     dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)

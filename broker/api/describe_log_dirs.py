@@ -1,9 +1,9 @@
-"""DescribeLogDirs (35), versions 1-5: what lies in each log directory, with sizes in bytes.
+"""DescribeLogDirs (35), versions 1-5: the replicas in each log directory, with sizes in bytes.
 
 v3 top-level error, v4 volume sizes (KIP-827), v5 whether a directory is cordoned (KIP-1066).
 
-A replica that is being moved (AlterReplicaLogDirs) appears twice: where it is, and as the future one where it
-goes, with how many records that one lacks. A directory that is offline has an error and nothing else.
+A replica that is being moved (AlterReplicaLogDirs) appears twice: in its current directory, and as a future replica in the
+other one, with the number of records that it still lacks. An offline directory has only an error.
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ def describe_log_dirs(
         yield
     return DescribeLogDirsResponse(
         results=[
-            _result(manager, log_dir, by_directory.get(log_dir, {}).items()) for log_dir in manager.log_dirs
+            _result(manager, log_dir, by_directory.get(log_dir, {}).items())
+            for log_dir in manager.directories.paths
         ]
     )
 
 
 def _placed(manager: LogManager, wanted: dict[str, set[int]] | None) -> Iterator[Placed | None]:
-    """Each log and each move of one that is wanted; None for another."""
+    """Each log and each move that is wanted; None in place of others."""
     for log in list(manager.logs()):
         if wanted is None or log.partition in wanted.get(log.topic, ()):
             yield (
@@ -91,13 +92,13 @@ def _result(
     manager: LogManager, log_dir: str, topics: Iterable[tuple[str, list[DescribeLogDirsPartition]]]
 ) -> DescribeLogDirsResult:
     path = os.path.abspath(log_dir)
-    if log_dir in manager.offline:
+    if log_dir in manager.directories.offline:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path)
-    total, usable = manager.volume(log_dir)
+    total, usable = manager.directories.volume(log_dir)
     return DescribeLogDirsResult(
         log_dir=path,
         topics=[DescribeLogDirsTopic(name=topic, partitions=partitions) for topic, partitions in topics],
         total_bytes=total,
         usable_bytes=usable,
-        is_cordoned=log_dir in manager.cordoned,
+        is_cordoned=log_dir in manager.directories.cordoned,
     )

@@ -1,7 +1,7 @@
-"""DescribeQuorum (55), versions 0-2: who leads, votes and follows, and how far they are (KIP-595).
+"""DescribeQuorum (55), versions 0-2: leader, voters and observers of the metadata log, and their end offsets (KIP-595).
 
-Version 1: when each was last heard of and caught up (KIP-836). Version 2: directory ids, listeners and texts (KIP-853).
-What is told comes from `services.quorum`; a node that is alone tells of itself.
+v1 last fetch and caught-up times (KIP-836), v2 directory ids, listeners and error messages (KIP-853). The values come from
+`services.quorum`; a node that is alone describes itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumReplica
 from barnabas.controller.operations.topic_names import CLUSTER_METADATA_TOPIC
@@ -20,6 +20,7 @@ from barnabas.wire.messages.describe_quorum import (
     DescribeQuorumResponse,
     Listener,
     Node,
+    PartitionData,
     ReplicaState,
     ResponsePartitionData,
     ResponseTopicData,
@@ -88,17 +89,15 @@ def _asks_for_metadata(topics: list[TopicData]) -> bool:
 
 
 def _unknown(topics: list[TopicData]) -> Generator[None, None, DescribeQuorumResponse]:
-    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    def refuse(partition: PartitionData) -> ResponsePartitionData:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ResponsePartitionData(
+            partition_index=partition.partition_index, error_code=error, error_message=error.message
+        )
+
     response = DescribeQuorumResponse()
     for topic in topics:
-        result = ResponseTopicData(topic_name=topic.topic_name)
-        response.topics.append(result)
-        for each in topic.partitions:
-            result.partitions.append(
-                ResponsePartitionData(
-                    partition_index=each.partition_index, error_code=error, error_message=error.message
-                )
-            )
-            yield
+        partitions = yield from collect(refuse, topic.partitions)
+        response.topics.append(ResponseTopicData(topic.topic_name, partitions))
         yield
     return response

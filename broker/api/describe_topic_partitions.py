@@ -1,8 +1,8 @@
 """DescribeTopicPartitions (75), version 0 (KIP-966): topics in pages, by name, ascending.
 
-No topics named: all of them. The page ends at response.partition.limit (at least one partition, at most
-max.request.partition.size.limit); the cursor says where the next one begins. A partition whose leader is not there has
-leader -1 and no error, as in Kafka.
+A request that names no topics asks for all. The page ends at response.partition.limit (at least one partition, at most
+max.request.partition.size.limit); the cursor says where the next one begins. A partition without a live leader has leader
+-1 and no error, as in Kafka.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator
 from barnabas.broker.cluster.metadata_view import TOPIC_OPERATIONS, MetadataView
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX
-from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState
 from barnabas.controller.operations.topic_names import invalid_topic_name
@@ -64,13 +64,10 @@ def describe(
 
 
 def _refuse(names: list[str]) -> Generator[None, None, DescribeTopicPartitionsResponse]:
-    response = DescribeTopicPartitionsResponse()
-    for name in names:
-        response.topics.append(
-            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=name)
-        )
-        yield
-    return response
+    topics = yield from collect(
+        lambda name: DescribeTopicPartitionsResponseTopic(ErrorCode.INVALID_REQUEST, name), names
+    )
+    return DescribeTopicPartitionsResponse(topics=topics)
 
 
 def _describe(view: MetadataView, name: str, first: int, room: int) -> DescribeTopicPartitionsResponseTopic:

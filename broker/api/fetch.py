@@ -1,14 +1,13 @@
 """Fetch (1), versions 4-18: read committed batches, as regions of the log's files (response_writer.py).
 
-v5 log start offset, v7 sessions (KIP-227), v9 leader epoch (KIP-320), v11 rack (KIP-392), v12 diverging
-epoch (KIP-595), v13 topic ids (KIP-516), v15-18 only move and add what followers say.
+v5 log start offset, v7 sessions (KIP-227), v9 leader epoch (KIP-320), v11 rack (KIP-392), v12 diverging epoch (KIP-595), v13
+topic ids (KIP-516), v15-18 change fields of followers only.
 
-An offset inside a batch gets the whole batch; consumers skip what they did not ask for. How partitions are
-read stands in broker/fetch/reader.py, waiting and answering in broker/fetch/delayed_fetch.py. Most requests
-take the fast path (broker/fastpath/fetch.py).
+An offset inside a batch gets the whole batch; consumers skip the records before it. broker/fetch/reader.py reads partitions,
+broker/fetch/delayed_fetch.py waits and responds. Most requests take the fast path (broker/fastpath/fetch.py).
 
-With a replica id it is a follower's, and served on a connection of that broker only (broker/requests/replica_authorization.py). Its
-session is found on such a connection only.
+A request with a replica id is a follower's. It is served on a connection that is authenticated as that broker only
+(broker/requests/replica_authorization.py), and so is its session.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from barnabas.wire.messages.fetch import (
     PartitionData,
 )
 
-SESSIONS_FROM = 7  # the first version whose answers have an error of their own
+SESSIONS_FROM = 7  # the first version whose responses have an error of their own
 INITIAL_EPOCH = 0  # of a session: asks for a new one
-FINAL_EPOCH = -1  # closes it and goes on without
+FINAL_EPOCH = -1  # closes the session and fetches without one
 
 
 @api(1, 4, 18, fast_path=fast_fetch)
@@ -72,7 +71,7 @@ def fetch(context: HandlerContext, request: FetchRequest) -> FetchResponse | Out
 
 def _session(context: HandlerContext, request: FetchRequest) -> FetchSession | None:
     session = context.services.fetch_sessions.get(request.session_id)
-    if session is not None and session.privileged and session.follower_id != context.reply.peer_broker_id:
+    if session is not None and session.privileged and session.follower_id != context.reply.peer.broker_id:
         return None
     return session
 

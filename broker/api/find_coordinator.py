@@ -1,10 +1,9 @@
 """FindCoordinator (10), versions 0-6: which broker coordinates a group.
 
-v1 key types; v4 several keys at once (KIP-699); v5 and v6 as v4 (v6 admits share keys, KIP-932). The first
-question about any group creates __consumer_offsets and is answered when the topic serves. A coordinator that is fenced
-or lacks the request's listener is not available. Not implemented: coordinators of transactions, whose keys get an error
-that ends the client's attempt (refused_transactions.py), and of share partitions, whose keys get
-COORDINATOR_NOT_AVAILABLE.
+v1 key types; v4 several keys at once (KIP-699); v5 and v6 as v4 (v6 admits share keys, KIP-932). The first request for a
+group creates __consumer_offsets and is answered when its partitions have leaders. A coordinator that is fenced or lacks the
+request's listener is not available. Not implemented: coordinators of transactions, whose keys get an error that ends the
+client's attempt (refused_transactions.py), and of share partitions, whose keys get COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from barnabas.broker.cluster.metadata_view import MetadataView
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.refused_transactions import MESSAGE, coordinator_refusal
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
@@ -56,7 +55,7 @@ def find_coordinator(
                 context.services.refused_transactions.warn(key)
             add(index, error, -1)
         else:
-            context.services.groups.find(key, partial(add, index))
+            context.services.groups.topic.find(key, partial(add, index))
         yield
     return PENDING
 
@@ -76,10 +75,8 @@ def _answer(
     context: HandlerContext, key_type: int, keys: list[str], found: list[Found]
 ) -> Generator[None, None, FindCoordinatorResponse]:
     view = context.services.metadata_view(context.listener)
-    coordinators = []
-    for key, (error, node_id) in zip(keys, found, strict=True):
-        coordinators.append(_coordinator(view, key, error, node_id))
-        yield
+    named = zip(keys, found, strict=True)
+    coordinators = yield from collect(lambda each: _coordinator(view, each[0], *each[1]), named)
     return _response(context.api_version, key_type, coordinators)
 
 

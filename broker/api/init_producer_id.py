@@ -1,9 +1,8 @@
-"""InitProducerId (22), versions 0-5, for idempotent producers: a producer id that is given out once, with epoch 0.
+"""InitProducerId (22), versions 0-5, for idempotent producers: a new producer id with epoch 0.
 
-An id that the producer had before (versions 3+) is not given to it again, as in Kafka: without transactions
-a new one serves as well.
+A producer that names its former id (versions 3+) gets a new one, as in Kafka without transactions.
 
-Not done yet: transactions. With a transactional id the answer is an error that ends the client's attempt
+Not implemented: transactions. A request with a transactional id gets an error that ends the client's attempt
 (refused_transactions.py).
 """
 
@@ -28,7 +27,7 @@ def init_producer_id(
         return InitProducerIdResponse(error_code=PRODUCER_ID_REFUSAL, producer_epoch=-1)
 
     def answer(producer_id: int, error: ErrorCode) -> None:
-        if error:  # as Kafka while it waits for a block; what the controller has said would end the producer
+        if error:  # as Kafka while it waits for a block; the controller's error would end the producer
             error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         context.complete(
             InitProducerIdResponse(

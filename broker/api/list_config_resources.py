@@ -1,4 +1,4 @@
-"""ListConfigResources (74), versions 0-1: the names of what has configurations.
+"""ListConfigResources (74), versions 0-1: the names of resources with configs.
 
 v0 lists client metrics subscriptions only (it was ListClientMetricsResources, KIP-1000); v1 takes resource
 types and lists topics, brokers, broker loggers and groups too (KIP-1142). No types: all of them.

@@ -1,5 +1,7 @@
-"""ListGroups (16), versions 0-5: the groups this broker coordinates; clients ask every broker. v4 filters by state (KIP-518), v5 by type
-(KIP-848); both without regard to case. Every group here is a classic one."""
+"""ListGroups (16), versions 0-5: the groups that this broker coordinates; clients ask every broker.
+
+v4 filters by state (KIP-518), v5 by type (KIP-848), both without regard to case. All groups are classic ones.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ CLASSIC = "classic"
 def list_groups(
     context: HandlerContext, request: ListGroupsRequest
 ) -> Generator[None, None, ListGroupsResponse]:
-    if context.services.groups.is_loading:
+    if context.services.groups.shards.is_loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states: set[str] = set()
     types: set[str] = set()
@@ -30,7 +32,9 @@ def list_groups(
     response = ListGroupsResponse()
     if types and CLASSIC not in types:
         return response
-    for group in [group for shard in context.services.groups.shards() for group in shard.groups.values()]:
+    for group in [
+        group for shard in context.services.groups.shards.loaded() for group in shard.groups.values()
+    ]:
         if not states or group.state.value.lower() in states:
             response.groups.append(
                 ListedGroup(

@@ -4,14 +4,13 @@
 KIP-405), -5 latest tiered (v9, KIP-1005), -6 earliest not yet tiered (v11, KIP-1023). Without tiering
 everything is local, so -4 is the log's start, and -5 and -6 have no offset.
 
-The leader answers, up to what is committed, but for a debugger and for a follower (replica_authorization.py) up to the
-log's end. A new leader that does not know
-yet how much was committed before says OFFSET_NOT_AVAILABLE where that would count (KIP-207, version 5). A leader whose
-session with the active controller has ended says NOT_LEADER_OR_FOLLOWER: another may have answered with a later end by now,
-and an end does not go back.
+The leader answers with offsets up to what is committed; for a debugger and for a follower (replica_authorization.py) up to
+the log's end. A new leader that does not know the high watermark yet answers OFFSET_NOT_AVAILABLE where the result depends
+on it (KIP-207, v5). A leader whose session with the active controller has ended answers NOT_LEADER_OR_FOLLOWER: a new leader
+may have answered with a later end offset already, and an end offset must not go back.
 
-A lookup by time reads segments that may be cold, and decompresses a batch: threads do that, for a few requests at a time
-(services.lookups).
+A lookup by time may read segments that are not in the page cache, and decompresses a batch: threads do that, for a few
+requests at a time (services.lookups).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
-from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.runtime.slices import Steps
 from barnabas.storage.errors import StorageError
@@ -104,19 +103,19 @@ def list_offsets(
 
 
 def _refused(request: ListOffsetsRequest) -> Generator[None, None, ListOffsetsResponse]:
+    def refuse(part: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+        return _error(part, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
     response = ListOffsetsResponse()
     for topic in request.topics:
-        result = ListOffsetsTopicResponse(name=topic.name)
-        response.topics.append(result)
-        for part in topic.partitions:
-            result.partitions.append(_error(part, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-            yield
+        partitions = yield from collect(refuse, topic.partitions)
+        response.topics.append(ListOffsetsTopicResponse(topic.name, partitions))
         yield
     return response
 
 
 def _look_up(context: HandlerContext, times: Mapping[Key, int | None]) -> Steps[Found]:
-    """What is found for each. What was deleted meanwhile is looked for again, a few times."""
+    """The lookup result of each partition. Where records were deleted meanwhile, the lookup is repeated a few times."""
     found: dict[Key, LookupResult] = {}
     missing = list(times)
     for _ in range(LOOKUPS_MAX):
@@ -135,7 +134,7 @@ def _look_up(context: HandlerContext, times: Mapping[Key, int | None]) -> Steps[
 
 
 def _is_gone(context: HandlerContext, key: Key, looked: LookupResult) -> bool:
-    """Whether records have been deleted that the lookup has found, or was about to read."""
+    """Whether records were deleted that the lookup has found or was about to read."""
     partition = context.services.partitions.get(*key)
     if partition is None or partition.log.offline or looked is None:
         return False
@@ -171,9 +170,7 @@ def _lookup(
         return _error(part, ErrorCode.UNSUPPORTED_VERSION)
     partition = context.services.partitions.get(topic, part.partition_index)
     if partition is None:
-        return _error(
-            part, missing_error(context.services.controller.image, topic, None, part.partition_index)
-        )
+        return _error(part, missing_error(context.services.controller.image, topic, part.partition_index))
     error = partition.check_leader_epoch(part.current_leader_epoch)
     if error:
         return _error(part, error)
@@ -201,7 +198,7 @@ def _lookup(
 
 
 def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch); -1 for each that there is not."""
+    """(timestamp, offset, leader epoch); -1 for what there is not."""
     log = partition.log
     if timestamp == LATEST:
         return -1, limit, partition.leader_epoch
@@ -212,7 +209,7 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
     key = (partition.topic, partition.partition)
     if key not in found:
         raise StorageError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{log.name} has come while others were looked at"
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{log.name} was created during the lookups of other partitions"
         )
     record = found[key]
     if isinstance(record, StorageError):

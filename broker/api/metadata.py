@@ -1,13 +1,13 @@
-"""Metadata (3), versions 0-13: where the brokers are, and which of them leads which partition.
+"""Metadata (3), versions 0-13: the brokers' addresses, and the leader of each partition.
 
-All topics: an empty list in version 0, null since version 1. By topic id since version 12; a request that has
-ids is answered by id alone, as in Kafka.
+All topics: an empty list in version 0, null since version 1. By topic id since version 12; a request with ids is answered
+by id alone, as in Kafka.
 
-The controller's id is that of any broker that is alive, as in Kafka: each passes requests on to the controller.
+The controller's id is that of any live broker, as in Kafka: every broker forwards requests to the controller.
 
-A topic that does not exist is created when auto.create.topics.enable and the request allow it, and the answer
-waits for that and tells the topic. Kafka answers UNKNOWN_TOPIC_OR_PARTITION at first and has the client ask
-again. A topic that can't be created is answered with that error here too.
+A topic that does not exist is created when auto.create.topics.enable and the request allow it; the response waits for that
+and has the topic. Kafka first answers UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A topic that cannot be created
+gets that error here too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from barnabas.broker.cluster.metadata_view import (
 from barnabas.broker.cluster.topic_creation import create_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
@@ -91,19 +91,16 @@ def metadata(
 
 
 def _creatable(name: str) -> bool:
-    """Share groups are not served, so the topic that keeps their state is not needed."""
+    """Not the state of share groups, which are not served."""
     return invalid_topic_name(name) is None and name != SHARE_GROUP_STATE_TOPIC
 
 
 def _refuse(topics: list[MetadataRequestTopic], error: ErrorCode) -> Generator[None, None, MetadataResponse]:
-    """Kafka's answer to topics that are named in no way the version knows."""
-    response = MetadataResponse(error_code=error)
-    for topic in topics:
-        response.topics.append(
-            MetadataResponseTopic(error_code=error, name=topic.name or "", topic_id=topic.topic_id)
-        )
-        yield
-    return response
+    """Kafka's response to topics that are named in a way that the version does not have."""
+    refused = yield from collect(
+        lambda topic: MetadataResponseTopic(error, topic.name or "", topic.topic_id), topics
+    )
+    return MetadataResponse(error_code=error, topics=refused)
 
 
 def _create(context: HandlerContext, request: MetadataRequest, names: list[str], missing: list[str]) -> None:
@@ -129,7 +126,7 @@ def _by_name(
 
 
 class _Answer:
-    """One answer, from the image as it is now."""
+    """One response, from the current metadata."""
 
     def __init__(self, context: HandlerContext, request: MetadataRequest) -> None:
         self._view = context.services.metadata_view(context.listener)
@@ -139,10 +136,7 @@ class _Answer:
     def response(
         self, wanted: Iterable[T], topic_of: Callable[[T], MetadataResponseTopic]
     ) -> Generator[None, None, MetadataResponse]:
-        topics = []
-        for each in wanted:
-            topics.append(topic_of(each))
-            yield
+        topics = yield from collect(topic_of, wanted)
         if self._request.include_topic_authorized_operations:
             for topic in topics:
                 if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:

@@ -1,7 +1,7 @@
-"""OffsetCommit (8), versions 2-10: store a group's positions.
+"""OffsetCommit (8), versions 2-10: stores a group's offsets.
 
-v2-4 carry a retention time; v6 leader epochs; v7 static members; v9 serves KIP-848 (and GROUP_ID_NOT_FOUND);
-v10 names topics by id (KIP-848). Topics and partitions that do not exist fail alone; the rest is committed.
+v2-4 retention time; v6 leader epochs; v7 static members; v9 KIP-848 (and GROUP_ID_NOT_FOUND); v10 names topics by id
+(KIP-848). Topics and partitions that do not exist fail alone; the rest is committed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
@@ -24,7 +24,7 @@ from barnabas.wire.messages.offset_commit import (
 
 Topic = tuple[str, bytes]  # name and id
 Errors = dict[tuple[Topic, int], int]  # by topic and partition
-NO_PARTITION = -(1 << 31)  # of a topic that is named without one
+NO_PARTITION = -(1 << 31)  # the index for a topic that is named without partitions
 
 
 @api(8, 2, 10)
@@ -32,7 +32,7 @@ NO_PARTITION = -(1 << 31)  # of a topic that is named without one
 def offset_commit(
     context: HandlerContext, request: OffsetCommitRequest
 ) -> Generator[None, None, OffsetCommitResponse | Outcome]:
-    known: dict[Topic, dict[int, OffsetCommitRequestPartition]] = {}  # of a repetition the last counts
+    known: dict[Topic, dict[int, OffsetCommitRequestPartition]] = {}  # the last of repetitions counts
     refused: Errors = {}
     image = context.services.controller.image
     by_id = context.api_version >= 10
@@ -55,7 +55,7 @@ def offset_commit(
         yield
     if not known:
         return (yield from _answer(request, refused, {}))
-    shard = context.services.groups.shard_of(request.group_id)
+    shard = context.services.groups.shards.of(request.group_id)
     if isinstance(shard, ErrorCode):
         return (yield from _failed(request, shard))
 
@@ -76,13 +76,13 @@ def offset_commit(
 
 
 def _failed(request: OffsetCommitRequest, error: ErrorCode) -> Generator[None, None, OffsetCommitResponse]:
+    def fail(partition: OffsetCommitRequestPartition) -> OffsetCommitResponsePartition:
+        return OffsetCommitResponsePartition(partition.partition_index, error)
+
     response = OffsetCommitResponse()
     for topic in request.topics:
-        answer = OffsetCommitResponseTopic(topic.name, topic.topic_id)
-        response.topics.append(answer)
-        for each in topic.partitions:
-            answer.partitions.append(OffsetCommitResponsePartition(each.partition_index, error))
-            yield
+        partitions = yield from collect(fail, topic.partitions)
+        response.topics.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, partitions))
         yield
     return response
 
@@ -90,7 +90,7 @@ def _failed(request: OffsetCommitRequest, error: ErrorCode) -> Generator[None, N
 def _answer(
     request: OffsetCommitRequest, refused: Errors, committed: Errors
 ) -> Generator[None, None, OffsetCommitResponse]:
-    """One entry a topic, what was refused first. What is named several times is answered as often."""
+    """One entry for each topic, refused partitions first. A partition that is named several times has as many entries."""
     answers: dict[Topic, OffsetCommitResponseTopic] = {}
     for errors in (refused, committed):
         for topic in request.topics if errors else ():

@@ -1,6 +1,6 @@
-"""OffsetDelete (47), version 0 (KIP-496): remove positions that a group no longer needs.
+"""OffsetDelete (47), version 0 (KIP-496): deletes committed offsets of a group.
 
-A topic that the group reads is refused; a position that is not there is deleted all the same.
+A topic that the group subscribes to is refused; deleting an offset that does not exist succeeds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def offset_delete(
         yield
     if not request.group_id:
         return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID)
-    shard = context.services.groups.shard_of(request.group_id)
+    shard = context.services.groups.shards.of(request.group_id)
     if isinstance(shard, ErrorCode):
         return OffsetDeleteResponse(error_code=shard)
 
@@ -55,7 +55,7 @@ def offset_delete(
 def _answer(
     refused: dict[str, list[int]], known: dict[str, list[int]], errors: dict[str, ErrorCode]
 ) -> Generator[None, None, OffsetDeleteResponse]:
-    """One entry a topic, what was refused first."""
+    """One entry for each topic, refused partitions first."""
     response = OffsetDeleteResponse()
     for name in {**refused, **known}:
         result = OffsetDeleteResponseTopic(name=name)

@@ -1,10 +1,12 @@
-"""OffsetFetch (9), versions 1-10: a group's stored positions.
+"""OffsetFetch (9), versions 1-10: a group's committed offsets.
 
-v2 null topics ask for all, and errors stand at the top; v7 require_stable (KIP-447: wait for what is on its
-way to the log; a coordinator that has been replaced and does not know it can't answer these, where Kafka's may tell
-what was true before); v8 several groups (KIP-709); v10 names topics by id. A position that does not exist is
-offset -1 without an error. v1-7 are served as a request for one group. A coordinator whose session with the active
-controller has ended says NOT_COORDINATOR: another may have newer positions.
+v2 null topics ask for all, and errors stand at the top; v7 require_stable (KIP-447); v8 several groups (KIP-709); v10 names
+topics by id. An offset that was never committed is -1 without an error.
+With require_stable the response waits for commits that are not replicated yet, and an offset that an open transaction has
+written is UNSTABLE_OFFSET_COMMIT. A coordinator that was replaced without knowing it cannot answer these; Kafka's may answer
+with older offsets.
+v1-7 are served as a request for one group. A coordinator whose session with the active controller has ended answers
+NOT_COORDINATOR: another may have newer offsets.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from barnabas.broker.groups.shard import Shard
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import Repetitions
-from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
@@ -49,7 +51,7 @@ def offset_fetch(
         settled[index] = outcome
         missing -= 1
         if not missing:
-            answer_in_slices(context, _answer(context, groups, settled))
+            answer_in_slices(context, _answer(context, groups, settled, request.require_stable))
 
     if not groups:
         return OffsetFetchResponse()
@@ -65,8 +67,8 @@ def _settle(
     require_stable: bool,
     reply: Callable[[Shard | ErrorCode], None],
 ) -> None:
-    """Reply with where the group's positions are, once they count for this request."""
-    shard = context.services.groups.shard_of(group_id)
+    """Reply with the group's shard, once its offsets may be read for this request."""
+    shard = context.services.groups.shards.of(group_id)
     if isinstance(shard, ErrorCode):
         reply(shard)
         return
@@ -77,11 +79,14 @@ def _settle(
     if require_stable:
         shard.when_stable(group_id, settled)
     else:
-        shard.when_load_committed(settled)
+        shard.log.when_load_committed(settled)
 
 
 def _answer(
-    context: HandlerContext, groups: list[OffsetFetchRequestGroup], settled: list[Shard | ErrorCode]
+    context: HandlerContext,
+    groups: list[OffsetFetchRequestGroup],
+    settled: list[Shard | ErrorCode],
+    require_stable: bool,
 ) -> Generator[None, None, OffsetFetchResponse]:
     repetitions = Repetitions()
     answers = []
@@ -95,9 +100,9 @@ def _answer(
         elif repetitions.are_too_many(group.group_id):
             answer.error_code = ErrorCode.INVALID_REQUEST
         elif group.topics is None:
-            yield from _all(context, shard, group, answer)
+            yield from _all(context, shard, group, answer, require_stable)
         else:
-            yield from _asked(context, shard, group, answer)
+            yield from _asked(context, shard, group, answer, require_stable)
         yield
     return (yield from _response(context.api_version, groups, answers))
 
@@ -105,15 +110,15 @@ def _answer(
 def _only_group(request: OffsetFetchRequest) -> Generator[None, None, OffsetFetchRequestGroup]:
     if request.topics is None:
         return OffsetFetchRequestGroup(group_id=request.group_id, topics=None)
-    topics = []
-    for topic in request.topics:
-        topics.append(OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes))
-        yield
+    topics = yield from collect(
+        lambda topic: OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes),
+        request.topics,
+    )
     return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
 
 
 def _fetch_error(append_error: ErrorCode) -> ErrorCode:
-    """What a client hears when what is on its way is not committed: ask again, or find who coordinates now."""
+    """The error of a client whose group's pending commits failed: ask again, or find the new coordinator."""
     return ErrorCode.NOT_COORDINATOR if append_error in _GONE else coordinator_error(append_error)
 
 
@@ -125,7 +130,11 @@ _GONE = (
 
 
 def _all(
-    context: HandlerContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
+    context: HandlerContext,
+    shard: Shard,
+    group: OffsetFetchRequestGroup,
+    answer: OffsetFetchResponseGroup,
+    require_stable: bool,
 ) -> Generator[None, None, None]:
     image = context.services.controller.image
     by_id = context.api_version >= 10
@@ -138,14 +147,23 @@ def _all(
             OffsetFetchResponseTopics(
                 name=name,
                 topic_id=known.topic_id if known is not None else ZERO_UUID,
-                partitions=[_stored(index, position) for index, position in positions],
+                partitions=[
+                    _stored(index, None, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+                    if require_stable and shard.offsets.is_pending(group.group_id, name, index)
+                    else _stored(index, position)
+                    for index, position in positions
+                ],
             )
         )
         yield
 
 
 def _asked(
-    context: HandlerContext, shard: Shard, group: OffsetFetchRequestGroup, answer: OffsetFetchResponseGroup
+    context: HandlerContext,
+    shard: Shard,
+    group: OffsetFetchRequestGroup,
+    answer: OffsetFetchResponseGroup,
+    require_stable: bool,
 ) -> Generator[None, None, None]:
     image = context.services.controller.image
     by_id = context.api_version >= 10
@@ -163,13 +181,16 @@ def _asked(
         described = OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id)
         answer.topics.append(described)
         for index in topic.partition_indexes:
+            if require_stable and shard.offsets.is_pending(group.group_id, name, index):
+                described.partitions.append(_stored(index, None, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+                yield
+                continue
             position = shard.offsets.get(group.group_id, name, index)
             if position is not None and _is_of_another_topic(position, topic.topic_id):
                 position = None
             stored = _stored(index, position)
             if stored.metadata and repetitions.are_too_many((name, index)):  # it may be 4 KB long
-                stored = _stored(index, None)
-                stored.error_code = ErrorCode.INVALID_REQUEST
+                stored = _stored(index, None, ErrorCode.INVALID_REQUEST)
             described.partitions.append(stored)
             yield
         yield
@@ -177,14 +198,20 @@ def _asked(
 
 
 def _is_of_another_topic(position: CommittedOffset, topic_id: bytes) -> bool:
-    """Committed for a topic of that name that has been deleted since."""
+    """Whether it was committed for a topic of that name that has been deleted since."""
     return topic_id != ZERO_UUID and position.topic_id not in (ZERO_UUID, topic_id)
 
 
-def _stored(index: int, position: CommittedOffset | None) -> OffsetFetchResponsePartitions:
+def _stored(
+    index: int, position: CommittedOffset | None, error: ErrorCode = ErrorCode.NONE
+) -> OffsetFetchResponsePartitions:
     if position is None:
         return OffsetFetchResponsePartitions(
-            partition_index=index, committed_offset=-1, committed_leader_epoch=-1, metadata=""
+            partition_index=index,
+            committed_offset=-1,
+            committed_leader_epoch=-1,
+            metadata="",
+            error_code=error,
         )
     return OffsetFetchResponsePartitions(
         partition_index=index,
@@ -195,13 +222,10 @@ def _stored(index: int, position: CommittedOffset | None) -> OffsetFetchResponse
 
 
 def _unknown_topic(topic: OffsetFetchRequestTopics) -> Generator[None, None, OffsetFetchResponseTopics]:
-    result = OffsetFetchResponseTopics(topic_id=topic.topic_id)
-    for index in topic.partition_indexes:
-        partition = _stored(index, None)
-        partition.error_code = ErrorCode.UNKNOWN_TOPIC_ID
-        result.partitions.append(partition)
-        yield
-    return result
+    partitions = yield from collect(
+        lambda index: _stored(index, None, ErrorCode.UNKNOWN_TOPIC_ID), topic.partition_indexes
+    )
+    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions)
 
 
 def _response(
@@ -211,39 +235,33 @@ def _response(
         return OffsetFetchResponse(groups=answers)
     answer = answers[0]
     if version < 2 and answer.error_code:
-        return (yield from _errors_by_partition(groups[0], answer.error_code))
+        return (yield from _errors_by_partition(groups[0], ErrorCode(answer.error_code)))
     response = OffsetFetchResponse(error_code=answer.error_code)
     for topic in answer.topics:
-        old = OffsetFetchResponseTopic(name=topic.name)
-        response.topics.append(old)
-        for each in topic.partitions:
-            old.partitions.append(
-                OffsetFetchResponsePartition(
-                    partition_index=each.partition_index,
-                    committed_offset=each.committed_offset,
-                    committed_leader_epoch=each.committed_leader_epoch,
-                    metadata=each.metadata,
-                    error_code=each.error_code,
-                )
-            )
-            yield
+        partitions = yield from collect(_old_form, topic.partitions)
+        response.topics.append(OffsetFetchResponseTopic(topic.name, partitions))
         yield
     return response
 
 
+def _old_form(partition: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
+    )
+
+
 def _errors_by_partition(
-    group: OffsetFetchRequestGroup, error: int
+    group: OffsetFetchRequestGroup, error: ErrorCode
 ) -> Generator[None, None, OffsetFetchResponse]:
     response = OffsetFetchResponse()
     for topic in group.topics or ():
-        failed = OffsetFetchResponseTopic(name=topic.name)
-        response.topics.append(failed)
-        for index in topic.partition_indexes:
-            failed.partitions.append(
-                OffsetFetchResponsePartition(
-                    partition_index=index, committed_offset=-1, metadata="", error_code=error
-                )
-            )
-            yield
+        partitions = yield from collect(
+            lambda index: _old_form(_stored(index, None, error)), topic.partition_indexes
+        )
+        response.topics.append(OffsetFetchResponseTopic(topic.name, partitions))
         yield
     return response

@@ -1,18 +1,18 @@
-"""OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended, so that a reader whose history
-parted from ours can find the place (KIP-101, KIP-279, KIP-320). With a replica id it is a follower's
-(broker/requests/replica_authorization.py).
+"""OffsetForLeaderEpoch (23), versions 2-4: the end offset of a leader epoch, from which a reader finds where its log diverges
+(KIP-101, KIP-279, KIP-320). A request with a replica id is a follower's (broker/requests/replica_authorization.py).
 
-A leader whose session with the active controller has ended says NOT_LEADER_OR_FOLLOWER: its log may end before what
-readers have had from the next one, and would look cut to them."""
+A leader whose session with the active controller has ended answers NOT_LEADER_OR_FOLLOWER: readers may have records of the
+next leader behind the end of its log, which would look truncated to them."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 
 from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
-from barnabas.broker.requests.sliced_handler import sliced
+from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_for_leader_epoch import (
@@ -32,23 +32,21 @@ def offset_for_leader_epoch(
     is_refused = request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id)
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
-        result = OffsetForLeaderTopicResult(topic=topic.topic)
-        response.topics.append(result)
-        for wanted in topic.partitions:
-            result.partitions.append(
-                EpochEndOffset(partition=wanted.partition, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-                if is_refused
-                else _answer(context, topic.topic, wanted)
-            )
-            yield
+        serve = _refuse if is_refused else partial(_answer, context, topic.topic)
+        partitions = yield from collect(serve, topic.partitions)
+        response.topics.append(OffsetForLeaderTopicResult(topic.topic, partitions))
         yield
     return response
+
+
+def _refuse(wanted: OffsetForLeaderPartition) -> EpochEndOffset:
+    return EpochEndOffset(ErrorCode.TOPIC_AUTHORIZATION_FAILED, wanted.partition)
 
 
 def _answer(context: HandlerContext, topic: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     partition = context.services.partitions.get(topic, wanted.partition)
     if partition is None:
-        error = missing_error(context.services.controller.image, topic, None, wanted.partition)
+        error = missing_error(context.services.controller.image, topic, wanted.partition)
         return EpochEndOffset(partition=wanted.partition, error_code=error)
     error = partition.check_leader_epoch(wanted.current_leader_epoch)
     if not error and not context.services.partitions.leads(partition):

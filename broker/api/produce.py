@@ -1,16 +1,15 @@
 """Produce (0), versions 3-13: append record batches to the partitions that this broker leads.
 
-v3 brought record batch v2 and transactional ids, v7 zstd, v8 per-record errors (KIP-467), v10 the new
-leader in the answer (KIP-951), v13 topic ids (KIP-516). 0-2 are advertised because librdkafka reads the
-minimum (KAFKA-18659); a request there closes the connection, as Kafka does.
+v3 record batch v2 and transactional ids, v7 zstd, v8 per-record errors (KIP-467), v10 the new leader in the response
+(KIP-951), v13 topic ids (KIP-516). 0-2 are advertised because librdkafka reads the minimum (KAFKA-18659); such a request
+closes the connection, as in Kafka.
 
-The records stay opaque: the log looks at the batch header alone, unless a setting of the topic asks for more. Where more
-than a few records have to be read, or more than a few partitions to be appended to, the rest of the request is served in
-later turns of the loop, in its order; the connection's next request waits (`_Serving`). A request of more than a thousand
-partitions is not even decoded on the loop (`produce_large`).
-acks=0 gets no response, and a failure under acks=0 closes the connection, which is all that the producer can notice.
-Where a batch must be synced first, other replicas have to have it (acks=all), or the disk has fallen behind, the
-answer waits (broker/partitions/delayed_produce.py). Most requests take the fast path (broker/fastpath/produce.py).
+The records stay opaque: the log reads the batch header alone, unless a config of the topic needs more. Where many records
+have to be read, or many partitions to be appended to, the rest of the request is served in later turns of the loop, in
+order; the connection's next request waits (`_ProduceInTurns`). A request of more than a thousand partitions is decoded by a
+thread (`produce_large`). acks=0 gets no response, and a failure under acks=0 closes the connection, which is all that the
+producer can notice. The response waits where a batch must be synced or replicated (acks=all) first, or where the disk has
+fallen behind (broker/partitions/delayed_produce.py). Most requests take the fast path (broker/fastpath/produce.py).
 """
 
 from __future__ import annotations
@@ -70,28 +69,27 @@ if TYPE_CHECKING:
     from barnabas.wire.message_type import Reader
     from barnabas.wire.primitives import Buffer
 
-    # What is to be appended to a partition, and where its answer goes
+    # A topic, one of its partitions with its records, and the list for its response
     Part = tuple[TopicProduceData, PartitionProduceData, list[PartitionProduceResponse]]
 
 log = logging.getLogger("barnabas.produce")
 
-# What of one request is served in the turn that it comes in, at most: partitions, bytes and time
+# The maxima of one request in its first turn: partitions, bytes and time
 TURN_PARTITIONS: Final = 256
 TURN_BYTES: Final = 16 << 20
 FIRST_TURN_S: Final = 0.01
 DECODED_AT_ONCE_MAX: Final = 1000  # topics and partitions of a request that is decoded on the loop
-WAITING_BYTES_MAX: Final = (
-    256 << 20
-)  # of requests that are served in several turns; then the next are refused
+WAITING_BYTES_MAX: Final = 256 << 20  # of requests that are served in several turns; more are refused
 
-BATCH_LENGTH_MIN = 14  # the smallest message that any format has; Kafka looks at it before the magic
+TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
+BATCH_LENGTH_MIN = 14  # of the smallest message in any format; Kafka checks it before the magic
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
 def produce_large(
     context: HandlerContext, read: Reader[ProduceRequest], buffer: memoryview, start: int, end: int
 ) -> Outcome | None:
-    """A request of many partitions: a thread decodes a copy of it, then it is served in turns. None for any other."""
+    """Serve a request of many partitions: a thread decodes a copy of it, then it is served in turns. None for others."""
     version = context.api_version
     if not names_more_than(DECODED_AT_ONCE_MAX, buffer, start, end, version):
         return None
@@ -100,7 +98,7 @@ def produce_large(
         log.warning("closing a connection of %s: too many produce requests wait", context.client_host)
         return CLOSE_CONNECTION
     elements_max = 2 * partitions_named_max(services.controller.image)  # each may have a topic of its own
-    body = memoryview(bytearray(buffer[start:end]))  # offsets are written into batches where they stand
+    body = memoryview(bytearray(buffer[start:end]))  # offsets are written into the batches in place
 
     def read_some(body: Buffer, start: int, end: int) -> tuple[ProduceRequest, int]:
         if names_more_than(elements_max, body, start, end, version):
@@ -114,7 +112,7 @@ def produce_large(
         if request is None:
             services.large_requests.fail(context, error)
         else:
-            _Serving(context, request, [], DelayedProduce(), body).go_on()
+            _ProduceInTurns(context, request, [], DelayedProduce(context), body).resume()
 
     services.waiting_produce_bytes += len(body)
     services.large_requests.decode(read_some, body, decoded)
@@ -124,7 +122,7 @@ def produce_large(
 @api(0, 3, 13, advertised_min=0, fast_path=fast_produce, large=produce_large)
 def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
     topics: list[TopicProduceResponse] = []
-    delayed = DelayedProduce()
+    delayed = DelayedProduce(context)
     partitions_left, bytes_left = TURN_PARTITIONS, TURN_BYTES
     monotonic = context.services.runtime.monotonic
     deadline = monotonic() + FIRST_TURN_S
@@ -154,9 +152,9 @@ def _later(
     delayed: DelayedProduce,
     unread: RecordsUnread | None,
 ) -> ProduceResponse | Outcome:
-    """Serve the other partitions in later turns; where too much waits already, refuse them."""
+    """Serve the other partitions in later turns; refuse them where too many bytes wait already."""
     if context.services.waiting_produce_bytes <= WAITING_BYTES_MAX:
-        return _Serving(context, request, topics, delayed).go_on(unread)
+        return _ProduceInTurns(context, request, topics, delayed).resume(unread)
     log.warning("a produce request of %s is refused: too many wait already", context.client_host)
     for number, data in enumerate(request.topic_data):
         if number == len(topics):
@@ -169,8 +167,8 @@ def _later(
     return _answer(context, request, topics, delayed)
 
 
-class _Serving:
-    """A request whose first partitions have been served: serves the others, in their order."""
+class _ProduceInTurns:
+    """A request whose first partitions have been served: serves the others in later turns, in order."""
 
     __slots__ = (
         "_context", "_current", "_delayed", "_is_large", "_others", "_records", "_request", "_topics",
@@ -184,8 +182,8 @@ class _Serving:
         delayed: DelayedProduce,
         body: memoryview | None = None,
     ) -> None:
-        """`topics` has the answers so far. `body` is what the records are views of, if it stays. Without it the records that
-        are left are copied, and nothing of the request's buffer is kept."""
+        """`topics` has the responses so far. `body`: a buffer that stays, of which the records are views. Without it the records that
+        are left are copied, so that the connection's buffer is free."""
         self._context = context
         self._request = request
         self._topics = topics
@@ -199,7 +197,7 @@ class _Serving:
         self._current = next(self._others, None)
 
     def _copied_records(self) -> memoryview:
-        """A copy of the records that are left, in one piece: there may be very many. The request has views of it then."""
+        """Copy the records that are left, in one piece, as there may be very many, and give the request views of the copy."""
         views: list[Bytes] = []
         left: list[PartitionProduceData] = []
         for data, topic in zip(self._request.topic_data, self._topics, strict=True):
@@ -223,8 +221,8 @@ class _Serving:
             for part in data.partition_data[len(answers) :]:
                 yield data, part, answers
 
-    def go_on(self, unread: RecordsUnread | None = None) -> Outcome:
-        """In the next turn, or once these records have been read."""
+    def resume(self, unread: RecordsUnread | None = None) -> Outcome:
+        """Continue in the next turn, or when `unread` has been read. Returns PENDING."""
         if unread is None:
             self._context.services.runtime.call_soon(self._turn)
         else:
@@ -250,11 +248,11 @@ class _Serving:
                 inspected = part.records = None
                 self._current = next(self._others, None)
                 if monotonic() >= deadline:
-                    self.go_on()
+                    self.resume()
                     return
             response = _answer(context, request, self._topics, self._delayed)
         except RecordsUnread as unread:
-            self.go_on(unread)
+            self.resume(unread)
             return
         except Exception:
             log.exception("a produce request of %s failed; closing its connection", context.client_host)
@@ -282,8 +280,8 @@ def _refuse_inspected(
         log.error("records for %s could not be read", data.name, exc_info=error)
         return _error(part.index, ErrorCode.UNKNOWN_SERVER_ERROR)
     partition = _find(context, data, part.index)
-    if partition is None:
-        return _error(part.index, _missing_error(context, data, part.index))
+    if isinstance(partition, ErrorCode):
+        return _error(part.index, partition)
     return failed_answer(part.index, partition, error)
 
 
@@ -293,15 +291,15 @@ def _answer(
     topics: list[TopicProduceResponse],
     delayed: DelayedProduce,
 ) -> ProduceResponse | Outcome:
-    """The answer, or PENDING where something is still to be waited for."""
+    """The response, or PENDING where a batch still waits."""
     response = ProduceResponse(topics)
     if request.acks == 0:
         failed = any(answer.error_code for topic in topics for answer in topic.partition_responses)
         if failed:
             return CLOSE_CONNECTION
-        return delayed.begin(context, NO_RESPONSE, 0) if delayed else NO_RESPONSE
+        return delayed.begin(NO_RESPONSE, 0) if delayed else NO_RESPONSE
     if delayed:
-        return delayed.begin(context, response, request.timeout_ms)
+        return delayed.begin(response, request.timeout_ms)
     add_current_leaders(context, response)
     return response
 
@@ -318,8 +316,8 @@ def _serve(
     if not -1 <= request.acks <= 1:
         return _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
     partition = _find(context, data, part.index)
-    if partition is None:
-        return _error(part.index, _missing_error(context, data, part.index))
+    if isinstance(partition, ErrorCode):
+        return _error(part.index, partition)
     return _append(context, request, partition, part, delayed, inspected)
 
 
@@ -342,9 +340,9 @@ def _append(
         refusal = _refusal(context, request, partition, records)
         if refusal is not None:
             return _error(part.index, *refusal)
-        assert isinstance(records, memoryview)  # or it had been refused
+        assert isinstance(records, memoryview)  # otherwise it would have been refused
         size, _ = _next_batch(records, 0)
-        records = records[:size]  # what is cut short behind the batch is dropped, as Kafka does
+        records = records[:size]  # a truncated batch behind it is dropped, as in Kafka
         header = read_header(records)
     assert records is not None
     try:
@@ -360,8 +358,8 @@ def _append(
 def _usual_header(
     context: HandlerContext, partition: Partition, records: memoryview | bytes | None
 ) -> BatchHeader | None:
-    """The header of what `_refusal` need not look at: one whole batch in format v2, in a codec that every client
-    of the version may send, for a topic of a user. None when it is anything else."""
+    """The header of records that `_refusal` need not check: one whole batch in format v2, in a codec that clients of the version
+    may send, for a topic that is not internal. None for all others."""
     if not isinstance(records, memoryview):
         return None
     try:
@@ -382,7 +380,7 @@ def _usual_header(
 def _refusal(
     context: HandlerContext, request: ProduceRequest, partition: Partition, records: object
 ) -> tuple[ErrorCode, str] | None:
-    """What Kafka refuses before the log sees it: anything but exactly one batch in format v2."""
+    """The error of records that Kafka refuses before they reach the log: all but exactly one batch in format v2."""
     if partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
     version = context.api_version
@@ -427,8 +425,8 @@ def _refusal(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "A transactional batch needs a transactional id",
             )
-        if records[PRODUCER_ID_OFFSET] < 0x80:  # not negative, so there is one
-            # No broker here coordinates transactions, so none could ever end (InitProducerId says so too).
+        if records[PRODUCER_ID_OFFSET] < 0x80:  # not negative: a producer id
+            # There is no transaction coordinator, so the transaction could never end.
             return (
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 "Unable to verify the partition has been added to the transaction. Underlying error: "
@@ -438,8 +436,8 @@ def _refusal(
 
 
 def _next_batch(records: object, position: int) -> tuple[int, str | None]:
-    """(size of the whole batch at position, what is corrupt about it). Size 0 when there is none: Kafka counts
-    one that is cut short as none."""
+    """(size of the whole batch at position, why it is corrupt). The size is 0 when there is none; as in Kafka a truncated batch is
+    none."""
     end = position + LOG_OVERHEAD
     if not isinstance(records, memoryview) or len(records) < end:
         return 0, None
@@ -455,17 +453,15 @@ def _next_batch(records: object, position: int) -> tuple[int, str | None]:
     return (size if len(records) >= position + size else 0), None
 
 
-def _find(context: HandlerContext, data: TopicProduceData, index: int) -> Partition | None:
-    if context.api_version >= 13:
-        return context.services.partitions.by_id(data.topic_id, index)
-    return context.services.partitions.get(data.name, index)
-
-
-def _missing_error(context: HandlerContext, data: TopicProduceData, index: int) -> ErrorCode:
-    image = context.services.controller.image
-    if context.api_version >= 13:
-        return missing_error(image, None, data.topic_id, index)
-    return missing_error(image, data.name, None, index)
+def _find(context: HandlerContext, data: TopicProduceData, index: int) -> Partition | ErrorCode:
+    """The partition, or why it is not here."""
+    services = context.services
+    topic: str | bytes
+    if context.api_version >= TOPIC_IDS_FROM:
+        topic, partition = data.topic_id, services.partitions.by_id(data.topic_id, index)
+    else:
+        topic, partition = data.name, services.partitions.get(data.name, index)
+    return missing_error(services.controller.image, topic, index) if partition is None else partition
 
 
 def _error(index: int, error: ErrorCode, message: str | None = None) -> PartitionProduceResponse:

@@ -1,7 +1,7 @@
 """UpdateFeatures (57), versions 0-2: changes finalized feature levels (KIP-584).
 
-Version 1: kinds of downgrade, and asking without doing (KIP-778); before it nothing goes down. Version 2 has no results by feature: all of them
-change or none.
+v1 kinds of downgrade, and validation only (KIP-778); before it no level can be lowered. v2 has no results by feature: all
+features change or none.
 """
 
 from __future__ import annotations

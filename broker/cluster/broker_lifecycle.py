@@ -11,13 +11,13 @@
 
 `next_state` is the table; a pair that it does not list is an error. `BrokerLifecycle` sends the requests and sets the timers.
 
-The controller decides: its answer to a heartbeat says whether the broker is fenced, and whether one that leaves may go. A
-broker that was fenced for its silence keeps its registration and is unfenced again; one whose registration is gone registers
-anew, with its partitions open.
+The controller decides: its answer to a heartbeat has whether the broker is fenced, and whether a broker in controlled shutdown
+may stop. A broker that was fenced because its heartbeats were late keeps its registration and is unfenced again; one whose
+registration is lost registers again, with its partitions open.
 
 A broker has a session for broker.session.timeout.ms after it has sent a heartbeat that is answered with "not fenced". The
 controller counts from when it receives one, so the session ends here before the controller elects another leader. Without a
-session this broker does not answer for what it leads (`has_session`), as another broker may lead by now.
+session this broker does not serve partitions as their leader (`has_session`), as another broker may lead them by now.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.controller.operations.features import SUPPORTED_FEATURES
-from barnabas.storage.manager.directory import decode_uuid
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest, Feature, Listener
+from barnabas.wire.uuids import uuid_from_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.lifecycle")
 
 RETRY_S: Final = 0.1
-HAND_OVER_S: Final = 10.0  # not more often
-LEAVING_RETRY_S: Final = 0.02  # other brokers take over within milliseconds
+HAND_OVER_S: Final = 10.0  # between two hand-overs
+LEAVING_RETRY_S: Final = 0.02  # other brokers take over leaderships within milliseconds
 LEAVING_TIMEOUT_S: Final = 1.5  # for the answer to a heartbeat of a broker that leaves
 LEAVING_CHECK_S: Final = 0.1  # between two checks of a broker that leaves whether there can be a controller
 LEAVING_CHECKS: Final = 3  # in a row that find no majority of voters
@@ -64,7 +64,7 @@ _NEVER: Final = float("-inf")
 
 
 class State(enum.Enum):
-    """Where a broker is in its life."""
+    """The states of a broker."""
 
     REGISTERING = enum.auto()
     CATCHING_UP = enum.auto()  # registered; its partitions open once its metadata holds the registration
@@ -77,14 +77,14 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What changes the state."""
+    """The events that change the state."""
 
     REGISTERED = enum.auto()
     OPENED = enum.auto()  # the partitions
-    UNFENCED = enum.auto()  # a heartbeat's answer says so
-    FENCED = enum.auto()  # likewise
+    UNFENCED = enum.auto()  # by the answer to a heartbeat
+    FENCED = enum.auto()  # by the answer to a heartbeat
     REGISTRATION_LOST = enum.auto()  # a heartbeat was answered with STALE_BROKER_EPOCH
-    LEAVE = enum.auto()  # a controlled shutdown is asked for
+    LEAVE = enum.auto()  # a controlled shutdown begins
     SHUT_DOWN = enum.auto()  # no more heartbeats
 
 
@@ -150,7 +150,7 @@ def next_state(state: State, event: Event) -> State:
 class _Heartbeat(enum.Enum):
     """The exchange of heartbeats: at most one waits for its answer."""
 
-    DUE = enum.auto()  # now, or when the timer says so
+    DUE = enum.auto()  # now, or when the timer fires
     SENT = enum.auto()
     OUTDATED = enum.auto()  # sent; the next one follows its answer at once
 
@@ -175,8 +175,8 @@ class BrokerLifecycle:
         has_quorum_ended: Callable[[], bool],
         on_fatal: Callable[[str], object],
     ) -> None:
-        """`endpoints`: where clients connect. `previous_broker_epoch`: of the registration that this node's last stop ended
-        cleanly; -1 for none. `when_roles_taken(call)` calls back when the partitions lead and follow as the metadata says;
+        """`endpoints`: where clients connect. `previous_broker_epoch`: of the registration before the last clean stop of this
+        node; -1 for none. `when_roles_taken(call)` calls back when the partitions have the roles that the metadata has;
         `open_partitions(opened)` opens them. `has_quorum_ended()`: no controller can answer. `on_fatal(why)`: the cluster
         refuses this broker."""
         self.state = State.REGISTERING
@@ -201,8 +201,8 @@ class BrokerLifecycle:
         self._heartbeat = _Heartbeat.DUE
         self._sent_at = 0.0  # when the last heartbeat was
         self._timer: Timer | None = None  # until the next request
-        self._applied_offset = -1  # of the metadata that the partitions here have taken their roles from
-        self._wants_fence = False  # so that other brokers lead what the disk here refuses
+        self._applied_offset = -1  # of the metadata whose roles the partitions have
+        self._wants_fence = False  # so that other brokers lead, as the disk here refuses appends
         self._wanted_fence_at = -HAND_OVER_S
         self._on_gone: list[Callable[[], object]] = []  # of the controlled shutdown
         self._unanswered = 0  # heartbeats in a row, while leaving
@@ -239,7 +239,7 @@ class BrokerLifecycle:
                 for name, (low, high) in sorted(SUPPORTED_FEATURES.items())
             ],
             rack=self._config.broker_rack,
-            log_dirs=self._log_manager.online_ids(),
+            log_dirs=self._log_manager.directories.online_ids(),
             previous_broker_epoch=self._previous_epoch,
         )
         self._channel.send(BROKER_REGISTRATION, request, self._registration_answered)
@@ -249,13 +249,14 @@ class BrokerLifecycle:
             return
         error = failure or ErrorCode.of(response.error_code)
         if error in _FATAL:
-            self._on_fatal(f"the controller does not take node {self._node_id} in: {_FATAL[error]}")
+            self._on_fatal(f"the controller does not register node {self._node_id}: {_FATAL[error]}")
             return
         if error:
             self._warn_of(error)
             self._later(RETRY_S, self._register)
             return
-        self.broker_epoch = self._previous_epoch = self._log_manager.broker_epoch = response.broker_epoch
+        self.broker_epoch = self._previous_epoch = response.broker_epoch
+        self._log_manager.registered(response.broker_epoch)
         log.info("registered in broker epoch %d", self.broker_epoch)
         self._pass(Event.REGISTERED)
         if self.state is State.CATCHING_UP:
@@ -270,14 +271,14 @@ class BrokerLifecycle:
         elif not self._warned_of_duplicate:
             self._warned_of_duplicate = True
             log.warning(
-                "the controller still knows a live broker with node.id=%d: waiting until it is known to be gone",
+                "a live broker with node.id=%d is still registered: waiting until the controller finds that it has ended",
                 self._node_id,
             )
 
     def _caught_up(self) -> None:
         if self.state is State.GONE:
             return
-        if self._controller.image.offset < self.broker_epoch:  # not yet: `when_at` calls back after a time
+        if self._controller.image.offset < self.broker_epoch:  # `when_at` has timed out
             self._channel.when_at(self.broker_epoch, self._caught_up)
             return
         self._open_partitions(self._opened)
@@ -292,11 +293,11 @@ class BrokerLifecycle:
     # -- heartbeats
 
     def has_session(self) -> bool:
-        """Whether the active controller counts this broker as alive, as far as can be known here."""
+        """Whether the active controller certainly counts this broker as alive."""
         return self._runtime.monotonic() < self._session_ends_at
 
     def heartbeat_now(self) -> None:
-        """Send a heartbeat now: something has changed here, or there is another controller."""
+        """Send a heartbeat now: the state of this broker has changed, or the active controller."""
         if self.state not in _HEARTBEATING:
             return
         if self._heartbeat is not _Heartbeat.DUE:
@@ -312,7 +313,7 @@ class BrokerLifecycle:
             current_metadata_offset=self._applied_offset,
             want_fence=self._wants_fence,
             want_shut_down=is_leaving,
-            offline_log_dirs=self._directory_ids(sorted(self._log_manager.offline)),
+            offline_log_dirs=self._directory_ids(sorted(self._log_manager.directories.offline)),
             cordoned_log_dirs=self._cordoned(),
         )
         self._channel.send(
@@ -320,15 +321,15 @@ class BrokerLifecycle:
             request,
             self._heartbeat_answered,
             timeout_s=LEAVING_TIMEOUT_S if is_leaving else max(self._interval_s, 1.0),
-            settles=False,  # or a thousand new partitions would cost the session
+            settles=False,  # opening a thousand new partitions must not delay heartbeats
         )
 
     def _directory_ids(self, log_dirs: Iterable[str]) -> list[bytes]:
-        return [decode_uuid(text) for text in map(self._log_manager.directory_id, log_dirs) if text]
+        return [uuid_from_string(text) for text in map(self._log_manager.directories.id_of, log_dirs) if text]
 
     def _cordoned(self) -> list[bytes] | None:
-        """Ids of the cordoned directories; None where the controller knows of none either."""
-        named = self._directory_ids(self._log_manager.cordoned)
+        """Ids of the cordoned directories; None where there are none, and the controller has none either."""
+        named = self._directory_ids(self._log_manager.directories.cordoned)
         own = self._controller.image.brokers.get(self._node_id)
         known = own is not None and own.cordoned_log_dirs
         return sorted(named) if named or known else None
@@ -340,9 +341,7 @@ class BrokerLifecycle:
         self._heartbeat = _Heartbeat.DUE
         error = failure or ErrorCode.of(response.error_code)
         if error == ErrorCode.STALE_BROKER_EPOCH:
-            log.warning(
-                "broker epoch %d is not the controller's any more: registering anew", self.broker_epoch
-            )
+            log.warning("broker epoch %d is no longer registered: registering again", self.broker_epoch)
             self._incarnation_id = self._runtime.random_bytes(16)
             self._session_ends_at = _NEVER
             self._pass(Event.REGISTRATION_LOST)
@@ -369,7 +368,7 @@ class BrokerLifecycle:
         self._later(RETRY_S, self.heartbeat_now)
 
     def _follow(self, is_fenced: bool) -> None:
-        """Take over what the controller says of this broker."""
+        """Apply the controller's answer to a heartbeat."""
         before = self.state
         if is_fenced or before is State.FENCED:
             self._wants_fence = False
@@ -380,7 +379,7 @@ class BrokerLifecycle:
             log.info("unfenced: serving")
             self._on_serving()
         elif (before, self.state) == (State.SERVING, State.FENCED) and not self._has_handed_over():
-            log.warning("the controller has taken this broker for dead and fenced it; catching up")
+            log.warning("the controller has fenced this broker, as its heartbeats were late; catching up")
 
     def _pause_s(self) -> float:
         """Until the next heartbeat."""
@@ -396,34 +395,34 @@ class BrokerLifecycle:
         self._applied_offset = max(self._applied_offset, offset)
 
     def _brokers_changed(self, image: MetadataImage, broker_ids: set[int]) -> None:
-        """A broker that leaves waits until the others have told the controller that they know. So this one does at once, and
-        again until the other is gone: the first heartbeat may have reached a controller that was not the active one."""
+        """A broker in controlled shutdown waits until the others have applied the metadata. So this one reports its offset at
+        once, and again until the other has ended: the first heartbeat may have reached a controller that is not active."""
         changed = [image.brokers[broker_id] for broker_id in sorted(broker_ids) if broker_id in image.brokers]
         if not any(each.is_leaving and each.broker_id != self._node_id for each in changed):
             return
         offset = image.offset
 
-        def tell() -> None:
+        def report() -> None:
             self._note_applied(offset)
             self.heartbeat_now()
 
-        self._when_roles_taken(tell)
+        self._when_roles_taken(report)
 
     def _does_another_leave(self) -> bool:
         return any(broker.is_leaving for broker in self._controller.image.brokers.values())
 
     def hand_over(self) -> None:
-        """The disk refuses what this broker leads (it is full): other replicas in sync lead instead. The broker stays a
-        follower, and is in sync again when there is room."""
+        """The disk refuses appends (it is full): have other replicas in sync lead. This broker stays a follower, and is in sync
+        again when there is room."""
         if self._has_handed_over() or self.state in _IS_LEAVING:
             return
         self._wanted_fence_at = self._runtime.monotonic()
         self._wants_fence = True
-        log.warning("the disk refuses what this broker leads: giving leadership to others")
+        log.warning("the disk refuses appends: handing leadership over to other brokers")
         self.heartbeat_now()
 
     def _has_handed_over(self) -> bool:
-        """Less than HAND_OVER_S ago."""
+        """Whether there was a hand-over less than HAND_OVER_S ago."""
         return self._runtime.monotonic() - self._wanted_fence_at < HAND_OVER_S
 
     def _later(self, delay_s: float, call: Callable[[], object]) -> None:
@@ -443,7 +442,7 @@ class BrokerLifecycle:
     # -- the end
 
     def leave(self, gone: Callable[[], object], timeout_s: float) -> None:
-        """Controlled shutdown: other brokers take over what this one leads, then `gone()` is called; also after
+        """Controlled shutdown: other brokers take over the leaderships of this one, then `gone()` is called; also after
         `timeout_s`, and sooner when no controller answers or none can."""
         was_leaving = self.state in _IS_LEAVING
         self._pass(Event.LEAVE)
@@ -455,10 +454,10 @@ class BrokerLifecycle:
         if was_leaving:
             return
         log.info(
-            "leaving: others take over what this broker leads; waiting for them for up to %g s", timeout_s
+            "controlled shutdown: waiting up to %g s until other brokers lead what this one leads", timeout_s
         )
         self._runtime.call_later(
-            timeout_s, lambda: self._leave_anyway("other brokers have not taken over all that it leads")
+            timeout_s, lambda: self._leave_anyway("other brokers have not taken over all leaderships")
         )
         self.heartbeat_now()
         self._check_quorum()
@@ -468,13 +467,13 @@ class BrokerLifecycle:
             return
         self._checks_failed = self._checks_failed + 1 if self._has_quorum_ended() else 0
         if self._checks_failed >= LEAVING_CHECKS:
-            self._leave_anyway("most voters have ended before, so no broker can take over")
+            self._leave_anyway("most voters have ended, so no broker can take over")
         else:
             self._runtime.call_later(LEAVING_CHECK_S, self._check_quorum)
 
     def _leave_anyway(self, why: str) -> None:
         if self.state is not State.GONE:
-            log.warning("this broker leaves with what it leads: %s", why)
+            log.warning("this broker stops while it leads partitions: %s", why)
             self._go()
 
     def _go(self) -> None:

@@ -1,18 +1,19 @@
 """The channel to the active controller: requests of this broker, and those of clients that it forwards.
 
-Where this node's controller is the active one, the handler is called here. Otherwise the request goes over the link to the
-active one, in Kafka's encoding, with the client's name and address. An answer carries the metadata offset that it is based on,
+Where this node's controller is the active one, the handler is called directly. Otherwise the request is sent over the link to
+the active one, in Kafka's encoding, with the client's name and address. An answer has the metadata offset that it is based on,
 and is passed on once this node's image has reached it: a client that has created a topic finds it here.
 
-A request that finds no active controller, or loses it on the way, is sent again until its timeout, as Kafka's brokers do.
-So it may be carried out twice; all operations of a controller are safe in that case (KIP-590). Each request has an id, the
-same each time that it is sent: by it CreateTopics recognizes the topics that it has created itself.
+A request without an answer is sent again, to the controller that is active then, until its timeout, as Kafka's brokers do. So
+it may be executed twice; all operations of a controller are safe in that case (KIP-590). Each request has an id, which stays the
+same: by it CreateTopics recognizes the topics that it has created itself.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.controller")
 
 TIMEOUT_S = 30.0
-ATTEMPT_S = 5.0  # an answer that has not come by then is asked for again
+ATTEMPT_S = 5.0  # for the answer to one request
 RETRY_S = 0.02
-CATCH_UP_S = 5.0  # an answer waits so long for this node's image
+CATCH_UP_S = 5.0  # for which an answer waits for this node's image
 TICK_S = 0.5
 
 Done = Callable[[Any, ErrorCode], object]
@@ -54,6 +55,20 @@ class ControllerLinks(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
+class _Request:
+    """A request that has no answer yet. `answered(body, error)` is called once."""
+
+    sent: ControllerRequest
+    answered: Callable[[bytes | None, ErrorCode], object]
+    deadline: float
+    settles: bool
+    attempts: int = 0
+    sent_to: int = -1  # node id; -1: no attempt is in flight
+    attempt_ends_at: float = 0.0
+    is_done: bool = False
+
+
 class ControllerChannel:
     """See the module. All calls on the loop's thread."""
 
@@ -66,15 +81,15 @@ class ControllerChannel:
         new_context: NewContext,
         when_settled: Callable[[Callable[[], object]], object],
     ) -> None:
-        """`links`: None where this node's controller is the only one. `when_settled(call)` calls back when the partitions
-        of this node are as the metadata says."""
+        """`links`: None where this node's controller is the only one. `when_settled(call)` calls back when the partitions of
+        this node are as the metadata has them."""
         self._runtime = runtime
         self._controller = controller
         self._node_id = node_id
         self._links = links
         self._new_context = new_context
         self._when_settled = when_settled
-        self._waiting: list[_Attempt] = []  # for a controller that answers
+        self._waiting: list[_Request] = []  # without an answer
         self._catching_up: list[tuple[int, float, Callable[[], object]]] = []
         self._timer: Timer | None = None
         self._incarnation = b""  # random, once an id is needed
@@ -92,9 +107,9 @@ class ControllerChannel:
         timeout_s: float = TIMEOUT_S,
         settles: bool = True,
     ) -> None:
-        """Ask the active controller, in the newest version of the API. `done(response, NONE)`, or `done(None, error)` when
-        none has answered in time; once, perhaps before this returns. `settles`: an answer waits until this node's partitions are
-        as the metadata says, which may take long where there are many new ones."""
+        """Send a request to the active controller, in the newest version of the API. `done(response, NONE)`, or `done(None, error)`
+        when there is no answer in time; once, perhaps before this returns. `settles`: an answer waits until this node's
+        partitions are as the metadata has them, which may take long where many are new."""
         version = REGISTRATIONS[api_key].max_version
         request_id = self.new_request_id()
 
@@ -110,16 +125,16 @@ class ControllerChannel:
             else:
                 done(response, ErrorCode.NONE)
 
-        def ask(after_s: float) -> None:
+        def send(after_s: float) -> None:
             body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
             node = str(self._node_id)
-            asked = ControllerRequest(api_key, version, None, "", node, body, False, request_id)
-            self._start(asked, answered, timeout_s, after_s, settles)
+            sent = ControllerRequest(api_key, version, None, "", node, body, False, request_id)
+            self._start(sent, answered, timeout_s, after_s, settles)
 
         if self._controller.is_active:
-            self._call_here(api_key, version, request, request_id, done, lambda: ask(RETRY_S))
+            self._call_here(api_key, version, request, request_id, done, lambda: send(RETRY_S))
         else:
-            ask(0)
+            send(0)
 
     def _call_here(
         self,
@@ -130,7 +145,7 @@ class ControllerChannel:
         done: Done,
         lost: Callable[[], object],
     ) -> None:
-        """Call the handler. UNKNOWN_SERVER_ERROR where it fails, as a controller on another node answers."""
+        """Call the handler. A failure is UNKNOWN_SERVER_ERROR, as from a controller on another node."""
         reply = LocalReply(
             lambda response: done(response, ErrorCode.NONE),
             lambda: done(None, ErrorCode.UNKNOWN_SERVER_ERROR),
@@ -144,20 +159,20 @@ class ControllerChannel:
     def forward(
         self, context: RequestContext[Any], buffer: memoryview, start: int, end: int
     ) -> Outcome | None:
-        """Have the active controller answer the request whose body is at buffer[start:end]; None when that is this node's."""
+        """Forward the request whose body is at buffer[start:end] to the active controller; None when that is this node's."""
         if self._controller.is_active:
             return None
-        self._ask_for(context, buffer[start:end].tobytes(), self.new_request_id(), 0)
+        self._send_for_client(context, buffer[start:end].tobytes(), self.new_request_id(), 0)
         return Outcome.PENDING
 
-    def ask_again(self, context: RequestContext[Any], request: msgspec.Struct, request_id: bytes) -> None:
-        """Have the next active controller answer a request: this node's has lost its term, and whether it has carried out the
-        request is not known."""
+    def send_again(self, context: RequestContext[Any], request: msgspec.Struct, request_id: bytes) -> None:
+        """Send a request to the next active controller: this node's has lost its term, and it is not known whether it has
+        executed the request."""
         if isinstance(context.reply, LocalReply):
-            context.complete(Outcome.NOT_CONTROLLER)  # the node that has sent it asks again
+            context.complete(Outcome.NOT_CONTROLLER)  # its sender sends it again
             return
         parts = request_type(context.api_key).encode(context.api_version, request)
-        self._ask_for(context, b"".join(parts), request_id, RETRY_S)  # type: ignore[arg-type]
+        self._send_for_client(context, b"".join(parts), request_id, RETRY_S)  # type: ignore[arg-type]
 
     def request_id_of(self, context: RequestContext[Any]) -> bytes:
         """The id of a request that this node's controller serves: that of the node that has sent it, or a new one."""
@@ -169,9 +184,11 @@ class ControllerChannel:
         self._request_number += 1
         return self._incarnation + self._request_number.to_bytes(8, "big")
 
-    def _ask_for(self, context: RequestContext[Any], body: bytes, request_id: bytes, after_s: float) -> None:
-        """Ask for a client, and complete its request."""
-        asked = ControllerRequest(
+    def _send_for_client(
+        self, context: RequestContext[Any], body: bytes, request_id: bytes, after_s: float
+    ) -> None:
+        """Send a client's request, and complete it with the answer."""
+        sent = ControllerRequest(
             context.api_key,
             context.api_version,
             context.client_id,
@@ -190,116 +207,116 @@ class ControllerChannel:
                     context.client_host,
                     error.name,
                 )
-                context.complete(Outcome.CLOSE)  # the client asks again, here or elsewhere
+                context.complete(Outcome.CLOSE)  # the client tries again, here or with another broker
             else:
                 context.complete(RawResponse(answer))
 
-        self._start(asked, answered, TIMEOUT_S, after_s)
+        self._start(sent, answered, TIMEOUT_S, after_s)
 
-    # -- on the way
+    # -- requests in flight
 
     def _start(
         self,
-        asked: ControllerRequest,
+        sent: ControllerRequest,
         answered: Callable[[bytes | None, ErrorCode], object],
         timeout_s: float,
         after_s: float,
         settles: bool = True,
     ) -> None:
-        attempt = _Attempt(asked, answered, self._runtime.monotonic() + timeout_s, settles)
-        self._waiting.append(attempt)
+        request = _Request(sent, answered, self._runtime.monotonic() + timeout_s, settles)
+        self._waiting.append(request)
         if after_s:
-            self._runtime.call_later(after_s, lambda: self._retry(attempt))
+            self._runtime.call_later(after_s, lambda: self._retry(request))
         else:
-            self._try(attempt)
+            self._try(request)
         self._tick_later()
 
-    def _try(self, attempt: _Attempt) -> None:
-        """Send it, unless no active controller is known; `_tick` tries again."""
-        if attempt.done:
+    def _try(self, request: _Request) -> None:
+        """Send the request, unless no active controller is known; `_tick` tries again."""
+        if request.is_done:
             return
         if self._controller.is_active:
-            self._waiting.remove(attempt)
-            attempt.done = True
-            self._turned_local(attempt)
+            self._waiting.remove(request)
+            request.is_done = True
+            self._serve_here(request)
             return
         links = self._links
         node_id = links.active_controller() if links is not None else -1
         if links is None or node_id < 0 or node_id == self._node_id:
-            attempt.sent_to = -1
+            request.sent_to = -1
             return
-        attempt.sent_to = node_id
-        attempt.again_at = self._runtime.monotonic() + ATTEMPT_S
-        attempt.number += 1
-        number = attempt.number
+        request.sent_to = node_id
+        request.attempt_ends_at = self._runtime.monotonic() + ATTEMPT_S
+        request.attempts += 1
+        number = request.attempts
         links.request(
             node_id,
-            msgspec.msgpack.encode(attempt.asked),
-            lambda answer: self._answered(attempt, number, answer),
+            msgspec.msgpack.encode(request.sent),
+            lambda answer: self._answered(request, number, answer),
         )
 
-    def _retry(self, attempt: _Attempt) -> None:
-        """Send it again, unless another node has it by now, whose answer counts then."""
-        if attempt.sent_to < 0:
-            self._try(attempt)
+    def _retry(self, request: _Request) -> None:
+        """Send the request again, unless an attempt is in flight."""
+        if request.sent_to < 0:
+            self._try(request)
 
-    def _turned_local(self, attempt: _Attempt) -> None:
+    def _serve_here(self, request: _Request) -> None:
         """This node has become the active controller while the request waited."""
-        asked = attempt.asked
+        sent = request.sent
 
         def done(response: Any, error: ErrorCode) -> None:
             if response is None:
-                attempt.answered(None, error)
+                request.answered(None, error)
                 return
-            write = response_type(asked.api_key).writers[asked.api_version]
+            write = response_type(sent.api_key).writers[sent.api_version]
             try:
-                parts = encode_or_server_error(asked.api_key, write, response)
+                parts = encode_or_server_error(sent.api_key, write, response)
             except EncodeError as failure:
-                log.error("the response to API %d cannot be encoded: %s", asked.api_key, failure)
-                attempt.answered(None, ErrorCode.UNKNOWN_SERVER_ERROR)
+                log.error("the response to API %d cannot be encoded: %s", sent.api_key, failure)
+                request.answered(None, ErrorCode.UNKNOWN_SERVER_ERROR)
             else:
-                attempt.answered(b"".join(parts), ErrorCode.NONE)  # type: ignore[arg-type]
+                request.answered(b"".join(parts), ErrorCode.NONE)  # type: ignore[arg-type]
 
         def lost() -> None:
             """This node's controller has lost its term again."""
-            attempt.done, attempt.sent_to = False, -1
-            self._waiting.append(attempt)
-            self._runtime.call_later(RETRY_S, lambda: self._retry(attempt))
+            request.is_done, request.sent_to = False, -1
+            self._waiting.append(request)
+            self._runtime.call_later(RETRY_S, lambda: self._retry(request))
             self._tick_later()
 
         try:
-            request, _ = request_type(asked.api_key).decode(asked.api_version, asked.body, 0)
+            message, _ = request_type(sent.api_key).decode(sent.api_version, sent.body, 0)
         except DecodeError:
-            attempt.answered(None, ErrorCode.INVALID_REQUEST)
+            request.answered(None, ErrorCode.INVALID_REQUEST)
             return
-        self._call_here(asked.api_key, asked.api_version, request, asked.request_id, done, lost)
+        self._call_here(sent.api_key, sent.api_version, message, sent.request_id, done, lost)
 
-    def _answered(self, attempt: _Attempt, number: int, payload: bytes | None) -> None:
-        if attempt.done or attempt.number != number:
-            return  # it was sent again meanwhile
+    def _answered(self, request: _Request, number: int, payload: bytes | None) -> None:
+        if request.is_done or request.attempts != number:
+            return  # another attempt has been made since
         answer = None
         if payload is not None:
             try:
                 answer = decode(payload, ControllerAnswer)
             except MalformedMessage as error:
-                log.warning("controller %d: %s", attempt.sent_to, error)
+                log.warning("controller %d: %s", request.sent_to, error)
         if answer is None or answer.error == ErrorCode.NOT_CONTROLLER:
-            attempt.sent_to = -1
-            self._runtime.call_later(RETRY_S, lambda: self._retry(attempt))
+            request.sent_to = -1
+            self._runtime.call_later(RETRY_S, lambda: self._retry(request))
             return
-        attempt.done = True
-        self._waiting.remove(attempt)
+        request.is_done = True
+        self._waiting.remove(request)
         if answer.error:
-            attempt.answered(None, ErrorCode.of(answer.error))
+            request.answered(None, ErrorCode.of(answer.error))
         else:
             body = answer.body
-            when = self.when_at if attempt.settles else self._when_image_at
-            when(answer.offset, lambda: attempt.answered(body, ErrorCode.NONE))
+            when = self.when_at if request.settles else self._when_image_at
+            when(answer.offset, lambda: request.answered(body, ErrorCode.NONE))
 
     def controller_changed(self) -> None:
-        """Another node is the active controller now, or this one: send it what the last one has not answered."""
-        for attempt in tuple(self._waiting):
-            self._try(attempt)
+        """There is another active controller: send it the requests that have no answer."""
+        for request in tuple(self._waiting):
+            self._try(request)
 
     def _tick_later(self) -> None:
         if self._timer is None and (self._waiting or self._catching_up):
@@ -308,21 +325,20 @@ class ControllerChannel:
     def _tick(self) -> None:
         self._timer = None
         now = self._runtime.monotonic()
-        for attempt in tuple(self._waiting):
-            if now >= attempt.deadline:
-                attempt.done = True
-                self._waiting.remove(attempt)
-                attempt.answered(None, ErrorCode.REQUEST_TIMED_OUT)
-            elif attempt.sent_to < 0 or now >= attempt.again_at:
-                self._try(attempt)
+        for request in tuple(self._waiting):
+            if now >= request.deadline:
+                request.is_done = True
+                self._waiting.remove(request)
+                request.answered(None, ErrorCode.REQUEST_TIMED_OUT)
+            elif request.sent_to < 0 or now >= request.attempt_ends_at:
+                self._try(request)
         self._caught_up()
         self._tick_later()
 
     # -- this node's image
 
     def when_at(self, offset: int, call: Callable[[], object]) -> None:
-        """Call when this node's image holds the record of this offset and its partitions are as it says, or
-        after CATCH_UP_S."""
+        """Call when this node's image has the record of this offset and its partitions follow it, or after CATCH_UP_S."""
         self._when_image_at(offset, lambda: self._when_settled(call))
 
     def _when_image_at(self, offset: int, call: Callable[[], object]) -> None:
@@ -342,25 +358,3 @@ class ControllerChannel:
                 call()
             else:
                 self._catching_up.append((offset, deadline, call))
-
-
-class _Attempt:
-    """A request that has no answer yet."""
-
-    __slots__ = ("again_at", "answered", "asked", "deadline", "done", "number", "sent_to", "settles")
-
-    def __init__(
-        self,
-        asked: ControllerRequest,
-        answered: Callable[[bytes | None, ErrorCode], object],
-        deadline: float,
-        settles: bool,
-    ) -> None:
-        self.asked = asked
-        self.settles = settles
-        self.answered = answered
-        self.deadline = deadline
-        self.again_at = deadline
-        self.sent_to = -1
-        self.number = 0
-        self.done = False

@@ -1,12 +1,13 @@
-"""What authenticates the nodes of a cluster to each other: a secret that they share, and mutual TLS on the controller listener.
+"""Credentials of the nodes of a cluster: a secret that they share, and mutual TLS on the controller listener.
 
-The secret is in the file that `barnabas.controller.secret.file` names. It guards the controller listener and the inter-broker
-listener. A cluster does without one only where all listeners between nodes are on the loopback address; then every process
-of this machine can pose as a node. So can every process that can read the file, so one that others can read is warned about,
-as a private key is.
+The secret is in the file that `barnabas.controller.secret.file` names. It authenticates nodes on the controller listener and
+the inter-broker listener. It may be missing only where all listeners between nodes are on the loopback address; then every
+process of this machine can pose as a node. So can every process that can read the file: a file that others can read is warned
+about, as is such a private key.
 
-TLS is `listener.security.protocol.map=CONTROLLER:SSL` with Kafka's ssl.* properties, files in PEM. Both sides show a certificate
-that the other's truststore vouches for. `listener.name.<listener>.ssl.*` goes before `ssl.*`, as in Kafka.
+TLS is `listener.security.protocol.map=CONTROLLER:SSL` with Kafka's ssl.* properties, files in PEM. Both sides present a
+certificate that the other's truststore must contain or have signed. `listener.name.<listener>.ssl.*` takes precedence over
+`ssl.*`, as in Kafka.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _FILES = ("ssl.keystore.location", "ssl.truststore.location")
 
 
 def read_secret(path: str | None) -> bytes | None:
-    """None where none is configured. ConfigError says what is wrong with the file."""
+    """The secret in the file, None where none is configured. ConfigError describes a file that is wrong."""
     if path is None:
         return None
     if not path.strip():
-        raise ConfigError(f"{NAME} is set to nothing: name the file, or take the line out")
+        raise ConfigError(f"{NAME} is empty: name the file, or remove the line")
     try:
         secret = Path(path).read_bytes().strip()
     except FileNotFoundError:
@@ -73,7 +74,7 @@ def check_secret(config: BrokerConfig, secret: bytes | None) -> None:
 
 
 def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | None:
-    """What other brokers prove to know; None where there can be none."""
+    """The secret that brokers authenticate with; None where there are no other brokers, or none may connect."""
     if not config.is_broker or (config.quorum.is_alone and not config.controller_listeners):
         return None
     if secret is not None:
@@ -83,8 +84,7 @@ def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | N
 
 
 def warn_of_readers(name: str, path: str) -> None:
-    """Warn where a file with a secret, which property `name` names, is readable or writable for all. That its group may read it
-    is on purpose."""
+    """Warn of a file with a secret, which property `name` names, that others can read or write. Its group may read it."""
     try:
         mode = stat.S_IMODE(Path(path).stat().st_mode)
     except OSError:
@@ -95,14 +95,14 @@ def warn_of_readers(name: str, path: str) -> None:
 
 
 class ControllerTls(NamedTuple):
-    """Contexts for connections that this node accepts, and for those that it makes."""
+    """TLS contexts for accepted connections, and for those that this node opens."""
 
     server: ssl.SSLContext
     client: ssl.SSLContext
 
 
 def controller_tls(config: BrokerConfig, listener: str) -> ControllerTls:
-    """ConfigError names the property that is missing or whose file can't be used."""
+    """ConfigError names a property that is missing or whose file can't be used."""
     import ssl
 
     def value(name: str) -> str | None:

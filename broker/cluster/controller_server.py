@@ -26,9 +26,9 @@ log = logging.getLogger("barnabas.controller")
 
 
 class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
-    """One request, its body in Kafka's encoding. `for_client`: it is forwarded, with the name, listener and address of the
-    client. Otherwise it is the node's own, and `client_host` is its id. `request_id` is unique, and the same when the request
-    is sent again."""
+    """A request, its body in Kafka's encoding. `for_client`: it is forwarded, with the name, listener and address of the client.
+    Otherwise it is the node's own, and `client_host` is the node's id. `request_id` is unique, and the same when the request is
+    sent again."""
 
     api_key: int
     api_version: int
@@ -41,7 +41,7 @@ class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
 
 
 class ControllerAnswer(msgspec.Struct, array_like=True, frozen=True):
-    """The response's body, or the error instead of it; and the metadata offset that it is based on."""
+    """The response's body or an error, and the metadata offset that it is based on."""
 
     error: int
     offset: int
@@ -59,14 +59,14 @@ class ControllerRequests:
         self._new_context = new_context
 
     def serve(self, node_id: int, payload: bytes, reply: Callable[[bytes], object]) -> None:
-        """Answer one request of the node; `reply` is called once, now or later. Never raises for what it was sent."""
+        """Answer a request of the node; `reply` is called once, now or later. Raises nothing, whatever the payload is."""
 
         def answer(error: ErrorCode, body: bytes = b"") -> None:
             offset = self._controller.image.offset
             reply(msgspec.msgpack.encode(ControllerAnswer(error, offset, body)))
 
         try:
-            asked = decode(payload, ControllerRequest)
+            sent = decode(payload, ControllerRequest)
         except MalformedMessage as error:
             log.warning("node %d: %s", node_id, error)
             answer(ErrorCode.INVALID_REQUEST)
@@ -74,26 +74,26 @@ class ControllerRequests:
         if not self._controller.is_active:
             answer(ErrorCode.NOT_CONTROLLER)
             return
-        served = REGISTRATIONS.get(asked.api_key)
+        served = REGISTRATIONS.get(sent.api_key)
         if (
             served is None
             or not (served.controller or served.shared)
-            or (served.internal and asked.for_client)
-            or not served.min_version <= asked.api_version <= served.max_version
+            or (served.internal and sent.for_client)
+            or not served.min_version <= sent.api_version <= served.max_version
         ):
             log.warning(
-                "node %d asks for API %d version %d, which no controller serves",
+                "node %d has sent API %d version %d, which controllers do not serve",
                 node_id,
-                asked.api_key,
-                asked.api_version,
+                sent.api_key,
+                sent.api_version,
             )
             answer(ErrorCode.UNSUPPORTED_VERSION)
             return
-        kind = response_type(asked.api_key)
+        kind = response_type(sent.api_key)
 
         def done(response: msgspec.Struct) -> None:
             try:
-                parts = encode_or_server_error(asked.api_key, kind.writers[asked.api_version], response)
+                parts = encode_or_server_error(sent.api_key, kind.writers[sent.api_version], response)
             except EncodeError as error:
                 log.error("the response to %s of node %d cannot be encoded: %s", served.name, node_id, error)
                 answer(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -105,13 +105,13 @@ class ControllerRequests:
                 done,
                 lambda: answer(ErrorCode.UNKNOWN_SERVER_ERROR),
                 lambda: answer(ErrorCode.NOT_CONTROLLER),
-                asked.request_id,
+                sent.request_id,
             ),
-            asked.api_key,
-            asked.api_version,
-            asked.client_id,
-            asked.listener,
-            asked.client_host,
+            sent.api_key,
+            sent.api_version,
+            sent.client_id,
+            sent.listener,
+            sent.client_host,
         )
 
         def decoded(request: Any, error: BaseException | None) -> None:
@@ -123,7 +123,7 @@ class ControllerRequests:
                 if error is not None:
                     raise error
                 if served.internal and request.broker_id != node_id:
-                    log.warning("node %d sends a %s of broker %d", node_id, served.name, request.broker_id)
+                    log.warning("node %d has sent a %s of broker %d", node_id, served.name, request.broker_id)
                     answer(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
                     return
             except Exception:
@@ -132,12 +132,12 @@ class ControllerRequests:
                 return
             call_handler(context, request)
 
-        read = request_type(asked.api_key).readers[asked.api_version]
-        if len(asked.body) > LARGE_BODY_BYTES:
-            self._large_requests.decode(read, asked.body, decoded)
+        read = request_type(sent.api_key).readers[sent.api_version]
+        if len(sent.body) > LARGE_BODY_BYTES:
+            self._large_requests.decode(read, sent.body, decoded)
             return
         try:
-            request, _ = read(asked.body, 0, len(asked.body))
+            request, _ = read(sent.body, 0, len(sent.body))
         except DecodeError as error:
             decoded(None, error)
         else:

@@ -3,19 +3,19 @@
     follower                              leader
     AuthenticateBroker: its hello    ->
                                      <-   its own hello
-    AuthenticateBroker: its proof    ->   the connection is that broker's from here on
+    AuthenticateBroker: its proof    ->   the connection belongs to that broker from here on
                                      <-   its own proof; requests follow
 
-A leader takes note of a Fetch with a replica id only on a connection that is authenticated as that broker, and a follower
-fetches only from a leader that has answered with a proof. The proof is that of controller links (controller/link/auth.py):
-an HMAC under keys derived from the cluster's secret and both hellos. They hold a nonce of either side, the cluster id, both
-broker ids, the broker epoch and the listener, so a recorded proof fits no other connection, broker or listener.
+A leader accepts a Fetch with a replica id only on a connection that is authenticated as that broker, and a follower fetches
+only from a leader that has answered with a proof. The proof is that of controller links (controller/link/auth.py): an HMAC
+under keys derived from the cluster's secret and both hellos. Those have a nonce of each side, the cluster id, both broker ids,
+the broker epoch and the listener, so a recorded proof is valid on no other connection, broker or listener.
 
-AuthenticateBroker is an API of this broker's own, in the layout of SaslAuthenticate version 0. It is not advertised, and
-not SASL: a connection has one SASL login, which the operator chooses (sasl.mechanism.inter.broker.protocol), and CLUSTER_ACTION
-asks whether that principal may act as a broker. Neither says which broker it is.
+AuthenticateBroker is not an API of Kafka's. It has the layout of SaslAuthenticate version 0 and is not advertised. It is not
+SASL: a connection has one SASL login, which the operator chooses (sasl.mechanism.inter.broker.protocol), and CLUSTER_ACTION
+decides whether that principal may act as a broker. Neither identifies the broker.
 
-Only the beginning of a connection is authenticated. Against an attacker who can change packets on the way it needs TLS.
+Only the beginning of a connection is authenticated. Protection against an attacker who can change packets requires TLS.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OTHER_SECRET: Final = "the proof does not fit: one of the two brokers has anoth
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """What each side says first. `peer_id`: the broker that it speaks to."""
+    """The first token of each side. `peer_id`: the broker that it is sent to."""
 
     cluster_id: str
     broker_id: int
@@ -118,7 +118,7 @@ class InterBrokerAuthentication:
         )
         return msgspec.msgpack.encode(hello)
 
-    # -- as the broker that connects
+    # -- the connecting side
 
     def greeted(self, peer_id: int, own: bytes, token: bytes) -> Handshake:
         """The broker has answered the hello `own` with `token`. DecodeError, AuthenticationRefused."""
@@ -130,21 +130,21 @@ class InterBrokerAuthentication:
             )
         return Handshake(hello, self._seals(own, token, dialed=True))
 
-    # -- as the broker that is connected to
+    # -- the accepting side
 
     def serve(
         self, context: RequestContext[Any], request: SaslAuthenticateRequest
     ) -> SaslAuthenticateResponse:
         """The next step of a connection. DecodeError closes it."""
-        connection = context.reply
-        if len(request.auth_bytes) > TOKEN_BYTES_MAX or connection.peer_broker_id >= 0:
+        peer = context.reply.peer
+        if len(request.auth_bytes) > TOKEN_BYTES_MAX or peer.broker_id >= 0:
             raise DecodeError(_MALFORMED)
-        token = bytes(request.auth_bytes)  # the receive buffer's until now
-        handshake, connection.peer_handshake = connection.peer_handshake, None
+        token = bytes(request.auth_bytes)  # a copy: the receive buffer is reused
+        handshake, peer.handshake = peer.handshake, None
         if not isinstance(handshake, Handshake):
             hello = _decode(token)
             own = self.hello(hello.broker_id)
-            connection.peer_handshake = Handshake(hello, self._seals(token, own, dialed=False))
+            peer.handshake = Handshake(hello, self._seals(token, own, dialed=False))
             return SaslAuthenticateResponse(auth_bytes=own)
         try:
             handshake.verify(token)
@@ -155,7 +155,7 @@ class InterBrokerAuthentication:
             line = f"{host}: not authenticated as a broker of the cluster: {refused}"
             self._refusals.warn(host, refused.error.name, line)
             return SaslAuthenticateResponse(error_code=refused.error, error_message=str(refused))
-        connection.peer_broker_id = handshake.hello.broker_id
+        peer.broker_id = handshake.hello.broker_id
         return SaslAuthenticateResponse(auth_bytes=handshake.prove())
 
     # -- both

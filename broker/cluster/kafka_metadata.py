@@ -1,7 +1,6 @@
-"""The metadata directory of this node, which Apache Kafka can take over and give back. The rules stand in
-controller/kraft_files/directory.py.
+"""The metadata directory of this node, which Apache Kafka can use in turn (controller/kraft_files/directory.py).
 
-The metadata lies in `metadata.log.dir`, or in the first directory of `log.dirs`, as Kafka's does.
+It is `metadata.log.dir`, or the first directory of `log.dirs`, as in Kafka.
 """
 
 from __future__ import annotations
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from barnabas.controller.kraft_files.directory import KraftDirectory
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.unsupported_records import describe
-from barnabas.storage.manager.directory import LogDirectory, decode_uuid
+from barnabas.storage.manager.directory import LogDirectory
+from barnabas.wire.uuids import uuid_from_string
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
@@ -30,7 +30,7 @@ log = logging.getLogger("barnabas.node")
 
 
 def metadata_directory(config: BrokerConfig) -> str:
-    """Where the metadata lies: `metadata.log.dir`, or the first of `log.dirs`; as `log.dirs` spells it, where it is one of them."""
+    """The directory of the metadata, spelled as in `log.dirs` if it is one of them."""
     found = config.static_value("metadata.log.dir") or config.log_dirs[0]
     return next((path for path in config.log_dirs if Path(path) == Path(found)), found)
 
@@ -43,7 +43,7 @@ class KafkaMetadata:
         self._config = config
         self._log_manager = log_manager
         self._runtime = runtime
-        self._own_directory: LogDirectory | None = None  # where it is none of log.dirs
+        self._own_directory: LogDirectory | None = None  # if it is none of log.dirs
         self.directory = metadata_directory(config)
         self._kraft = KraftDirectory(disk, self.directory, runtime)
         self.journal_directory = self._kraft.journal_directory
@@ -53,15 +53,17 @@ class KafkaMetadata:
         if self.directory not in self._config.log_dirs:
             self._own_directory = LogDirectory(self._disk, self.directory)
             self._own_directory.open()
-            self._own_directory.adopt(self._log_manager.cluster_id, self._config.node_id, self._runtime)
+            self._own_directory.adopt(
+                self._log_manager.directories.cluster_id, self._config.node_id, self._runtime
+            )
         self._kraft.enter(self._config.node_id, self._directory_ids)
 
-    def warn_of_carried(self, image: MetadataImage) -> None:
+    def warn_of_unsupported_records(self, image: MetadataImage) -> None:
         """Log what Kafka has written and this version does not act on."""
-        if image.carried:
+        if image.unsupported_records:
             log.warning(
                 "the metadata has %s, which this version keeps for Kafka and does not act on",
-                describe(image.carried.values()),
+                describe(image.unsupported_records.values()),
             )
 
     def leave(self, image: MetadataImage) -> None:
@@ -78,28 +80,28 @@ class KafkaMetadata:
             self._own_directory.unlock()
 
     def _directory_ids(self) -> list[bytes]:
-        texts = [self._log_manager.directory_id(path) for path in self._log_manager.log_dirs]
-        return [decode_uuid(text) for text in texts if text]
+        texts = [self._log_manager.directories.id_of(path) for path in self._log_manager.directories.paths]
+        return [uuid_from_string(text) for text in texts if text]
 
     def _directory_of(self, topic: str, partition: int) -> bytes | None:
         found = self._log_manager.get(topic, partition)
-        text = None if found is None else self._log_manager.directory_id(found.log_dir)
-        return decode_uuid(text) if text else None
+        text = None if found is None else self._log_manager.directories.id_of(found.log_dir)
+        return uuid_from_string(text) if text else None
 
     @property
     def directory_id(self) -> bytes:
-        """Of the directory that the metadata lies in."""
+        """The id of the metadata directory."""
         if self._own_directory is not None:
-            return decode_uuid(self._own_directory.directory_id or "")
-        return decode_uuid(self._log_manager.directory_id(self.directory))
+            return uuid_from_string(self._own_directory.directory_id or "")
+        return uuid_from_string(self._log_manager.directories.id_of(self.directory))
 
     def join_cluster(self, cluster_id: str) -> None:
-        """The node has learned which cluster it belongs to. LogDirectoryError when it is of another already."""
+        """This node belongs to the cluster. LogDirectoryError when the directory belongs to another."""
         if self._own_directory is not None:
             self._own_directory.adopt(cluster_id, self._config.node_id, self._runtime)
 
     def _voter(self) -> Voter | None:
-        """The quorum as Kafka would find it in the log: not there when the properties name it."""
+        """The voter to write into Kafka's log; None when the properties name the voters."""
         if self._config.controller_quorum_voters:
             return None
         from barnabas.broker.config.listeners import controller_endpoint
@@ -113,8 +115,8 @@ class KafkaMetadata:
 
 
 def why_it_ends(error: Exception, directory: str) -> str:
-    """Why a node ends whose metadata in `directory` can't be written, and what to do. Other errors than OSError say it
-    themselves."""
+    """Why a node ends whose metadata in `directory` can't be written, and what to do. Errors other than OSError have that in
+    their text."""
     if not isinstance(error, OSError):
         return str(error)
     text = f"the metadata can't be written to {directory}: {error.strerror or error}"
@@ -122,4 +124,4 @@ def why_it_ends(error: Exception, directory: str) -> str:
         return f"{text}. Make room there and start this node again; it has lost nothing"
     if error.errno == errno.EFBIG:
         return f"{text}. Raise this process's limit of a file's size (ulimit -f) and start this node again"
-    return f"{text}. See to the disk (the system's log may say more), then start this node again"
+    return f"{text}. Check the disk (the system's log may have details), then start this node again"

@@ -1,8 +1,8 @@
 """The metadata image as clients of one listener see it: addresses of brokers, leaders, errors of partitions.
 
-A broker that is fenced or has not caught up answers from the image it has, as Kafka's do; it then leaves itself out.
+A broker that is fenced or has not caught up answers from its present image, as in Kafka; it is not in that answer then.
 
-All operations are authorized, as without an authorizer in Kafka. The bit fields number Kafka's AclOperation (KIP-430).
+All operations are authorized, as in Kafka without an authorizer. The bits of the fields are Kafka's AclOperation (KIP-430).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OPERATIONS_NOT_ASKED: Final = -(1 << 31)
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
-    """A broker as clients of one listener reach it."""
+    """A broker's address on one listener."""
 
     broker_id: int
     host: str
@@ -38,7 +38,7 @@ class BrokerAddress(msgspec.Struct, frozen=True):
 
 NO_LEADER: Final = -1
 LISTENER_NOT_FOUND_FROM: Final = 6  # the first version of Metadata whose clients know it
-ALL_REPLICAS_FROM: Final = 1  # before, replicas on brokers that are not there were left out, with an error
+ALL_REPLICAS_FROM: Final = 1  # before, replicas on brokers that are not alive were left out, with an error
 
 
 class MetadataView:
@@ -69,7 +69,7 @@ class MetadataView:
         return state.leader if state.leader in self._by_id else NO_LEADER
 
     def partition_error(self, state: PartitionState, version: int) -> ErrorCode:
-        """What a partition's entry in this version of Metadata says."""
+        """The error of a partition's entry in this version of Metadata."""
         if state.leader not in self._by_id:
             if state.leader in self.image.brokers and version >= LISTENER_NOT_FOUND_FROM:
                 return ErrorCode.LISTENER_NOT_FOUND
@@ -95,8 +95,8 @@ class MetadataView:
         ]
 
     def controller_id(self, random: Random) -> int:
-        """The id of a broker that passes requests on to the controller, which are all that are alive: any of them, so
-        that they share the work. -1 when none is."""
+        """The id of any live broker, as all forward requests to the controller; a random one, so that they share the work. -1
+        when none is alive."""
         alive = self.image.usable_brokers()
         if len(alive) < 2:
             return alive[0] if alive else -1

@@ -1,19 +1,23 @@
-"""The client of another broker's inter-broker listener: requests out, answers in, in their order.
+"""The client of another broker's inter-broker listener: keeps a connection to it (peer_connection.py) and sends requests.
 
-A connection begins with the authentication of both brokers (inter_broker_authentication.py). When one (peer_connection.py) has
-ended, the next is tried at once, then with growing random delays, so that not all brokers connect at the same time to one
-that comes back.
+A connection begins with the authentication of both brokers (inter_broker_authentication.py). When it has ended, the client
+connects again: at once, then with growing random delays, so that not all brokers connect at the same moment to one that has
+restarted.
 """
 
 from __future__ import annotations
 
 import logging
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import msgspec
 
 from barnabas.broker.cluster.inter_broker_authentication import AuthenticationRefused
-from barnabas.broker.cluster.peer_connection import Asked, InterBrokerConnection, RawAnswer
+from barnabas.broker.cluster.peer_connection import InterBrokerConnection, PendingRequest, RawAnswer
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.runtime.backoff import Backoff
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import RequestHeader, encode_request_header
 from barnabas.wire.messages.sasl_authenticate import (
@@ -26,9 +30,6 @@ from barnabas.wire.registry import request_type
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
-
-    import msgspec
 
     from barnabas.broker.cluster.inter_broker_authentication import Handshake, InterBrokerAuthentication
     from barnabas.controller.metadata.image import MetadataImage
@@ -42,12 +43,17 @@ FIRST_BACKOFF_S: Final = 0.02
 BACKOFF_MAX_S: Final = 1.0
 _pack_size = struct.Struct(">i").pack
 
+Answered: TypeAlias = Callable[[Any, ErrorCode], object]  # a response and NONE, or None and an error
+# `ask(node_id, api_key, version, request, answered)`: a request to a broker, this one or another; `answered` is called once,
+# perhaps before that returns.
+AskBroker: TypeAlias = Callable[[int, int, int, msgspec.Struct, Answered], object]
+
 
 class InterBrokerClient:
-    """The connection to one broker. `open` connects, and connects again whenever the connection ends, until `close`.
+    """The client of one broker. `open` connects, and again whenever the connection ends, until `close`.
 
-    `connected()` is called each time that there is a connection; `lost(error)` when it has ended: its requests get no
-    answer. All calls on the loop's thread.
+    `connected()` is called when a connection can be used; `lost(error)` when it has ended: its requests get no answer. All
+    calls on the loop's thread.
     """
 
     def __init__(
@@ -63,7 +69,7 @@ class InterBrokerClient:
         timeout_s: float = 30.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`endpoint()` says where the broker, `broker_id`, listens now; None when that is not known."""
+        """`endpoint()`: the present address of the broker, `broker_id`; None when it is not known."""
         self.client_id = client_id
         self._runtime = runtime
         self._endpoint = endpoint
@@ -78,7 +84,8 @@ class InterBrokerClient:
         self._connection: InterBrokerConnection | None = None
         self._timer: Timer | None = None  # until the next attempt
         self._target: tuple[str, int] | None = None  # of the last attempt
-        self._attempts = 0  # that have failed, or led to a connection without an answer
+        # failures: attempts that have failed, or led to a connection without an answer
+        self._backoff = Backoff(runtime, FIRST_BACKOFF_S, BACKOFF_MAX_S)
         self._is_open = False
         self._correlation_id = 0
         self._heads: dict[tuple[int, int], tuple[bytes, bytes]] = {}
@@ -90,7 +97,7 @@ class InterBrokerClient:
     @property
     def waiting(self) -> int:
         """How many requests have no answer yet."""
-        return len(self._connection.asked) if self._connection is not None else 0
+        return len(self._connection.pending) if self._connection is not None else 0
 
     def open(self) -> None:
         """Connect, unless it is connected or connecting."""
@@ -99,7 +106,7 @@ class InterBrokerClient:
             self._attempt()
 
     def close(self) -> None:
-        """End it: no more callbacks, and its requests get no answer."""
+        """End the connection: no more callbacks, and its requests get no answer."""
         self._is_open = False
         if self._timer is not None:
             self._timer.cancel()
@@ -112,8 +119,8 @@ class InterBrokerClient:
                 connection.abandon()
         self._authenticating = self._connection = None
 
-    def hurry(self) -> None:
-        """The broker's registration has changed: try at once instead of later, and leave an address where it listens no more."""
+    def reconnect(self) -> None:
+        """The broker's registration has changed: connect at once where a delay runs, and again where its address has changed."""
         is_elsewhere = self._endpoint() not in (None, self._target)
         if self._timer is not None:
             self._timer.cancel()
@@ -124,11 +131,11 @@ class InterBrokerClient:
             self._authenticating = None
         elif is_elsewhere and self._connection is not None:
             self._connection.abandon()
-            self.ended(self._connection, "the broker listens elsewhere now", answered=True)
+            self._ended(self._connection, "the broker's address has changed", True)
             return
         else:
             return
-        self._attempts = 0
+        self._backoff.reset()
         self._attempt()
 
     def send(
@@ -140,32 +147,13 @@ class InterBrokerClient:
         *,
         answer_max_bytes: int = SMALL_ANSWER_BYTES,
         fast_path: RawAnswer | None = None,
+        connection: InterBrokerConnection | None = None,
     ) -> None:
-        """Send a request, or its body; `done(response)` when its answer is there, never when the connection ends before.
-        Only while it is connected. `fast_path(frame, start)` is asked first whether it deals with the answer as it is."""
-        connection = self._connection
+        """Send a request, or its body; `done(response)` when its answer has arrived, never when the connection ends before. Only
+        while it is connected. `fast_path(frame, start)` is called first, and returns whether it has taken the answer.
+        `connection`: one that is not authenticated yet."""
+        connection = connection or self._connection
         assert connection is not None, "not connected"
-        self._send(
-            connection,
-            api_key,
-            version,
-            request,
-            done,
-            answer_max_bytes=answer_max_bytes,
-            fast_path=fast_path,
-        )
-
-    def _send(
-        self,
-        connection: InterBrokerConnection,
-        api_key: int,
-        version: int,
-        request: msgspec.Struct | bytes,
-        done: Callable[[Any], object],
-        *,
-        answer_max_bytes: int,
-        fast_path: RawAnswer | None,
-    ) -> None:
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         head = self._heads.get((api_key, version))
         if head is None:
@@ -181,38 +169,42 @@ class InterBrokerClient:
         deadline = self._runtime.monotonic() + self._timeout_s
         connection.send(
             b"".join(parts),
-            Asked(correlation_id, api_key, version, answer_max_bytes, deadline, done, fast_path),
+            PendingRequest(correlation_id, api_key, version, answer_max_bytes, deadline, done, fast_path),
         )
 
-    # -- making it
+    # -- connecting
 
     def _attempt(self) -> None:
         self._timer = None
         found = self._target = self._endpoint()
         if found is None:
-            self._again("its address is not known")
+            self._retry_later("its address is not known")
             return
 
         def failed(error: OSError) -> None:
             self._connecting = None
-            self._again(str(error))
+            self._retry_later(str(error))
 
-        self._connecting = self._runtime.connect(
-            *found, lambda: InterBrokerConnection(self, self._runtime, self._timeout_s), failed, tls=self._tls
-        )
+        def connection() -> InterBrokerConnection:
+            return InterBrokerConnection(
+                self.client_id,
+                self._runtime,
+                self._timeout_s,
+                on_made=self._made,
+                on_answer=self._answered,
+                on_end=self._ended,
+            )
 
-    def _again(self, why: str, level: int = logging.INFO) -> None:
-        """Try later."""
+        self._connecting = self._runtime.connect(*found, connection, failed, tls=self._tls)
+
+    def _retry_later(self, why: str, level: int = logging.INFO) -> None:
         if not self._is_open:
             return
-        longest = min(FIRST_BACKOFF_S * 2 ** min(self._attempts, 10), BACKOFF_MAX_S)
-        if self._attempts == 0 or longest < BACKOFF_MAX_S:
+        if not self._backoff.is_longest:
             log.log(level, "%s: no connection: %s", self.client_id, why)
-        self._attempts += 1
-        self._timer = self._runtime.call_later(longest * self._runtime.random.uniform(0.5, 1), self._attempt)
+        self._timer = self._runtime.call_later(self._backoff.next_s(), self._attempt)
 
-    def made(self, connection: InterBrokerConnection) -> None:
-        """Called by the connection."""
+    def _made(self, connection: InterBrokerConnection) -> None:
         self._connecting = None
         if not self._is_open:
             connection.abandon()
@@ -230,7 +222,7 @@ class InterBrokerClient:
         hello = authentication.hello(self._broker_id)
         handshake: Handshake | None = None
 
-        def taken(frame: memoryview, start: int) -> bool:
+        def received(frame: memoryview, start: int) -> bool:
             nonlocal handshake
             response, stop = SASL_AUTHENTICATE_RESPONSE.readers[0](frame, start, len(frame))
             if stop != len(frame):
@@ -242,57 +234,55 @@ class InterBrokerClient:
                     raise AuthenticationRefused(code, f"{code.name}: {response.error_message}")
                 if handshake is None:
                     handshake = authentication.greeted(self._broker_id, hello, token)
-                    ask(handshake.prove())
+                    send(handshake.prove())
                     return True
                 handshake.verify(token)
             except AuthenticationRefused as refused:
                 self._authenticating = None
                 connection.abandon()
-                self._again(str(refused), level=logging.WARNING)
+                self._retry_later(str(refused), level=logging.WARNING)
                 return True
             self._authenticating = None
             self._connection = connection
             self._connected()
             return True
 
-        def ask(token: bytes) -> None:
+        def send(token: bytes) -> None:
             body = b"".join(SASL_AUTHENTICATE_REQUEST.encode(0, SaslAuthenticateRequest(token)))  # type: ignore[arg-type]  # all bytes
-            self._send(
-                connection,
+            self.send(
                 AUTHENTICATE_BROKER,
                 0,
                 body,
                 lambda _: None,
                 answer_max_bytes=2048,
-                fast_path=taken,
+                fast_path=received,
+                connection=connection,
             )
 
-        ask(hello)
+        send(hello)
 
-    def answered(self) -> None:
-        """Called by the connection: the other side answers requests."""
-        self._attempts = 0
+    def _answered(self) -> None:
+        self._backoff.reset()
 
-    def ended(self, connection: InterBrokerConnection, why: str, answered: bool) -> None:
-        """Called by the connection."""
+    def _ended(self, connection: InterBrokerConnection, why: str, answered: bool) -> None:
         if self._authenticating is connection:
             self._authenticating = None
-            self._again(f"broker {self._broker_id} has not authenticated itself: {why}")
+            self._retry_later(f"broker {self._broker_id} has not authenticated itself: {why}")
             return
         if self._connection is not connection:
             return
         self._connection = None
         log.info("%s: the connection has ended: %s", self.client_id, why)
         if answered:
-            self._attempts = 0
+            self._backoff.reset()
             self._timer = self._runtime.call_later(0, self._attempt)
         else:
-            self._again(why)
+            self._retry_later(why)
         self._lost(why)
 
 
 def inter_broker_address(image: MetadataImage, node_id: int, listener: str) -> tuple[str, int] | None:
-    """Where a broker is fetched from; None while it is not registered."""
+    """The address of a broker's inter-broker listener; None while the broker is not registered."""
     broker = image.brokers.get(node_id)
     if broker is None:
         return None

@@ -1,10 +1,9 @@
-"""One TCP connection to another broker: frames out, and answers in, in the order of what was asked.
+"""A TCP connection to another broker: sends requests, and receives responses in the order of the requests.
 
-- The answer to a large fetch is read from the socket into one buffer, which is kept for the next one, and handed over
-  there: the records go to the file without a copy. So views of an answer are valid until `done` returns.
-- The request bounds the frame of its answer, and the buffer grows no faster than bytes arrive.
-- Anything but an answer to the oldest request closes the connection with a line in the log, as does an answer that does not
-  come in time.
+- The response to a large fetch is received into one buffer, which is kept for the next one, and passed on as a view of it: the
+  records are written to the file without a copy. So views of a response are valid until `done` returns.
+- The request bounds the frame of its response, and the buffer grows no faster than bytes arrive.
+- Anything but a response to the oldest request closes the connection with a line in the log, as does a response that is late.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from __future__ import annotations
 import logging
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
-from barnabas.wire.frame import unpack_size
+from barnabas.wire.frame import SIZE_BYTES, FrameBuffer, unpack_size
 from barnabas.wire.headers import decode_response_header
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import response_type
@@ -31,27 +30,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.replication")
 
 BUFFER_BYTES: Final = 128 * 1024
-KEPT_ANSWERS: Final = 256  # a buffer that so many answers in a row did not fill to a quarter is given back
+KEPT_ANSWERS: Final = (
+    256  # a large buffer is released after so many answers in a row that fill less than a quarter
+)
 
 
-# Deals with an answer, the body at frame[start:], without having it decoded; False, and nothing has happened, when it is
-# none of those it knows.
+# Takes an answer whose body is at frame[start:] without decoding all of it; False, and no effect, when the answer is of another
+# form than it handles.
 RawAnswer: TypeAlias = "Callable[[memoryview, int], bool]"
 
 
-class Asker(Protocol):
-    """The owner of a connection (peer_client.py)."""
-
-    client_id: str
-
-    def made(self, connection: InterBrokerConnection) -> None: ...
-
-    def answered(self) -> None: ...
-
-    def ended(self, connection: InterBrokerConnection, why: str, answered: bool) -> None: ...
-
-
-class Asked(msgspec.Struct, gc=False):
+class PendingRequest(msgspec.Struct):
     """A request that waits for its answer."""
 
     correlation_id: int
@@ -66,14 +55,27 @@ class Asked(msgspec.Struct, gc=False):
 class InterBrokerConnection(BufferedProtocol):
     """One TCP connection. Called by the event loop."""
 
-    def __init__(self, client: Asker, runtime: Runtime, timeout_s: float) -> None:
-        self.asked: deque[Asked] = deque()
-        self._client = client
+    def __init__(
+        self,
+        client_id: str,
+        runtime: Runtime,
+        timeout_s: float,
+        *,
+        on_made: Callable[[InterBrokerConnection], object],
+        on_answer: Callable[[], object],
+        on_end: Callable[[InterBrokerConnection, str, bool], object],
+    ) -> None:
+        """`on_made(connection)`: it can be used. `on_answer()`: a request has been answered. `on_end(connection, why, answered)`: it
+        has ended, and has answered requests or not."""
+        self.pending: deque[PendingRequest] = deque()
+        self._client_id = client_id
         self._runtime = runtime
         self._timeout_s = timeout_s
-        self._buffer = bytearray(BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._filled = 0
+        self._on_made = on_made
+        self._on_answer = on_answer
+        self._on_end = on_end
+        self._received = FrameBuffer(memoryview(b""))
+        self._received.reserve(BUFFER_BYTES)
         self._small_answers = 0  # in a row
         self._answered = False
         self._closing = False
@@ -82,22 +84,23 @@ class InterBrokerConnection(BufferedProtocol):
 
     # -- the client's side
 
-    def send(self, frame: bytes, asked: Asked) -> None:
-        self.asked.append(asked)
+    def send(self, frame: bytes, request: PendingRequest) -> None:
+        self.pending.append(request)
         self._transport.write(frame)
         if not self._watched:
             self._watched = True
             self._runtime.call_later(self._timeout_s, self._watch)
 
     def abandon(self) -> None:
+        """Close without any callback."""
         self._closing = True
         self._transport.abort()
 
     def _watch(self) -> None:
         self._watched = False
-        if self._closing or not self.asked:
+        if self._closing or not self.pending:
             return
-        left_s = self.asked[0].deadline - self._runtime.monotonic()
+        left_s = self.pending[0].deadline - self._runtime.monotonic()
         if left_s <= 0:
             self._end(f"no answer for {self._timeout_s:g} s")
         else:
@@ -108,23 +111,22 @@ class InterBrokerConnection(BufferedProtocol):
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
-        self._client.made(self)
+        self._on_made(self)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
-        return self._view[self._filled :]
+        return self._received.room()
 
     def buffer_updated(self, count: int) -> None:
-        self._filled += count
         if self._closing:
-            self._filled = 0
             return
+        self._received.filled += count
         try:
             self._take_frames()
         except DecodeError as error:
             self._end(f"an answer that cannot be read: {error}")
         except Exception:
-            log.exception("%s: an answer could not be dealt with", self._client.client_id)
-            self._end("an answer could not be dealt with")
+            log.exception("%s: an answer could not be processed", self._client_id)
+            self._end("an answer could not be processed")
 
     def eof_received(self) -> bool:
         return False
@@ -132,7 +134,7 @@ class InterBrokerConnection(BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         was_closing, self._closing = self._closing, True
         if not was_closing:
-            self._client.ended(self, str(error) if error is not None else self._why, self._answered)
+            self._on_end(self, str(error) if error is not None else self._why, self._answered)
 
     def pause_writing(self) -> None:
         """Requests are small and few."""
@@ -146,66 +148,46 @@ class InterBrokerConnection(BufferedProtocol):
         if self._closing:
             return
         self._closing = True
-        log.warning("%s: closing the connection: %s", self._client.client_id, why)
+        log.warning("%s: closing the connection: %s", self._client_id, why)
         self._transport.abort()
-        self._client.ended(self, why, answered=False)
+        self._on_end(self, why, False)
 
     def _take_frames(self) -> None:
-        position = 0
-        while not self._closing and self._filled - position >= 4:
-            (size,) = unpack_size(self._view, position)
-            max_bytes = self.asked[0].max_bytes if self.asked else 0
+        received, position = self._received, 0
+        data, filled = received.data, received.filled
+        while filled - position >= SIZE_BYTES:
+            (size,) = unpack_size(data, position)
+            max_bytes = self.pending[0].max_bytes if self.pending else 0
             if not 4 <= size <= max_bytes:
-                raise DecodeError(f"a frame of {size} bytes, at most {max_bytes} were asked for")
-            start = position + 4
-            if self._filled - start < size:
+                raise DecodeError(f"a frame of {size} bytes; the limit is {max_bytes}")
+            start = position + SIZE_BYTES
+            if filled - start < size:
                 break
             position = start + size
-            self._answer(self.asked.popleft(), start, position)
-            self._small_answers = 0 if size * 4 > len(self._buffer) else self._small_answers + 1
-        if self._closing:
-            return
-        if position:
-            self._move_rest(position)
-        elif self._filled == len(self._buffer):
-            self._grow()
+            self._answer(self.pending.popleft(), data[start:position])
+            if self._closing:
+                return
+            self._small_answers = 0 if size * 4 > len(data) else self._small_answers + 1
+        received.consume(position)
+        if len(data) > BUFFER_BYTES and self._small_answers > KEPT_ANSWERS:
+            self._small_answers = 0
+            self._received = FrameBuffer(data[: received.filled])
+            self._received.reserve(BUFFER_BYTES)
+        self._received.make_room()
 
-    def _answer(self, asked: Asked, start: int, end: int) -> None:
-        frame = self._view[start:end]
-        correlation_id, body = decode_response_header(asked.api_key, asked.version, frame)
-        if correlation_id != asked.correlation_id:
-            raise DecodeError(
-                f"an answer to request {correlation_id}, to {asked.correlation_id} was expected"
-            )
-        if asked.fast_path is not None and asked.fast_path(frame, body):
-            if asked.api_key != AUTHENTICATE_BROKER:  # that shows nothing of how requests are served
+    def _answer(self, request: PendingRequest, frame: memoryview) -> None:
+        correlation_id, body = decode_response_header(request.api_key, request.version, frame)
+        if correlation_id != request.correlation_id:
+            raise DecodeError(f"an answer to request {correlation_id} instead of {request.correlation_id}")
+        if request.fast_path is not None and request.fast_path(frame, body):
+            if request.api_key != AUTHENTICATE_BROKER:  # the broker may still refuse other requests
                 self._answered = True
-                self._client.answered()
+                self._on_answer()
             return
-        message_type: MessageType[Any] = response_type(asked.api_key)
-        response, stop = message_type.readers[asked.version](frame, body, len(frame))
+        message_type: MessageType[Any] = response_type(request.api_key)
+        response, stop = message_type.readers[request.version](frame, body, len(frame))
         if stop != len(frame):
             raise DecodeError(f"{len(frame) - stop} bytes behind an answer")
         self._answered = True
-        self._client.answered()
-        asked.done(response)
-
-    def _move_rest(self, position: int) -> None:
-        """What lies behind the last whole frame goes to the front of the buffer."""
-        rest = bytes(self._view[position : self._filled])
-        if len(self._buffer) > BUFFER_BYTES and self._small_answers > KEPT_ANSWERS:
-            self._small_answers = 0
-            self._buffer = bytearray(max(BUFFER_BYTES, len(rest) + 4))
-            self._view = memoryview(self._buffer)
-        self._view[: len(rest)] = rest
-        self._filled = len(rest)
-        if self._filled == len(self._buffer):
-            self._grow()
-
-    def _grow(self) -> None:
-        """Room for the frame that is arriving, at most twice what has come."""
-        (size,) = unpack_size(self._view, 0)
-        grown = bytearray(max(self._filled + 1, min(4 + size, 2 * self._filled)))
-        grown[: self._filled] = self._view[: self._filled]
-        self._buffer = grown
-        self._view = memoryview(grown)
+        self._on_answer()
+        request.done(response)

@@ -1,7 +1,7 @@
-"""Producer ids, in blocks of a thousand from the controller (KIP-730).
+"""Allocates producer ids from blocks of a thousand, which the controller gives out (KIP-730).
 
-The next block is requested when nine tenths of one are used up, so that producers need not wait for it, nor for a change of
-the controller.
+The next block is requested when nine tenths of the last one are used, so that producers wait neither for it nor for an
+election of a controller.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ def request_block(channel: ControllerChannel, node_id: int, image: MetadataImage
 
 
 class ProducerIdAllocator:
-    """Allocates unique ids. A producer that finds none left waits for the next block."""
+    """Allocates unique ids. A request that finds none left waits for the next block."""
 
-    def __init__(self, ask: Callable[[TakeBlock], object]) -> None:
-        """`ask(done)` asks the controller for a block; `done(ids, NONE)`, or `done(range(0), error)`, comes later or
-        at once."""
-        self._ask = ask
+    def __init__(self, request_block: Callable[[TakeBlock], object]) -> None:
+        """`request_block(done)` requests a block from the controller, and calls `done(ids, NONE)` or `done(range(0), error)`,
+        perhaps before it returns."""
+        self._request_block = request_block
         self._blocks: deque[range] = deque()  # unused ids
-        self._asking = False
-        self._few = 0  # a tenth of the last block
+        self._is_requested = False
+        self._low_count = 0  # a tenth of the last block
         self._waiting: list[Answer] = []
 
     def next(self, answer: Answer) -> None:
@@ -65,19 +65,19 @@ class ProducerIdAllocator:
             if len(block) > 1:
                 self._blocks.appendleft(block[1:])
             self._waiting.pop(0)(block[0], ErrorCode.NONE)
-        if not self._asking and (self._waiting or sum(map(len, self._blocks)) < self._few):
-            self._asking = True
-            self._ask(self._answered)
+        if not self._is_requested and (self._waiting or sum(map(len, self._blocks)) < self._low_count):
+            self._is_requested = True
+            self._request_block(self._answered)
 
     def _answered(self, block: range, error: ErrorCode) -> None:
-        self._asking = False
+        self._is_requested = False
         if error:
-            log.warning("the controller has given no producer ids: %s", error.name)
-            # These producers try again soon, and with the first of them the block is requested again.
+            log.warning("the controller has not given out producer ids: %s", error.name)
+            # The producers try again soon; the first of them requests the block again.
             waiting, self._waiting = self._waiting, []
             for answer in waiting:
                 answer(-1, error)
             return
-        self._few = len(block) // 10
+        self._low_count = len(block) // 10
         self._blocks.append(block)
         self._serve()

@@ -1,9 +1,9 @@
 """A member of the metadata quorum: this node's links, the quorum that it votes in or follows, and the sessions of brokers while its
 controller is the active one.
 
-A voter waits until the quorum has formed, and keeps its metadata in Raft's log. A broker that is no voter learns the cluster
-id from its links, and follows what the voters commit. A controller that is alone has no quorum; it opens its listener for
-brokers that follow it.
+A voter waits until the quorum has formed, and has its metadata in Raft's log. A broker that is no voter gets the cluster id over
+its links, and follows the metadata that the voters commit. A single controller has no quorum; it opens its listener to brokers
+that follow it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from barnabas.broker.cluster.controller_security import ControllerTls, controlle
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import why_it_ends
 from barnabas.controller.link.clocks import Clocks
-from barnabas.controller.link.followed_log import FollowedMetadataLog
+from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Voter
 from barnabas.controller.link.metadata_feed import MetadataFeed
-from barnabas.controller.link.quorum_bootstrap import Discovery, QuorumBootstrap
+from barnabas.controller.link.quorum_bootstrap import QuorumBootstrap
 from barnabas.controller.link.quorum_state import (
     QuorumState,
     check_configuration,
@@ -69,8 +69,8 @@ class QuorumMember:
         election_delay_s: float | None,
         on_fatal: Callable[[str], object],
     ) -> None:
-        """`secret`: of the cluster, None without one. `election_delay_s`: before this voter stands for the first time; None for
-        a random one. `on_fatal(why)`: this node can't be a member and must be stopped."""
+        """`secret`: of the cluster, None without one. `election_delay_s`: before this voter's first candidacy; None for a random
+        delay. `on_fatal(why)`: this node can't be a member and must be stopped."""
         self._disk = disk
         self._config = config
         self._runtime = runtime
@@ -81,7 +81,7 @@ class QuorumMember:
         self._links: Links | None = None
         self._tls: ControllerTls | None = None
         self._sessions: BrokerSessions | None = None
-        self._upkeep: LeaderBalancer | None = None
+        self._balancer: LeaderBalancer | None = None
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
         self._voters: list[Voter] = []  # of the quorum that has formed
@@ -89,10 +89,10 @@ class QuorumMember:
         self._election_delay_s = election_delay_s
         self._on_fatal = on_fatal
 
-    # -- into the cluster
+    # -- joining
 
     def start(self, found: Callable[[MetadataLog], object]) -> None:
-        """`found(metadata_log)` when the quorum stands, or can be followed. ConfigError, MetadataError, OSError."""
+        """`found(metadata_log)` when the quorum has formed, or can be followed. ConfigError, MetadataError, OSError."""
         if self._config.is_controller:
             self._vote(found)
         else:
@@ -132,7 +132,7 @@ class QuorumMember:
         links = self._make_links([])
         targets = self._targets()
 
-        def discovered(cluster_id: str, _voters: list[Voter]) -> None:
+        def discovered(cluster_id: str) -> None:
             if self._belong_to(cluster_id):
                 found(self._followed(links))
 
@@ -145,7 +145,7 @@ class QuorumMember:
 
     def _belong_to(self, cluster_id: str) -> bool:
         try:
-            self._log_manager.join_cluster(cluster_id)
+            self._log_manager.directories.join_cluster(cluster_id)
             self._kafka_metadata.join_cluster(cluster_id)
         except (LogDirectoryError, OSError) as error:
             self._on_fatal(str(error))
@@ -153,13 +153,13 @@ class QuorumMember:
         return True
 
     def start_alone(self) -> None:
-        """Of the only controller. ConfigError."""
+        """Prepare the links of a single controller. ConfigError."""
         listener = self._config.controller_listeners[0]
         own = Voter(self._config.node_id, listener.advertised_host, listener.port, self._directory_id)
         self._make_links([own])
 
     def serve_alone(self, metadata_log: LocalMetadataLog) -> None:
-        """The only controller: open its listener to brokers. OSError."""
+        """Open the listener of a single controller to brokers. OSError."""
         links = self.links
         self._listen(links)
         links.leader.announce(metadata_log.term, self._config.node_id)
@@ -170,7 +170,7 @@ class QuorumMember:
     def _make_links(self, journalled: list[Voter]) -> Links:
         config = self._config
         identity = Identity(
-            self._log_manager.cluster_id,
+            self._log_manager.directories.cluster_id,
             config.node_id,
             [role for role in (BROKER, CONTROLLER) if role in config.process_roles],
             self._directory_id,
@@ -215,11 +215,11 @@ class QuorumMember:
         if self._sessions is not None:
             self._sessions.link_closed(peer.node_id, peer.number)
 
-    # -- the controller's work
+    # -- the controller
 
     @property
     def links(self) -> Links:
-        """To the other nodes; once started."""
+        """The links to the other nodes; once started."""
         assert self._links is not None, "not started"
         return self._links
 
@@ -235,7 +235,7 @@ class QuorumMember:
                 controller,
                 self._config,
                 self._runtime,
-                self._log_manager.cluster_id,
+                self._log_manager.directories.cluster_id,
                 self._probe,
                 is_alone=self._raft is None,
             )
@@ -244,34 +244,30 @@ class QuorumMember:
     def attach(
         self, controller: Controller, channel: ControllerChannel, requests: ControllerRequests
     ) -> None:
-        """The node is put together: let Raft run, serve requests of other nodes, and watch over the brokers where that is
-        this node's part."""
+        """All parts of the node exist: start Raft, serve requests of other nodes, and on a controller the sessions of brokers."""
         links = self.links
         links.leader.on_change(lambda _: channel.controller_changed())
         if self._sessions is None:
             return
-        links.on_request = requests.serve
+        links.serve(requests.serve)
         for peer in links.peers():
             self._sessions.link_opened(peer.node_id, peer.number)
-        self._upkeep = LeaderBalancer(controller, self._config, self._runtime)
+        self._balancer = LeaderBalancer(controller, self._config, self._runtime)
         self._sessions.start()
-        self._upkeep.start()
+        self._balancer.start()
         raft = self._raft
         if raft is None:
             return
         self._feed = MetadataFeed(links, raft, lambda: controller.image.offset + 1)
         controller.on_activity(partial(self._activity_changed, controller, raft))
-        links.raft = raft
-        for peer in links.peers():
-            if peer.identity.is_controller:
-                raft.peer_connected(peer.node_id, peer.number)
+        links.attach_raft(raft)
 
     def _quorum(self, raft: RaftMetadataLog) -> QuorumInfo:
         found = raft.describe()
         directories = {voter.node_id: voter.directory_id for voter in self._voters}
         listener = self._config.controller_listeners[0].name
         formed = {voter.node_id: (voter.host, voter.port) for voter in self._voters}
-        addresses = formed | self._config.quorum.voters  # they may have changed since
+        addresses = formed | self._config.quorum.voters  # the configured ones may be newer
         return replace(
             found,
             voters=[replace(voter, directory_id=directories[voter.node_id]) for voter in found.voters],
@@ -302,7 +298,7 @@ class QuorumMember:
         self.links.leader.on_change(lambda _: call())
 
     def when_active_known(self, call: Callable[[], object]) -> None:
-        """Call once, when this node knows an active controller."""
+        """Call once, as soon as this node knows an active controller."""
         links = self.links
         is_called = False
 
@@ -316,11 +312,11 @@ class QuorumMember:
         look(-1)
 
     def has_quorum_ended(self) -> bool:
-        """Whether most voters have ended: there is no active controller until one is started again."""
+        """Whether most voters have ended: there is no active controller until one of them is started again."""
         return self._links is not None and has_lost_majority(self._links)
 
     def _probe(self, host: str, port: int, result: Callable[[bool], object]) -> None:
-        """`result(True)` when no process listens there any more."""
+        """`result(True)` when no process listens at the address."""
         self._runtime.connect(
             host,
             port,
@@ -329,7 +325,7 @@ class QuorumMember:
         )
 
     def hand_over(self, done: Callable[[], object]) -> None:
-        """Transfer the active controller to another node where it is this one, and call `done()`; soon, even when that fails."""
+        """Transfer the active controller to another node if it is this one, then call `done()`; soon, even when that fails."""
         if self._raft is None or self._links is None:
             done()
         else:
@@ -337,8 +333,8 @@ class QuorumMember:
 
     def stop(self) -> None:
         """Close the links and what depends on them."""
-        if self._upkeep is not None:
-            self._upkeep.close()
+        if self._balancer is not None:
+            self._balancer.close()
         if self._sessions is not None:
             self._sessions.close()
         if self._links is not None:

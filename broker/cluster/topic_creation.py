@@ -1,5 +1,4 @@
-"""Creates topics that this broker needs (internal ones) or that clients name (auto.create.topics.enable): sends CreateTopics to the
-controller."""
+"""Creates internal topics, and topics that clients name (auto.create.topics.enable), with CreateTopics to the controller."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from barnabas.controller.operations.topics import NewTopic
 
 CREATE_TOPICS: Final = 19
-# The client's connection waits for the answer. The client tries again, perhaps with another broker.
+# The client's connection waits for it; afterwards the client tries again, perhaps with another broker.
 TIMEOUT_S: Final = 5.0
 
 

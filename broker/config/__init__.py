@@ -1,5 +1,5 @@
-"""The broker's configuration: where properties come from, their typed values, listeners, warnings, descriptions, and the levels
-of loggers.
+"""The broker's configuration: sources of properties, their typed values, listeners, warnings, entries of DescribeConfigs, and
+levels of loggers.
 
 It imports no other room.
 """

@@ -1,14 +1,13 @@
 """The broker's configuration: typed attributes over the tables of controller/config/broker_configs.py.
 
-A value is the first of: `--set`, KAFKA_* variables, the properties file, the table's default. Without a
-file the values of Kafka's shipped server.properties come in between (one replica for internal topics, and
-so on), so that `barnabas start` alone serves.
+A value is the first of: `--set`, KAFKA_* variables, the properties file, the table's default. Without a file the values of
+Kafka's shipped server.properties precede the defaults (one replica for internal topics, and so on), so that `barnabas start`
+serves without one.
 
-`BrokerConfig` spells out what the broker reads, so that mypy knows every type; a test compares the
-attributes with the tables. Property `log.segment.bytes` is attribute `log_segment_bytes`; where several
-properties say one thing in different units (log.retention.ms, .minutes, .hours) use `topic_defaults`.
-Dynamic values (AlterConfigs on a broker) come through `apply_dynamic` and change the attributes in place,
-so hold the config and not a copy of its values.
+The attributes are the properties that the broker reads by name, so that mypy knows every type; a test compares them with the
+tables. Property `message.max.bytes` is attribute `message_max_bytes`. Where several properties set one value in different units
+(log.retention.ms, .minutes, .hours) use `topic_defaults`. Dynamic values (AlterConfigs on a broker) change the attributes in
+place (`apply_dynamic`), so keep the config and not a copy of its values.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from barnabas.controller.extension import ConfigExtension, ConfigTables
 
 DEFAULT_LOG_DIR: Final = "barnabas-data"
 
-# What no properties file is replaced by: Kafka's shipped server.properties, on the loopback address.
+# Used where there is no properties file: Kafka's shipped server.properties, on the loopback address.
 SHIPPED: Final[dict[str, str]] = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -59,11 +58,9 @@ class _Values:
     """One attribute per property that the broker reads; `<property>` with `_` for `.`."""
 
     auto_create_topics_enable: bool
-    background_threads: int
     barnabas_controller_secret_file: str | None
     barnabas_event_loop: str
     barnabas_metrics_listener: str
-    barnabas_validate_records: bool
     broker_heartbeat_interval_ms: int
     broker_rack: str | None
     broker_session_timeout_ms: int
@@ -75,18 +72,8 @@ class _Values:
     controller_quorum_bootstrap_servers: list[str]
     controller_quorum_voters: list[str]
     default_replication_factor: int
-    delete_records_purgatory_purge_interval_requests: int
     delete_topic_enable: bool
     fetch_max_bytes: int
-    fetch_purgatory_purge_interval_requests: int
-    group_consumer_heartbeat_interval_ms: int
-    group_consumer_max_heartbeat_interval_ms: int
-    group_consumer_max_session_timeout_ms: int
-    group_consumer_max_size: int
-    group_consumer_min_heartbeat_interval_ms: int
-    group_consumer_min_session_timeout_ms: int
-    group_consumer_session_timeout_ms: int
-    group_coordinator_rebalance_protocols: list[str]
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int
@@ -94,32 +81,14 @@ class _Values:
     inter_broker_listener_name: str | None
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int
-    log_cleaner_delete_retention_ms: int
     log_cleaner_enable: bool
     log_cleaner_io_buffer_load_factor: float
-    log_cleaner_io_buffer_size: int
     log_cleaner_io_max_bytes_per_second: float
-    log_cleaner_max_compaction_lag_ms: int
-    log_cleaner_min_cleanable_ratio: float
-    log_cleaner_min_compaction_lag_ms: int
     log_cleaner_threads: int
-    log_cleanup_policy: list[str]
-    log_flush_interval_messages: int
-    log_flush_interval_ms: int | None
     log_flush_offset_checkpoint_interval_ms: int
-    log_flush_scheduler_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
-    log_index_interval_bytes: int
-    log_index_size_max_bytes: int
     log_initial_task_delay_ms: int
-    log_message_timestamp_after_max_ms: int
-    log_message_timestamp_before_max_ms: int
-    log_message_timestamp_type: str
-    log_preallocate: bool
-    log_retention_bytes: int
     log_retention_check_interval_ms: int
-    log_segment_bytes: int
-    log_segment_delete_delay_ms: int
     max_connection_creation_rate: int
     max_connections: int
     max_connections_per_ip: int
@@ -127,30 +96,22 @@ class _Values:
     max_incremental_fetch_session_cache_slots: int
     max_request_partition_size_limit: int
     message_max_bytes: int
-    metadata_log_max_record_bytes_between_snapshots: int
-    metadata_log_max_snapshot_interval_ms: int
     min_insync_replicas: int
     node_id: int
     num_io_threads: int
-    num_network_threads: int
     num_partitions: int
-    num_recovery_threads_per_data_dir: int
     num_replica_fetchers: int
     offset_metadata_max_bytes: int
     offsets_commit_timeout_ms: int
-    offsets_load_buffer_size: int
     offsets_retention_check_interval_ms: int
     offsets_retention_minutes: int
-    offsets_topic_compression_codec: int
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
     offsets_topic_segment_bytes: int
     process_roles: list[str]
     producer_id_expiration_check_interval_ms: int
     producer_id_expiration_ms: int
-    producer_purgatory_purge_interval_requests: int
     queued_max_request_bytes: int
-    queued_max_requests: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int
@@ -160,46 +121,38 @@ class _Values:
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
     replica_selector_class: str | None
-    request_timeout_ms: int
     security_inter_broker_protocol: str
-    socket_listen_backlog_size: int
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
     socket_send_buffer_bytes: int
-    transaction_max_timeout_ms: int
     transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
     transaction_state_log_segment_bytes: int
-    transactional_id_expiration_ms: int
-    unclean_leader_election_enable: bool
 
 
 PROPERTY_OF_ATTRIBUTE: Final = {name: name.replace("_", ".") for name in _Values.__annotations__}
 
 
 class BrokerConfig(_Values):
-    """The configuration of a broker, as `load` or `from_properties` read it.
-
-    Beyond the plain properties: `listeners` of the broker, `controller_listeners`, `quorum`, `log_dirs`, `notes`
-    (lines for the log at the start: (level name, text)).
-    """
+    """The configuration of a node. Beyond the plain properties it has listeners, quorum and directories in a parsed form, and
+    `notes`: lines for the log at the start, as (level name, text)."""
 
     listeners: list[ListenerConfig]
     controller_listeners: list[ListenerConfig]
     quorum: QuorumConfig
     log_dirs: list[str]
     notes: list[tuple[str, str]]
-    metrics_address: tuple[str, int] | None  # where they are served; None: nowhere
+    metrics_address: tuple[str, int] | None  # of the metrics listener; None: there is none
 
     def __init__(self, given: Mapping[str, str], extensions: Sequence[ConfigExtension] = ()) -> None:
-        """`given` are the properties that are set, by name, as text. ConfigError names the one that is wrong."""
+        """`given`: the properties that are set, by name, as text. ConfigError names a property that is wrong."""
         self.notes = []
         self.tables = ConfigTables(extensions)
         self.given = dict(given)  # static values: file, variables, --set
-        self.stored_cluster: Mapping[str, str] = {}  # dynamic values as the metadata holds them
+        self.stored_cluster: Mapping[str, str] = {}  # dynamic values in the metadata
         self.stored_node: Mapping[str, str] = {}
-        self.dynamic_cluster: dict[str, str] = {}  # those of them that count
+        self.dynamic_cluster: dict[str, str] = {}  # the valid ones of those
         self.dynamic_node: dict[str, str] = {}
         self._read_all()
         for extension in extensions:
@@ -221,7 +174,7 @@ class BrokerConfig(_Values):
         own = check_own_address(self.quorum, self.node_id, self.listeners, self.controller_listeners)
         self.notes.extend(("warning", text) for text in own)
 
-    # -- where values come from
+    # -- sources of values
 
     @classmethod
     def from_properties(
@@ -247,7 +200,7 @@ class BrokerConfig(_Values):
         return cls(given, extensions)
 
     def static_value(self, name: str) -> str | None:
-        """The text of a property as the file, a variable or --set gave it, or its default; None for null."""
+        """The text of a property in the file, a variable or --set, else its default; None for null."""
         given = self.given.get(name)
         if given is not None:
             return given
@@ -255,14 +208,14 @@ class BrokerConfig(_Values):
         return _ASSUMED.get(name) if key.required else key.default
 
     def value(self, name: str) -> str | None:
-        """The text of a property that counts now, dynamic ones included; None for null."""
+        """The present text of a property, dynamic or static; None for null."""
         dynamic = self.dynamic_node.get(name, self.dynamic_cluster.get(name))
         return dynamic if dynamic is not None else self.static_value(name)
 
-    # -- what topics take from the broker
+    # -- defaults of topics
 
     def topic_defaults(self) -> dict[str, str]:
-        """Every topic property's value where the topic does not set it; those without a value left out."""
+        """The broker's value of each topic property, without those that have none."""
         table = self.tables.topic
         found = {name: topic_default(name, self.value, table) for name in table}
         return {name: text for name, text in found.items() if text is not None}
@@ -274,10 +227,10 @@ class BrokerConfig(_Values):
     # -- dynamic values
 
     def apply_dynamic(self, cluster: Mapping[str, str], node: Mapping[str, str]) -> set[str]:
-        """Take the cluster's and this node's dynamic values; the names of properties whose value changed.
+        """Apply the dynamic values of the cluster and of this node. Returns the names of properties whose value has changed.
 
-        What a running broker can't change is ignored, as are values that do not parse: they were accepted
-        by the controller and must not stop the broker. Attributes change in place.
+        Properties that a running broker can't change are ignored, as are values that do not parse: a controller has accepted
+        them, and they must not stop the broker.
         """
         self.stored_cluster, self.stored_node = dict(cluster), dict(node)
         table = self.tables.broker
@@ -309,7 +262,7 @@ class BrokerConfig(_Values):
 
     def _check_roles(self) -> None:
         if "broker.id" in self.given and "node.id" not in self.given:
-            # Kafka before KRaft called it so.
+            # Its name before KRaft.
             self.node_id = max(int(self.given["broker.id"]), 0)
         is_named = "node.id" in self.given or "broker.id" in self.given
         self.given["node.id"] = self.given["broker.id"] = str(self.node_id)
@@ -342,7 +295,7 @@ class BrokerConfig(_Values):
         return list(dict.fromkeys(found))
 
     def cordoned_directories(self) -> list[str]:
-        """Those of `log_dirs` that shall take no new partition (KIP-1066); "*" names all. Names of others mean nothing."""
+        """The log directories that get no new partitions (KIP-1066); "*" names all."""
         named = {os.path.abspath(each) for each in self.cordoned_log_dirs}
         return [
             each for each in self.log_dirs if "*" in self.cordoned_log_dirs or os.path.abspath(each) in named
@@ -397,13 +350,13 @@ class BrokerConfig(_Values):
 
     @property
     def controller_protocol(self) -> str:
-        """What is spoken there: PLAINTEXT or SSL."""
+        """The protocol of that listener: PLAINTEXT or SSL."""
         return parse_protocol_map(self._protocol_map()).get(self.controller_listener, "PLAINTEXT")
 
     def _protocol_map(self) -> str:
         text = self.static_value("listener.security.protocol.map") or ""
         if "listener.security.protocol.map" not in self.given:
-            # As Kafka does: controller listeners speak PLAINTEXT unless the map says otherwise.
+            # As in Kafka: controller listeners use PLAINTEXT unless the map has them.
             text += "".join(f",{name}:PLAINTEXT" for name in self.controller_listener_names)
         return text
 

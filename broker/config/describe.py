@@ -1,9 +1,8 @@
-"""DescribeConfigs' entries: each property's value, where it comes from, and the values behind it.
+"""Entries of DescribeConfigs: each property's value, its source, and its synonyms.
 
-The list of synonyms says from strongest to weakest what gives the property a value: set on the resource
-itself, dynamic on this broker, dynamic for the cluster, in server.properties, the default. It starts at the
-property's own broker name, so a topic's retention.ms shows log.retention.hours only behind a
-log.retention.ms that is set, as in Kafka.
+Synonyms are the values that a property has in its sources, from highest to lowest precedence: the resource itself, dynamic on
+this broker, dynamic for the cluster, server.properties, the default. The list starts at the property's own broker name, so a
+topic's retention.ms shows log.retention.hours only behind a log.retention.ms that is set, as in Kafka.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ BROKER_LOGGER: Final = 6
 CLIENT_METRICS: Final = 7
 GROUP: Final = 8
 
-# Broker properties that say one thing in several units, the finest first.
+# Broker properties that set one value in several units, the finest first.
 _UNITS: Final[tuple[tuple[str, ...], ...]] = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
@@ -115,37 +114,26 @@ def client_metrics_entries(config: BrokerConfig, overrides: Mapping[str, str]) -
 
 
 def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
-    """What gives the broker property `name` its value, strongest first."""
+    """The synonyms of the broker property `name`, highest precedence first."""
     names: tuple[str, ...] = next((group for group in _UNITS if name in group), (name,))
     if name == _FLUSH[0]:
         names = _FLUSH
+    table = config.tables.broker
+    defaults = {each: table[each].default for each in names if each in table}
+    sources: tuple[tuple[Mapping[str, str | None], int], ...] = (
+        (config.stored_node, DYNAMIC_BROKER),
+        (config.stored_cluster, DYNAMIC_CLUSTER),
+        (config.given, STATIC_BROKER),
+        (defaults, DEFAULT),
+    )
     found = [
-        _synonym(config.tables, each, values[each], source)
-        for values, source in (
-            (config.stored_node, DYNAMIC_BROKER),
-            (config.stored_cluster, DYNAMIC_CLUSTER),
-            (config.given, STATIC_BROKER),
-            (_Defaults(config.tables.broker), DEFAULT),
-        )
+        _synonym(config.tables, each, text, source)
+        for values, source in sources
         for each in names
-        if each in values
+        if (text := values.get(each)) is not None
     ]
     start = next((index for index, synonym in enumerate(found) if synonym.name == name), len(found))
     return found[start:]
-
-
-class _Defaults(dict[str, str]):
-    """A table's defaults by name, those that are not null."""
-
-    def __init__(self, table: ConfigDef) -> None:
-        self._table = table
-
-    def __contains__(self, name: object) -> bool:
-        key = self._table.get(str(name))
-        return key is not None and key.default is not None
-
-    def __missing__(self, name: str) -> str:
-        return self._table[name].default or ""
 
 
 def _listed(table: ConfigDef) -> Iterable[ConfigKey]:
@@ -153,14 +141,14 @@ def _listed(table: ConfigDef) -> Iterable[ConfigKey]:
 
 
 def _open_ended(config: BrokerConfig) -> Iterable[ConfigKey]:
-    """The properties that are set and that the table knows without listing them."""
+    """The properties that are set and that the table has by a pattern, without listing them."""
     table = config.tables.broker
     listed = set(table)
     return [table[name] for name in sorted(config.given) if name not in listed and name in table]
 
 
 def _sensitive(tables: ConfigTables, name: str) -> bool:
-    """What the tables do not know may be a password."""
+    """Whether the value must not be shown. A property that no table has may be a password."""
     for table in (tables.updatable, tables.topic, GROUP_CONFIGS, CLIENT_METRICS_CONFIGS):
         if name in table:
             return table[name].sensitive

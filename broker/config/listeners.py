@@ -1,7 +1,7 @@
 """`listeners`, `advertised.listeners` and `listener.security.protocol.map`, read as Kafka reads them.
 
-Controller listeners (`controller.listener.names`) are the controller's: other nodes connect to them, no clients. TLS and
-SASL are not here yet for clients; a listener that needs them is refused by name.
+Nodes connect to controller listeners (`controller.listener.names`), clients do not. There is no TLS or SASL for clients yet: a
+listener that uses them is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class ListenerConfig(msgspec.Struct, frozen=True):
-    """One socket to open. `advertised_port` 0 means the port that the listener really got."""
+    """A socket to open. `advertised_port` 0: the port that was picked when it was opened."""
 
     name: str
     security_protocol: str
@@ -34,7 +34,7 @@ class ListenerConfig(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct):
-    """Where clients of one listener reach this broker."""
+    """The address at which clients of a listener reach this broker."""
 
     listener: str
     security_protocol: str
@@ -48,7 +48,7 @@ def format_address(host: str, port: int) -> str:
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches a listener there ("" is every interface)."""
-    from ipaddress import ip_address  # late: a node alone does not ask
+    from ipaddress import ip_address  # late: a single node does not need it
 
     try:
         return ip_address(host).is_loopback
@@ -98,8 +98,8 @@ def _parse_endpoints(property_name: str, entries: list[str]) -> dict[str, tuple[
 
 
 def controller_endpoint(names: list[str], *sources: list[str]) -> tuple[str, str, int] | None:
-    """(name, host, port) of the first controller listener that a list of `listeners` entries names; earlier
-    lists go before later ones. The loopback host where it listens everywhere. None when no list has one."""
+    """(name, host, port) of the first controller listener in lists of `listeners` entries; the host is localhost where it
+    listens on every interface. None when no list has one."""
     wanted = [name.upper() for name in names]
     for entries in sources:
         for match in filter(None, map(_ENDPOINT.match, map(str.strip, entries))):
@@ -127,10 +127,7 @@ def resolve_listeners(
     controller_listener_names: list[str],
     hostname: Callable[[], str] = socket.gethostname,
 ) -> tuple[list[ListenerConfig], list[ListenerConfig]]:
-    """(the listeners for clients and brokers, those of the controller).
-
-    ConfigError naming the property when one of them can't be.
-    """
+    """(listeners for clients and brokers, controller listeners). ConfigError names a property that is wrong."""
     protocols = parse_protocol_map(protocol_map)
     wanted = _parse_endpoints("listeners", listeners)
     shown = _parse_endpoints("advertised.listeners", advertised or [])
@@ -173,7 +170,7 @@ def _listener(
         uses = name if name == protocol else f"{name} uses {protocol}"
         raise ConfigError(f"listeners: {uses}, which this version does not serve; PLAINTEXT listeners only")
     host, port = shown if shown is not None else endpoint
-    if host in _WILDCARDS and is_controller and shown is None:  # no client learns a controller's address here
+    if host in _WILDCARDS and is_controller and shown is None:  # clients get no address of a controller
         host = ""
     if host in _WILDCARDS:
         raise ConfigError(

@@ -1,7 +1,6 @@
-"""The broker's loggers as the BROKER_LOGGER resource (KIP-412): names with levels that may be set.
+"""The BROKER_LOGGER resource (KIP-412): the broker's loggers and their levels.
 
-Levels go by Kafka's names; Python's logging has no TRACE, so it is DEBUG less one. They last until the
-process ends.
+Levels have Kafka's names; Python's logging has no TRACE, so it is one below DEBUG. Changes last until the process ends.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def logger_names() -> list[str]:
 
 
 def logger_levels() -> Iterator[tuple[str, str]]:
-    """(name, level that counts for it)."""
+    """(name, effective level)."""
     for name in logger_names():
         effective = _logger(name).getEffectiveLevel()
         reached = [(level, text) for text, level in LEVELS.items() if level >= effective]
@@ -39,7 +38,7 @@ def _logger(name: str) -> logging.Logger:
 
 
 def change_logger_levels(change: ResourceChange, node_id: int, validate_only: bool) -> ResourceResult:
-    """Set or unset levels; all of them or, when one can't be, none."""
+    """Set or unset levels; none if one of them is invalid."""
     resource = (change.resource_type, change.resource_name)
     try:
         _check(change, node_id)

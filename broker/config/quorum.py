@@ -1,7 +1,7 @@
-"""Who the voters of the metadata quorum are, as the properties of Kafka's KRaft mode say it.
+"""The voters of the metadata quorum, from the properties of Kafka's KRaft mode.
 
 `controller.quorum.voters=1@host:port,...` names ids and addresses; `controller.quorum.bootstrap.servers=host:port,...`
-addresses only. A controller that is the only one needs neither: it decides alone.
+addresses only. A single controller needs neither.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from barnabas.controller.config.validators import ConfigError
 VOTERS: Final = "controller.quorum.voters"
 BOOTSTRAP: Final = "controller.quorum.bootstrap.servers"
 
-# Compiled with its first use: a node alone has no addresses of others.
+# Compiled with its first use: a single node has no addresses of others.
 _ADDRESS: Final = r"^(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^\[\]:@]+)):(?P<port>\d+)$"
 _ROLES: Final = ("broker", "controller")
 NODE_ID_MAX: Final = 2**31 - 1
 
 
 class QuorumConfig(msgspec.Struct, frozen=True):
-    """`voters` by node id, empty where only addresses are known: those stand in `bootstrap`. `is_alone`: this node is
-    the only controller. `warnings`: what is taken as it is and may not be meant so."""
+    """`voters` by node id; empty where only addresses are configured, in `bootstrap`. `is_alone`: this node is the only
+    controller. `warnings`: lines about values that may be mistakes."""
 
     voters: dict[int, tuple[str, int]]
     bootstrap: list[tuple[str, int]]
@@ -37,7 +37,7 @@ class QuorumConfig(msgspec.Struct, frozen=True):
 def quorum_config(
     roles: Sequence[str], node_id: int, voters: Sequence[str], bootstrap: Sequence[str]
 ) -> QuorumConfig:
-    """ConfigError names the property that does not fit."""
+    """ConfigError names a property that is wrong."""
     for role in roles:
         if role not in _ROLES:
             raise ConfigError(f"process.roles: {role!r} is no role; it is broker, controller, or both")
@@ -49,8 +49,8 @@ def quorum_config(
     if is_controller and named and node_id not in named:
         raise ConfigError(
             f"{VOTERS} does not name node.id={node_id}, which has the controller role; it names "
-            f"{','.join(voters)}. Set node.id to the id that stands there for this node, add {node_id}@host:port of "
-            f"its controller listener on every node, or take controller out of its process.roles"
+            f"{','.join(voters)}. Set node.id to the id of this node in that list, add {node_id}@host:port of its "
+            f"controller listener to it on every node, or remove controller from its process.roles"
         )
     if not is_controller and node_id in named:
         raise ConfigError(
@@ -58,12 +58,14 @@ def quorum_config(
             f"add controller to its process.roles"
         )
     if not is_controller and not named and not addresses:
-        raise ConfigError(f"process.roles=broker needs {BOOTSTRAP} or {VOTERS}: where the controllers are")
+        raise ConfigError(
+            f"process.roles=broker needs {BOOTSTRAP} or {VOTERS}: the addresses of the controllers"
+        )
     warnings = []
     if named and addresses and sorted(named.values()) != sorted(addresses):
         warnings.append(
             f"{BOOTSTRAP} ({','.join(bootstrap)}) names other addresses than {VOTERS} ({','.join(voters)}), which "
-            f"counts where both are set: take one of them out"
+            f"takes precedence: remove one of them"
         )
     return QuorumConfig(
         named,
@@ -103,8 +105,8 @@ def check_own_address(
     for_clients: Sequence[ListenerConfig],
     for_controllers: Sequence[ListenerConfig],
 ) -> list[str]:
-    """What to warn about where others would look for this node. ConfigError when it is certain that they would not
-    find its controller there: where clients are served. Elsewhere something may stand between that forwards."""
+    """Warnings about this node's address in the configured quorum. ConfigError when it is certainly wrong, as the address serves
+    clients; other addresses may be forwarded to this node."""
     name = VOTERS if quorum.voters else BOOTSTRAP
     own = for_controllers[0] if for_controllers else None
     to = f", which is {own.name} at port {own.port}" if own is not None and own.port else ""
@@ -119,9 +121,9 @@ def check_own_address(
     if own is None or address is None or address[1] in (own.port, own.advertised_port) or not own.port:
         return []
     return [
-        f"{VOTERS} says that node {node_id} is at {format_address(*address)}, and its listener {own.name} has port "
-        f"{own.port}: unless something forwards the one to the other, no other node finds this one. Correct the port "
-        f"in `listeners`, or in {VOTERS} on every node"
+        f"{VOTERS} has node {node_id} at {format_address(*address)}, and its listener {own.name} has port {own.port}: unless "
+        f"the one is forwarded to the other, other nodes can't connect to this one. Correct the port in `listeners`, or in "
+        f"{VOTERS} on every node"
     ]
 
 
@@ -150,7 +152,7 @@ def _address(text: str) -> tuple[str, int] | str:
             return match["v6"] or match["host"], int(match["port"])
         return "has a port that does not lie between 1 and 65535"
     if "@" in text:
-        return f"has an @ too many (ids stand in {VOTERS} alone)"
+        return f"has an @ (only {VOTERS} has ids)"
     if text.count(":") > 1 and "[" not in text:
         return "has an IPv6 address without brackets, such as [::1]:9093"
     host, colon, port = text.rpartition(":")

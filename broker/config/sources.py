@@ -1,6 +1,6 @@
-"""Where property values come from: a server.properties file, KAFKA_* variables, --set name=value.
+"""Sources of property values: a server.properties file, KAFKA_* variables, --set name=value.
 
-Each reader gives plain `{property name: text}`; broker_config.py puts them on top of each other.
+Each reader returns `{property name: text}`; broker_config.py merges them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a start says about properties that do not do what their owner may expect of them.
+"""Warnings at the start about properties that have no effect here, or an unexpected one.
 
-A Kafka server.properties must serve as it is, so nothing here refuses: each kind of surprise is one line of
-the log. Only names are shown, never values, some of which are passwords.
+A Kafka server.properties must work unchanged, so these are no errors: each kind is one line of the log. It has names only, no
+values, as some are passwords.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.config_def import ConfigDef, ConfigKey
 from barnabas.controller.config.validators import ConfigError
 
-# Properties of Kafka's own authorizer: it reads them itself, so they stand in no table of the broker's.
+# Properties of Kafka's own authorizer, which are in none of the tables.
 _OF_THE_AUTHORIZER: Final = ("super.users", "allow.everyone.if.no.acl.found")
 _WITHOUT_EFFECT: Final = frozenset(
     [
@@ -33,7 +33,7 @@ _OF_TLS: Final = "ssl."
 # What replica.selector.class may name (fetch/replica_selector.py).
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
-# Where Kafka's own text does not say which of several entries is wrong.
+# Properties for which Kafka's own error does not name the entry that is wrong.
 _READ_HERE: Final[dict[str, Callable[[list[str]], object]]] = {
     VOTERS: read_voters,
     BOOTSTRAP: read_addresses,
@@ -52,8 +52,8 @@ def warnings_about(
     is_alone: bool,
     has_controller_tls: bool = False,
 ) -> Iterator[str]:
-    """The lines to warn with about the properties that are set. Their values must have parsed already. `is_alone`: this
-    node is the only controller, so it may well be the only broker. `has_controller_tls`: ssl.* counts for its links."""
+    """The warnings about the properties that are set; their values are valid. `is_alone`: this node is the only controller, so
+    probably the only broker. `has_controller_tls`: ssl.* configures its links."""
     if given.get("authorizer.class.name", "").strip():
         yield (
             "authorizer.class.name has no effect: this version enforces no ACLs, every client may do everything"
@@ -84,14 +84,14 @@ def warnings_about(
 
 
 def check_names(names: Iterable[str], table: ConfigDef) -> None:
-    """ConfigError where there is no such property: for those that are written for this broker alone."""
+    """ConfigError for unknown names, where they are not from a file that Kafka reads as well."""
     for name in names:
         if not _is_known(name, table):
             raise ConfigError(f"unknown property {name}{_hint(name, table)}")
 
 
 def check_value(key: ConfigKey, text: str) -> None:
-    """ConfigError when a property may not have this text, worded for a terminal."""
+    """ConfigError when the text is no valid value of the property."""
     name = key.name
     if name in _READ_HERE:
         _READ_HERE[name]([entry for entry in text.split(",") if entry.strip()])
@@ -102,7 +102,7 @@ def check_value(key: ConfigKey, text: str) -> None:
             raise
         if name in ("log.dirs", "log.dir"):
             raise ConfigError(f"{name} must name at least one directory") from None
-        # Kafka shows the empty value bare, as nothing at all between two blanks.
+        # Kafka's text has nothing between two blanks for an empty value.
         raise ConfigError(str(error).replace("Invalid value  for", 'Invalid value "" for', 1)) from None
 
 
@@ -116,7 +116,7 @@ def _is_without_effect(name: str, text: str) -> bool:
         return False
     if name not in _WITHOUT_EFFECT and not name.startswith(_WITHOUT_EFFECT_BEGINNINGS):
         return False
-    # The default is what happens here, too.
+    # The default is what this broker does.
     return text.strip() not in ("", BROKER_CONFIGS[name].default)
 
 

@@ -1,125 +1,111 @@
 """Compacted view of a coordinator partition: the last value and the last tombstone of each key.
 
-A log that holds a million records of ten thousand keys is not decoded a million times. CompactedRecords reads the frames of
-batches and records and the bytes of the keys; the last record of a key is decoded when the end of the log is known. A
-key's last value is kept beside its last tombstone, because a value that was removed later may have had an effect of its own
-(a committed offset creates its group). They are replayed in the order in which they were written, which gives the state that
-all records would have given.
+Of a million records of ten thousand keys only the last ones are decoded. CompactedRecords reads the frames of batches and
+records and the bytes of the keys, and decodes the last record of each key at the end of the log. A key's last value is kept
+beside its last tombstone, because a value that was removed later may have an effect of its own (a committed offset creates its
+group). They are replayed in the order in which they were written, which gives the same state as all records.
 
-The usual batch, without a transaction and uncompressed, is read in flat loops: this runs on the loop. Every other batch goes
-through CommittedRecords. This broker writes no transactions yet; a partition that Kafka wrote may hold them.
+Uncompressed batches without a transaction are read in flat loops, as this runs on the loop. All others are read by
+CommittedRecords. Writes of transactions that are open at the end are replayed as pending ones.
 """
 
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
+from barnabas.broker.coordinator import pending_writes
+from barnabas.broker.coordinator.pending_writes import PendingWrite, PendingWrites
 from barnabas.storage.errors import StorageError
 from barnabas.storage.segment.transaction_marker import read_marker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import varint
-from barnabas.wire.record_batch import (
-    HEADER_SIZE,
-    LOG_OVERHEAD,
-    InvalidBatch,
-    Record,
-    iterate_records,
-    read_header,
-)
+from barnabas.wire.record_batch import HEADER_SIZE, LOG_OVERHEAD, InvalidBatch, read_header
+from barnabas.wire.records import SMALL_BATCH, Record, iterate_records
 
 log = logging.getLogger(__name__)
 
-STEP: Final = 128  # records between two looks at the clock: some 0.1 ms
+STEP: Final = 128  # records in a step: about 0.1 ms
 
-# Base offset, batch length, magic, attributes, last offset delta, record count; and what stands in front of the first
-# record's key, if the record's length takes two bytes: those, and one each for attributes, timestamp delta, offset
-# delta and the key's size, as one number, which is the key's size when the others are 0.
-_FRAME: Final = struct.Struct(">qi4xb4xhi30xiHI")
-_KEY_OFFSET: Final = _FRAME.size
-_LENGTH_END: Final = _FRAME.size - 4
-_PADDING: Final = bytes(_FRAME.size - HEADER_SIZE)  # behind the data: the loops below end a varint here
+_KEY_OFFSET: Final = SMALL_BATCH.size
+_LENGTH_END: Final = SMALL_BATCH.size - 4
+_PADDING: Final = bytes(SMALL_BATCH.size - HEADER_SIZE)  # behind the data: the loops below end a varint here
 _UNUSUAL: Final = 0x37  # attributes: compressed, transactional, control
 _NULL: Final = 1  # the zigzag form of -1, in one byte
 
 Replay = Callable[[bytes | None, bytes | None], object]  # key, value
+# key, value, producer id, whether a committed record behind it is the value of the key
+ReplayPending = Callable[[bytes | None, bytes | None, int, bool], object]
 
 
 class CommittedRecords:
-    """Takes the batches of one partition in their order and returns the committed records: those outside of transactions, and
-    those of a transaction at the place of the marker that commits it.
+    """Takes the batches of a partition in their order and returns the committed records: those outside of transactions, and those
+    of a transaction at the marker that commits it, unless the key has a value from a record behind it by then.
 
-    A key keeps what was written to it last, also when a transaction commits that had written to it before, as in
-    Kafka. A transaction without an end is left out.
+    As in Kafka, a tombstone is never part of a transaction; it also drops the writes to its key in open ones.
     """
 
     def __init__(self) -> None:
-        self._pending: dict[int, list[Record]] = {}  # by producer id
-        self._written_meanwhile: dict[bytes | None, int] = {}  # key -> offset of what counts
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether a transaction has no end yet, so that all further batches must pass here."""
-        return bool(self._pending)
+        self.pending: PendingWrites[bytes | None, Record] = PendingWrites()
 
     def of(self, batch: bytes) -> Iterator[Record]:
         """The records that this batch commits. RecordBatchError when it can't be read."""
         header = read_header(batch)
-        pending, written_meanwhile = self._pending, self._written_meanwhile
+        pending = self.pending
         if header.is_control:
             marker = read_marker(batch)
-            ended = pending.pop(header.producer_id, []) if marker is not None else []
-            counted = iter(ended if marker is not None and marker.commit else ())
-        elif header.is_transactional:
-            pending.setdefault(header.producer_id, []).extend(iterate_records(batch))
+            if marker is not None:
+                yield from self._end(header.producer_id, marker.commit)
             return
-        else:
-            counted = iterate_records(batch)
-        for record in counted:
-            if written_meanwhile.get(record.key, -1) > record.offset:
+        for record in iterate_records(batch):
+            if header.is_transactional and record.value is not None:
+                write = PendingWrite(header.producer_id, record)
+                pending.set(record.key, pending_writes.add(pending.of(record.key), write))
                 continue
-            if record.value is None:
-                written_meanwhile.pop(record.key, None)
-            elif pending:
-                written_meanwhile[record.key] = record.offset
+            if pending and (writes := pending.of(record.key)):
+                pending.set(record.key, () if record.value is None else pending_writes.supersede(writes))
             yield record
-        if not pending:
-            written_meanwhile.clear()
 
-    def end(self, name: str) -> None:
-        """After the last batch: logs what is left out; `name` is the partition's."""
-        if self._pending:
-            log.warning(
-                "%s: %d records of transactions that have not ended are passed over",
-                name,
-                sum(map(len, self._pending.values())),
-            )
+    def _end(self, producer_id: int, commit: bool) -> Iterator[Record]:
+        for key in self.pending.keys_of(producer_id):
+            writes, committed = pending_writes.end(self.pending.of(key), producer_id, commit=commit)
+            self.pending.set(key, writes)
+            if committed is not None:
+                yield committed
 
 
 class CompactedRecords:
-    """Takes the whole batches of a log in their order, and replays the compacted view: `take` each piece, then `finish`. Both
-    run in slices, and raise RecordBatchError for what can't be read and StorageError where offsets go back.
+    """Takes the batches of a log in their order, and replays the compacted view: `take` each piece, then `finish`. Both are steps
+    of a few records, and raise RecordBatchError for a damaged batch and StorageError where offsets go back.
 
-    With `every`, each committed record is replayed at its place, also if a later one supersedes it.
+    With `every`, each committed record is replayed in its turn, also if a later one supersedes it.
     """
 
-    def __init__(self, name: str, replay: Replay, *, every: bool = False) -> None:
-        """`name` of the partition, for the log."""
-        self.next_offset = 0  # behind what was taken
+    def __init__(
+        self,
+        name: str,
+        replay: Replay,
+        *,
+        every: bool = False,
+        replay_pending: ReplayPending | None = None,
+    ) -> None:
+        """`name` of the partition, for the log. `replay_pending` is called at the end, with the writes of open transactions;
+        those of one key in the order of the log. Without it they are passed over."""
+        self.next_offset = 0  # behind the last batch taken
         self.name = name
         self._replay = replay
+        self._replay_pending = replay_pending
         self.every = every
-        self._settled = CommittedRecords()
+        self._committed = CommittedRecords()
         # In the order of writing: a key, with its last value (the size in front, headers behind), or a key in a
         # tuple, which was removed.
         self._last: dict[bytes | tuple[bytes], bytes] = {}
 
     def take(self, data: bytes) -> Iterator[None]:
-        """Take the batches at the start of `data`. The last one may be cut off, and is not taken."""
+        """Take the batches at the start of `data`, without a last one that is incomplete."""
         last, forget = self._last, self._last.pop
-        unpack = _FRAME.unpack_from
+        unpack = SMALL_BATCH.unpack_from
         is_plain = self._is_plain()
         next_offset = self.next_offset
         size = len(data)
@@ -131,11 +117,11 @@ class CompactedRecords:
             end = pos + LOG_OVERHEAD + length
             if end > size:
                 break
-            if base + last_delta < next_offset:  # or it would be read again and again
+            if base + last_delta < next_offset:  # it would be read for ever
                 raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"offsets go back at {next_offset}")
             next_offset = base + last_delta + 1
             if not is_plain or attributes & _UNUSUAL or magic != 2:
-                yield from self._take_settled(data[pos:end])
+                yield from self._take_committed(data[pos:end])
                 is_plain = self._is_plain()
             elif (
                 count == 1
@@ -157,7 +143,7 @@ class CompactedRecords:
             elif (yield from self._take_plain(data, pos + HEADER_SIZE, end, count)):
                 steps -= count
             else:
-                yield from self._take_settled(data[pos:end])
+                yield from self._take_committed(data[pos:end])
             pos = end
             if steps <= 0:
                 steps = STEP
@@ -165,8 +151,8 @@ class CompactedRecords:
         self.next_offset = next_offset
 
     def _is_plain(self) -> bool:
-        """Whether no transaction is open and only the last record of a key counts."""
-        return not self.every and not self._settled.has_pending
+        """Whether no transaction is open, and only the last record of each key is replayed."""
+        return not self.every and not self._committed.pending
 
     def _take_plain(self, data: bytes, pos: int, end: int, count: int) -> Generator[None, None, bool]:
         """Take the records of a plain batch; False when one is unusual: then the batch is decoded."""
@@ -214,10 +200,10 @@ class CompactedRecords:
                 yield
         return pos == end
 
-    def _take_settled(self, batch: bytes) -> Iterator[None]:
+    def _take_committed(self, batch: bytes) -> Iterator[None]:
         """Take a batch of any kind, and the records that it commits."""
         last = self._last
-        for number, record in enumerate(self._settled.of(batch), 1):
+        for number, record in enumerate(self._committed.of(batch), 1):
             if self.every or record.key is None:
                 self._replay(record.key, record.value)
             else:
@@ -230,8 +216,7 @@ class CompactedRecords:
         yield
 
     def finish(self) -> Iterator[None]:
-        """After the last batch: replay the compacted view."""
-        self._settled.end(self.name)
+        """After the last batch: replay the compacted view, then what is pending."""
         last, self._last = self._last, {}
         for number, (key, rest) in enumerate(last.items(), 1):
             if isinstance(key, tuple):
@@ -240,10 +225,24 @@ class CompactedRecords:
                 self._replay(key, _value_of(rest))
             if not number % (STEP // 8):
                 yield
+        if self._replay_pending is not None:
+            yield from self._finish_pending(self._replay_pending)
+        elif self._committed.pending:
+            count = sum(len(writes) for _, writes in self._committed.pending)
+            log.warning(
+                "%s: %d records of transactions that have not ended are passed over", self.name, count
+            )
+
+    def _finish_pending(self, replay: ReplayPending) -> Iterator[None]:
+        for number, (key, writes) in enumerate(self._committed.pending, 1):
+            for write in writes:
+                replay(key, write.value.value, write.producer_id, write.is_superseded)
+            if not number % (STEP // 8):
+                yield
 
 
 def _value_of(rest: bytes) -> bytes | None:
-    """The value at the start of what follows a record's key."""
+    """The value of a record; `rest` is the part of the record behind its key."""
     size = shift = pos = 0
     byte = 0x80
     while byte > 0x7F and pos < min(len(rest), 5):

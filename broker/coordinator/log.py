@@ -1,27 +1,42 @@
 """The log of a coordinator: an internal topic that state machines append to and are rebuilt from.
 
-A state machine is rebuilt when this broker becomes the leader of its partition. Partitions are read one after the other,
-in slices of the loop, and by a thread where a read would wait for the disk (loading.py).
+A state machine is rebuilt when this broker becomes the leader of its partition. Partitions are read one after the other
+(loading.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from barnabas.broker.coordinator.loading import Loading, Replay
+import msgspec
+
+from barnabas.broker.coordinator.loading import Replay, replay_partition
 from barnabas.broker.partitions.partition import ACKS_ALL
-from barnabas.runtime.slices import in_slices
+from barnabas.runtime.slices import StepQueue
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import NO_SEQUENCE
 
 if TYPE_CHECKING:
+    from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.runtime.interface import Runtime
+    from barnabas.storage.log.leader_append import AppendResult
+    from barnabas.storage.log.verification import Verification
 
 log = logging.getLogger("barnabas.coordinator")
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """The end of a producer's transaction, as WriteTxnMarkers has it."""
+
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    transaction_version: int
 
 
 class CoordinatorLog:
@@ -30,28 +45,80 @@ class CoordinatorLog:
     def __init__(self, topic: str, partitions: PartitionManager, runtime: Runtime) -> None:
         self.topic = topic
         self._partitions = partitions
-        self._runtime = runtime
-        self._loadings: deque[Loading] = deque()  # the first of them reads
-        self._working = False  # here or in a thread
+        self._loadings = StepQueue(runtime, begins_in_add=True)
 
     def append(self, partition_index: int, batch: bytes, done: Callable[[ErrorCode], object]) -> None:
-        """Append one record batch; `done(error)` once it is committed (with one replica: at once).
+        """Append one record batch; `done(error)` once it is committed (with one replica: before this returns).
 
-        NOT_LEADER_OR_FOLLOWER when this broker does not lead the partition, or stops leading it before the batch is
-        committed; NOT_ENOUGH_REPLICAS when it was not appended for that reason, NOT_ENOUGH_REPLICAS_AFTER_APPEND
-        when it was and is committed, by too few.
+        NOT_LEADER_OR_FOLLOWER when this broker does not lead the partition, or stops leading it before the batch is committed;
+        NOT_ENOUGH_REPLICAS when the batch was not appended, as the ISR is too small; NOT_ENOUGH_REPLICAS_AFTER_APPEND when it
+        is committed, by an ISR that is too small.
         """
+        self._append(partition_index, done, lambda partition: partition.append(batch, required_acks=ACKS_ALL))
+
+    def append_in_transaction(
+        self,
+        partition_index: int,
+        batch: bytes,
+        verification: Verification | None,
+        done: Callable[[ErrorCode], object],
+    ) -> None:
+        """As `append`, for a batch of a producer's transaction. `verification`: see Partition.append."""
+        self._append(
+            partition_index,
+            done,
+            lambda partition: partition.append(
+                batch, required_acks=ACKS_ALL, from_client=False, verification=verification
+            ),
+        )
+
+    def _append(
+        self,
+        partition_index: int,
+        done: Callable[[ErrorCode], object],
+        append_to: Callable[[Partition], AppendResult],
+    ) -> None:
         partition = self._partitions.get(self.topic, partition_index)
         if partition is None:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         try:
-            result = partition.append(batch, required_acks=ACKS_ALL)
+            result = append_to(partition)
         except StorageError as error:
             log.warning("append to %s-%d failed: %s", self.topic, partition_index, error)
             done(error.error)
             return
         partition.when_committed(result.last_offset + 1, done)
+
+    def begin_verification(
+        self, partition_index: int, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
+    ) -> Verification | None:
+        """See Partition.begin_verification. NOT_LEADER_OR_FOLLOWER also when the partition is not here."""
+        partition = self._partitions.get(self.topic, partition_index)
+        if partition is None:
+            raise StorageError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{partition_index} is not here"
+            )
+        return partition.begin_verification(
+            producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump=supports_epoch_bump
+        )
+
+    def append_marker(
+        self, partition_index: int, marker: Marker, done: Callable[[ErrorCode], object]
+    ) -> None:
+        """End the producer's transaction in the partition; `done` as in `append`."""
+        partition = self._partitions.get(self.topic, partition_index)
+        if partition is None:
+            done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return
+        partition.append_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            commit=marker.commit,
+            coordinator_epoch=marker.coordinator_epoch,
+            transaction_version=marker.transaction_version,
+            done=done,
+        )
 
     def is_replicated(self, partition_index: int) -> bool:
         """Whether the partition has other replicas, one of which may have been elected already."""
@@ -59,7 +126,7 @@ class CoordinatorLog:
         return partition is not None and partition.leadership is not None
 
     def when_committed(self, partition_index: int, done: Callable[[ErrorCode], object]) -> None:
-        """`done(error)` once everything that the partition holds now is committed; errors as of `append`."""
+        """`done(error)` once all records that are in the partition now are committed; errors as in `append`."""
         partition = self._partitions.get(self.topic, partition_index)
         if partition is None:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -74,46 +141,35 @@ class CoordinatorLog:
     ) -> Loading:
         """Have `replay` take all batches of the partition, oldest first, then `done(None)`.
 
-        `done(error)` when it can't be: StorageError or RecordBatchError, as when the log directory is offline, a
-        batch is damaged or the partition is no longer led here. `done` may be called before this returns, and is not after
-        `Loading.cancel`.
+        `done(error)` when it can't be loaded: StorageError or RecordBatchError, see `replay_partition`. Perhaps before this
+        returns, and never after `Loading.cancel`.
         """
+        loading = Loading(f"{self.topic}-{partition_index}", done)
         partition = self._partitions.get(self.topic, partition_index)
-        loading = Loading(partition, replay, done)
-        self._loadings.append(loading)
-        self._work()
+        self._loadings.add(replay_partition(partition, replay, loading.is_cancelled), loading.end)
         return loading
 
-    def _work(self) -> None:
-        if not self._working:
-            self._working = True
-            in_slices(self._runtime, self._steps(), self._pause)
 
-    def _steps(self) -> Iterator[None]:
-        """Load one partition after the other, until a thread has to read for one or all are loaded."""
-        while self._loadings:
-            loading = self._loadings[0]
-            yield from loading.steps()
-            if loading.for_a_thread is not None:
-                return
-            self._loadings.popleft()
-            loading.end()
-            yield
+class Loading:
+    """A partition that is being loaded."""
 
-    def _pause(self) -> None:
-        self._working = False
-        if not self._loadings:
+    def __init__(self, name: str, done: Callable[[Exception | None], object]) -> None:
+        self._name = name
+        self._done: Callable[[Exception | None], object] | None = done
+
+    def cancel(self) -> None:
+        """Stop loading."""
+        self._done = None
+
+    def is_cancelled(self) -> bool:
+        return self._done is None
+
+    def end(self, _result: None, error: BaseException | None) -> None:
+        """All is loaded, or there is an error."""
+        if self._done is None:
             return
-        loading = self._loadings[0]
-        work = loading.for_a_thread
-        if work is None:  # `done` has failed, and that was logged
-            self._work()
-            return
-        self._working = True
-
-        def done(data: bytes | None, error: BaseException | None) -> None:
-            self._working = False
-            loading.thread_has_read(data, error)
-            self._work()
-
-        self._runtime.run_in_thread(work, done)
+        assert error is None or isinstance(error, Exception)
+        try:
+            self._done(error)
+        except Exception:  # other partitions are loaded all the same
+            log.exception("%s: a callback failed after loading", self._name)

@@ -1,7 +1,7 @@
-"""A consumer's Fetch on the fast path: one partition, up to the high watermark, and the records are there (versions 12-18).
+"""A consumer's Fetch on the fast path: one partition that has committed records (versions 12-18), without a session, or in one
+whose other partitions have nothing new.
 
-Without a session, or in one whose other partitions have nothing new. It does what fetch/delayed_fetch.py and fetch/reader.py
-do, without structs for request and response.
+It has the effects of fetch/delayed_fetch.py and fetch/reader.py, without structs for request and response.
 """
 
 from __future__ import annotations

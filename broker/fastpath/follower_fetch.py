@@ -1,9 +1,9 @@
 """A follower's Fetch on the fast path, as the leader serves it: one partition of a session whose other partitions have nothing
-new; it waits at the end of the log, and is answered with a small batch (versions 15-18).
+new; it waits at the end of the log and is answered with a small batch (versions 15-18).
 
-An acks=all produce waits for two of these, one each way, so it does what fetch/delayed_fetch.py does, without structs for
-request and response. A fetch that turns out to have another form only after waiting is answered from there on by
-IncrementalFetch.
+An acks=all produce waits for two of these: one takes the records to the follower, the next confirms them. So they have the
+effects of fetch/delayed_fetch.py without structs for request and response. A fetch whose form changes while it waits is
+answered by IncrementalFetch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.services import HandlerContext
 
-VERSIONS_FROM: Final = 15  # the first version whose followers say who they are in a tagged field (KIP-903)
+VERSIONS_FROM: Final = 15  # the first version with the replica id in a tagged field (KIP-903)
 _unpack_head: Final = FETCH_REQUEST_HEAD_15.unpack_from
 _HEAD_SIZE: Final = FETCH_REQUEST_HEAD_15.size
 _unpack_rest: Final = FOLLOWER_FETCH_REST.unpack_from
@@ -68,7 +68,7 @@ def fast_follower_fetch(context: HandlerContext, buffer: memoryview, start: int)
         or rest != _ONLY_REPLICA_STATE
         or tags != _NO_TAGS
         or isolation_level
-        or replica_id != context.reply.peer_broker_id
+        or replica_id != context.reply.peer.broker_id
     ):
         return None
     services = context.services
@@ -101,7 +101,7 @@ def fast_follower_fetch(context: HandlerContext, buffer: memoryview, start: int)
     one.wanted = FetchPartition(
         partition.partition, leader_epoch, offset, last_epoch, start_offset, partition_max_bytes
     )
-    # What was committed by this may have let producers append to other partitions of the session meanwhile.
+    # Records that this has committed may have let producers append to other partitions of the session.
     is_alone = session.has_only(one, partition)
     session.active.add(one)
     session.advance()
@@ -111,12 +111,12 @@ def fast_follower_fetch(context: HandlerContext, buffer: memoryview, start: int)
     body = waiting.records() if is_alone else None
     if body is not None:
         return body
-    waiting.answer_generally()
+    waiting.answer_as_incremental_fetch()
     return PENDING
 
 
 class FollowerFetch:
-    """One such fetch, of which the session and the leader have taken note."""
+    """One such fetch, which the session and the leader have recorded."""
 
     __slots__ = (
         "_context",
@@ -140,7 +140,7 @@ class FollowerFetch:
         key: bytes,
         max_bytes: int,
     ) -> None:
-        """`key` is what names the partition in requests and answers (partition_key.py)."""
+        """`key` names the partition in requests and responses (partition_key.py)."""
         self._context = context
         self._session = session
         self._epoch = session.epoch
@@ -152,7 +152,7 @@ class FollowerFetch:
         self._waiter: FetchWaiter | None = None
 
     def wait(self, max_wait_s: float) -> Outcome:
-        """PENDING, until there is something to answer or the time is up."""
+        """Wait for records or another change, at most `max_wait_s`. Returns PENDING."""
         one, partition, context = self._one, self._partition, self._context
         if (
             partition.log.high_watermark != one.high_watermark
@@ -185,10 +185,10 @@ class FollowerFetch:
             if body is not None:
                 self._context.complete(RawResponse(body))
                 return
-        self.answer_generally()
+        self.answer_as_incremental_fetch()
 
     def records(self) -> bytes | None:
-        """The body of an answer with the records there are; None when there are none, or more than a few."""
+        """The body of a response with the available records; None when there are none, or more than COPIED_BYTES."""
         one, partition, session = self._one, self._partition, self._session
         wanted, log = one.wanted, partition.log
         offset = wanted.fetch_offset
@@ -217,8 +217,8 @@ class FollowerFetch:
             )
         )
 
-    def answer_generally(self) -> None:
-        """With whatever there is to say by now."""
+    def answer_as_incremental_fetch(self) -> None:
+        """Answer as IncrementalFetch does."""
         session = self._session
         request = FetchRequest(
             replica_state=ReplicaState(session.follower_id, -1),

@@ -1,7 +1,7 @@
 """Partition keys: the bytes that name one partition of one topic in a flexible request.
 
-Produce and Fetch write them alike: the number of topics, the topic, the number of its partitions, the partition's
-index. So they are looked up as they are, and an answer about the partition begins with the same bytes.
+Produce and Fetch have the same layout: the number of topics, the topic, the number of its partitions, the partition's index.
+So the bytes are looked up as they are, and a response about the partition begins with the same bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition_manager import PartitionManager
 
 ID_KEY_SIZE: Final = ID_KEY.size
-# With the name's length plus one, which stands at NAME_LENGTH_OFFSET
+# Without the name's bytes; its length plus one is at NAME_LENGTH_OFFSET
 NAME_KEY_SIZE: Final = NAME_KEY_TOPIC.size - 1 + KEY_PARTITION.size
 NAME_LENGTH_OFFSET: Final = NAME_KEY_TOPIC.size - 1
 _ONE_BYTE_LENGTH_MAX: Final = 127
@@ -37,8 +37,8 @@ def id_of_key(key: bytes) -> tuple[bytes, int] | None:
 
 
 def learn_key(partitions: PartitionManager, key: bytes, by_id: bool) -> Partition | None:
-    """The partition that the key names, which is remembered. None when it names none, several, one that another broker
-    leads, or one of an internal topic. UnicodeDecodeError when the name is not UTF-8."""
+    """The partition that the key names, which is remembered under the key. None when it names none, several, one that another
+    broker leads, or one of an internal topic. UnicodeDecodeError when the name is not UTF-8."""
     found = id_of_key(key) if by_id else _name_of_key(key)
     if found is None:
         return None
@@ -57,7 +57,7 @@ def _name_of_key(key: bytes) -> tuple[str, int] | None:
     topics, length = NAME_KEY_TOPIC.unpack_from(key)
     end = len(key) - KEY_PARTITION.size
     partitions, index = KEY_PARTITION.unpack_from(key, end)
-    # The length of a longer name takes two bytes, so the key is not what it seems to be.
+    # The length of a longer name takes two bytes, so that these bytes have another layout.
     if (topics, partitions) != (*NAME_KEY_TOPIC_FIXED, *KEY_PARTITION_FIXED) or length > _ONE_BYTE_LENGTH_MAX:
         return None
     return key[NAME_KEY_TOPIC.size : end].decode(), index

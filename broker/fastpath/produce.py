@@ -112,16 +112,16 @@ def fast_produce(
         return _CommitWait(context, partition, result, body).begin(timeout_ms)
     if result.awaits_sync or result.awaits_write_back:
         answer = appended_answer(partition.partition, result)
-        delayed = DelayedProduce()
+        delayed = DelayedProduce(context)
         delayed.wait_for(partition, result, answer, acks)
-        return delayed.begin(context, one_answer(partition, answer), timeout_ms)
+        return delayed.begin(one_answer(partition, answer), timeout_ms)
     return key + _pack_rest(
         result.base_offset, result.log_append_time, result.log_start_offset, _NO_RECORD_ERRORS
     )
 
 
 class _CommitWait:
-    """The wait of one batch for the other replicas. `body` is the response for when they have it."""
+    """The wait of one batch for the other replicas. `body`: the response when they have it."""
 
     __slots__ = ("_body", "_context", "_partition", "_result", "_timer")
 
@@ -135,7 +135,7 @@ class _CommitWait:
         self._timer: Timer | None = None
 
     def begin(self, timeout_ms: int) -> Outcome:
-        """PENDING: the answer comes when all replicas in sync have the batch, or the time is up."""
+        """Answer when all in-sync replicas have the batch, or the time is up. Returns PENDING."""
         context = self._context
         self._timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, self._time_is_up)
         context.allow_pipelined_produces()

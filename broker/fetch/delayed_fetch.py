@@ -1,15 +1,15 @@
-"""Serving a fetch: read, wait for more if need be, answer.
+"""Fetches: read, wait for more where min_bytes asks for it, respond.
 
 A full fetch names all its partitions and may create a session; an incremental one continues a session and reads only the
-partitions that may have something new. A fetch that waits holds no file open, and when it is woken it reads again only what
-had records or has changed.
+partitions that may have something new. A fetch that waits keeps no file open, and when it is woken it reads again only
+partitions that had records or have changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.broker.fetch.purgatory import HIGH_WATERMARK_DELAY_S
 from barnabas.broker.fetch.reader import (
@@ -56,7 +56,7 @@ _NOT_LED_HERE: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FE
 
 
 class FetchServices(LeaderServices, Protocol):
-    """What fetches are served from."""
+    """What fetches use of the broker."""
 
     runtime: Runtime
     config: BrokerConfig
@@ -68,28 +68,41 @@ class FetchServices(LeaderServices, Protocol):
 class DelayedFetch:
     """The base of both kinds. `serve` once; the response is its result, or leaves through the context."""
 
-    __slots__ = ("_by_id", "_context", "_max_bytes", "_reader", "_request", "_tries", "_waiter")
+    __slots__ = (
+        "_advice", "_by_id", "_context", "_max_bytes", "_quota", "_reader", "_request", "_tries", "_waiter",
+    )  # fmt: skip
 
     def __init__(self, context: RequestContext[FetchServices], request: FetchRequest) -> None:
         self._context = context
         self._request = request
         self._by_id = context.api_version >= TOPIC_IDS_FROM
         self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
-        self._reader = PartitionReader(request, context.api_version, self._max_bytes)
+        self._advice = self._quota = None
+        services = context.services
         if request.rack_id and context.api_version >= FOLLOWERS_FROM:
-            services = context.services
-            self._reader.advice = read_advice(
+            self._advice = read_advice(
                 services.config,
                 request.rack_id,
                 context.listener,
                 services.controller.image.brokers,
                 services.runtime.monotonic(),
             )
-        if self._reader.follower_id >= 0:
-            quota = context.services.leader_quota
-            self._reader.quota = quota if quota is not None and quota.is_set else None
+        if services.leader_quota is not None and services.leader_quota.is_set:
+            self._quota = services.leader_quota
         self._waiter: FetchWaiter | None = None
         self._tries = 0  # how often a thread has read from the disk for it
+        self._reader = self._new_reader()
+
+    def _new_reader(self) -> PartitionReader:
+        # With little memory the pages that a thread has read may be evicted again: in the end the loop waits.
+        return PartitionReader(
+            self._request,
+            self._context.api_version,
+            self._max_bytes,
+            advice=self._advice,
+            quota=self._quota,
+            wait=self._tries >= TRIES_MAX,
+        )
 
     def serve(self) -> FetchResponse | Outcome:
         if self._reader.follower_id >= 0:
@@ -112,13 +125,13 @@ class DelayedFetch:
         self._waiter = waiter = context.services.purgatory.wait(missing_bytes, max_wait_s, self._answer_late)
         waiter.committed = request.isolation_level == READ_COMMITTED
         context.on_disconnect(self._abandon)
-        context.on_next_request(self._overtaken)
+        context.on_next_request(self._next_request_came)
         self._watch(waiter)
         self._release()
         return PENDING
 
     def _prepare(self, then: Callable[[], object]) -> None:
-        """Have a thread wait for the disk; `then()` continues."""
+        """Have a thread read from the disk; `then()` continues."""
 
         def done(_result: object, _error: BaseException | None) -> None:
             if not self._context.closed:
@@ -128,28 +141,17 @@ class DelayedFetch:
         self._tries += 1
         self._context.services.runtime.run_in_thread(partial(_run_all, self._reader.cold), done)
 
-    def _renew_reader(self) -> None:
-        # With little memory the pages that a thread has read may be evicted again: in the end the loop waits.
-        advice, quota = self._reader.advice, self._reader.quota
-        self._reader = PartitionReader(
-            self._request,
-            self._context.api_version,
-            self._max_bytes,
-            wait=self._tries >= TRIES_MAX,
-        )
-        self._reader.advice, self._reader.quota = advice, quota
-
     def serve_late(self) -> None:
         """Read, for the first time or again, after the follower's position has been recorded; the response leaves through the
         context."""
-        self._renew_reader()
+        self._reader = self._new_reader()
         answer = self._serve()
         if isinstance(answer, FetchResponse):
             self._context.complete(answer)
 
     def _answer_late(self) -> None:
         assert self._waiter is not None
-        self._renew_reader()
+        self._reader = self._new_reader()
         self._read_again(self._waiter.touched)
         if self._reader.cold:  # what changes until the thread is back has to be read again as well
             self._prepare(self._answer_late)
@@ -157,12 +159,11 @@ class DelayedFetch:
         self._unwatch(self._waiter)
         self._context.complete(self._response())
 
-    def _overtaken(self, api_key: int) -> None:
-        """Ends the waiting of a follower, which has something new to ask, and of a consumer that asks for offsets: it waits for
-        them and not for records. Kafka makes it wait for both, half a second in each partition that Spark reads to its end.
+    def _next_request_came(self, api_key: int) -> None:
+        """End the wait of a follower, whose next request is a newer fetch, and of a consumer that sends ListOffsets: it waits for
+        offsets and not for records. Kafka makes it wait for both, half a second in each partition that Spark reads to its end.
 
-        Nothing else ends a consumer's waiting, above all no other fetch: a client with two of them in flight would never
-        wait.
+        No other request ends a consumer's wait, above all no fetch: a client with two fetches in flight would never wait.
         """
         assert self._waiter is not None
         if self._reader.follower_id >= 0 or api_key == LIST_OFFSETS:
@@ -174,7 +175,7 @@ class DelayedFetch:
         self._waiter.cancel()
 
     def _record_follower(self) -> None:
-        """Record how far the follower that fetches has come."""
+        """Record the fetch offsets of the follower."""
         raise NotImplementedError
 
     def _read(self) -> None:
@@ -186,7 +187,7 @@ class DelayedFetch:
         raise NotImplementedError
 
     def _has_news(self) -> bool:
-        """Whether there is something other than records for a follower."""
+        """Whether there is a new high watermark or log start offset for a follower."""
         raise NotImplementedError
 
     def _watch(self, waiter: FetchWaiter) -> None:
@@ -194,7 +195,7 @@ class DelayedFetch:
         raise NotImplementedError
 
     def _release(self) -> None:
-        """Drop the regions that were read: they hold their files open."""
+        """Drop the regions that were read: they keep their files open."""
         raise NotImplementedError
 
     def _unwatch(self, waiter: FetchWaiter) -> None:
@@ -207,7 +208,7 @@ class DelayedFetch:
     def _with_current_leaders(
         self, topics: list[FetchableTopicResponse], response: FetchResponse
     ) -> FetchResponse:
-        """Where this broker does not lead, or not in that epoch: add the current leaders and their addresses (KIP-951)."""
+        """Add the current leaders and their addresses for partitions that this broker does not lead in that epoch (KIP-951)."""
         context = self._context
         if not self._reader.failed or context.api_version < LEADERS_FROM:
             return response
@@ -232,7 +233,7 @@ class DelayedFetch:
 
 
 def _run_all(prepares: list[Callable[[], object]]) -> None:
-    """In a thread. What can't be read fails again when the loop reads it."""
+    """In a thread. A read that fails will fail again on the loop, which handles the error."""
     for prepare in prepares:
         try:
             prepare()
@@ -253,29 +254,30 @@ class FullFetch(DelayedFetch):
         self._found: list[Partition | None] = []  # for each wanted partition, in the order of the request
         self._answers: list[FetchableTopicResponse] = []
 
-    def _record_follower(self) -> None:
+    def _find(self, topic: FetchTopic, wanted: FetchPartition) -> Partition | None:
         partitions = self._context.services.partitions
+        if self._by_id:
+            return partitions.by_id(topic.topic_id, wanted.partition)
+        return partitions.get(topic.topic, wanted.partition)
+
+    def _record_follower(self) -> None:
         record = self._reader.record_follower
         for topic in self._request.topics:
             for wanted in topic.partitions:
-                if self._by_id:
-                    partition = partitions.by_id(topic.topic_id, wanted.partition)
-                else:
-                    partition = partitions.get(topic.topic, wanted.partition)
+                partition = self._find(topic, wanted)
                 if partition is not None:
                     record(partition, wanted)
 
     def _read(self) -> None:
         partitions = self._context.services.partitions
+        find: Callable[[Any, int], Partition | None] = partitions.by_id if self._by_id else partitions.get
         self._found, self._answers = [], []
         found, read = self._found, self._reader.read
         for topic in self._request.topics:
             answers: list[PartitionData] = []
+            name = topic.topic_id if self._by_id else topic.topic
             for wanted in topic.partitions:
-                if self._by_id:
-                    partition = partitions.by_id(topic.topic_id, wanted.partition)
-                else:
-                    partition = partitions.get(topic.topic, wanted.partition)
+                partition = find(name, wanted.partition)
                 found.append(partition)
                 answers.append(
                     read(partition, wanted) if partition is not None else self._absent(topic, wanted)
@@ -284,10 +286,7 @@ class FullFetch(DelayedFetch):
 
     def _absent(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
         image = self._context.services.controller.image
-        if self._by_id:
-            error = missing_error(image, None, topic.topic_id, wanted.partition)
-        else:
-            error = missing_error(image, topic.topic, None, wanted.partition)
+        error = missing_error(image, topic.topic_id if self._by_id else topic.topic, wanted.partition)
         if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return self._reader.failure(wanted, error)
         return self._reader.absence(wanted, error)
@@ -299,8 +298,7 @@ class FullFetch(DelayedFetch):
         known = (wanted for topic in self._request.topics for wanted in topic.partitions)
         answers = (answer for topic in self._answers for answer in topic.partitions)
         return any(
-            wanted.high_watermark
-            < answer.high_watermark  # where the request has none it is the largest number
+            wanted.high_watermark < answer.high_watermark  # the maximum where the request has none
             for wanted, answer in zip(known, answers, strict=False)
         )
 
@@ -323,7 +321,6 @@ class FullFetch(DelayedFetch):
                 partition.waiters(of_followers).pop(waiter, None)
 
     def _read_again(self, touched: set[Partition]) -> None:
-        manager = self._context.services.partitions
         read = self._reader.read
         place = 0
         for topic, answered in zip(self._request.topics, self._answers, strict=True):
@@ -331,11 +328,7 @@ class FullFetch(DelayedFetch):
             for index, wanted in enumerate(topic.partitions):
                 partition = self._found[place]
                 if answers[index].records is None or partition in touched:
-                    partition = self._found[place] = (
-                        manager.by_id(topic.topic_id, wanted.partition)
-                        if self._by_id
-                        else manager.get(topic.topic, wanted.partition)
-                    )
+                    partition = self._found[place] = self._find(topic, wanted)
                     answers[index] = (
                         read(partition, wanted) if partition is not None else self._absent(topic, wanted)
                     )
@@ -395,7 +388,7 @@ class IncrementalFetch(DelayedFetch):
 
     def _read(self) -> None:
         if self._session.epoch != self._epoch:
-            self._reader.failed = True  # overtaken while a thread read for us
+            self._reader.failed = True  # a later request came while a thread read
             return
         self._session.use_isolation(self._request.isolation_level == READ_COMMITTED)
         self._answers = list(self._read_active())
@@ -416,8 +409,8 @@ class IncrementalFetch(DelayedFetch):
         if one.topic is None:
             known = image.topic_by_id(one.topic_id)
             one.topic = known.name if known is not None else None
-        topic_id = one.topic_id if self._by_id else None
-        error = missing_error(image, one.topic, topic_id, one.wanted.partition)
+        topic = one.topic_id if self._by_id else one.topic or ""
+        error = missing_error(image, topic, one.wanted.partition, name=one.topic)
         if error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER):
             return self._reader.failure(one.wanted, error)
         return self._reader.absence(one.wanted, error)

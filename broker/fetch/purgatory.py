@@ -1,9 +1,9 @@
 """Fetches that wait for data (KIP-541 calls the place a purgatory).
 
-Consumers wait for what is committed, followers for what is appended. A waiting fetch, or its session, stands in
-a waiter set of every partition that it fetches; a partition notifies its waiters of how many bytes came, and one that has
-collected its min_bytes is answered on the next turn of the loop. So an append costs what waits on that partition, and
-nothing scans. A timer answers the fetch when max_wait has passed, whatever is there.
+Consumers wait for committed records, followers for appended ones. A waiting fetch, or its session, is in the waiter set of
+every partition that it fetches. A partition notifies its waiters of the number of new bytes, and a fetch that has collected
+its min_bytes is answered on the next turn of the loop. So the cost of an append depends on the waiters of that partition
+alone. A timer answers the fetch after max_wait, with whatever there is.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.purgatory")
 
-# A follower gets a high watermark that has moved so late, unless records come that it is sent with: under load it then costs
-# nothing, and without load the delay does not matter.
+# A follower gets a new high watermark with the next records, or after this delay: under load it costs nothing, and without
+# load the delay does not matter.
 HIGH_WATERMARK_DELAY_S: Final = 0.005
 
 
 class FetchWaiter:
-    """One waiting fetch. `answer()` is called exactly once, unless it is cancelled. `touched` are the partitions that have
+    """One waiting fetch. `answer()` is called exactly once, unless the waiter is cancelled. `touched`: the partitions that have
     changed while it waited."""
 
     __slots__ = (
@@ -51,7 +51,7 @@ class FetchWaiter:
         self.touched: set[Partition] = set()
 
     def appended(self, partition: Partition, byte_count: int) -> None:
-        """A partition of ours grew by byte_count readable bytes."""
+        """A partition of the fetch grew by byte_count readable bytes."""
         self.touched.add(partition)
         if self.committed and not partition.stable_moved:
             return  # an open transaction holds it back
@@ -60,12 +60,12 @@ class FetchWaiter:
             self.wake()
 
     def changed(self, partition: Partition) -> None:
-        """A partition of ours changed in another way (deleted, truncated, leader moved): answer now."""
+        """A partition of the fetch changed in another way (deleted, truncated, another leader): answer now."""
         self.touched.add(partition)
         self.wake()
 
     def high_watermark_moved(self, partition: Partition) -> None:
-        """What the follower has of the partition is committed: answer soon, with records if some come."""
+        """Records that the follower has are committed: answer soon, with new records if any come."""
         self.touched.add(partition)
         if self._delayed_wake is None:
             self._delayed_wake = self._purgatory.runtime.call_later(HIGH_WATERMARK_DELAY_S, self.wake)
@@ -99,14 +99,14 @@ class FetchPurgatory:
         self.waiting = 0
 
     def wait(self, missing_bytes: int, max_wait_s: float, answer: Callable[[], object]) -> FetchWaiter:
-        """Call `answer()` once the waiter has been notified of missing_bytes more, or after max_wait_s. The caller adds
-        the waiter to the partitions, removes it again, and cancels it when its client disconnects."""
+        """Call `answer()` once the waiter has been notified of missing_bytes, or after max_wait_s. The caller adds the waiter to the
+        partitions, removes it again, and cancels it when the client disconnects."""
         self.waiting += 1
         return FetchWaiter(self, missing_bytes, answer, max_wait_s)
 
     def wake(self, waiter: FetchWaiter) -> None:
-        # Not at once: the append's own answer goes out first, and several appends of one read of the
-        # socket make one answer.
+        # Not at once: the response of the append leaves first, and several appends of one read of the socket give one
+        # response.
         if not self._woken:
             self.runtime.call_soon(self._answer_woken)
         self._woken.append(waiter)
@@ -116,5 +116,5 @@ class FetchPurgatory:
         for waiter in woken:
             try:
                 waiter.finish()
-            except Exception:  # the others wait for their own answers
+            except Exception:  # the others must be answered nevertheless
                 log.exception("a fetch that waited could not be answered")

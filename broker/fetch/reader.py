@@ -1,7 +1,7 @@
-"""What a fetch answers about one partition: its records as file regions, or why there are none.
+"""Reads one partition for a fetch: its records as file regions, or the error.
 
-A consumer reads what is committed, from the leader or (since version 11, KIP-392) from a follower. A follower reads all
-there is, from the leader alone, which records how far it has come before it reads.
+A consumer reads committed records, from the leader or (since version 11, KIP-392) from a follower. A follower reads to the
+end of the log, from the leader alone, which records the follower's fetch offset before it reads.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from barnabas.storage.log.segments import ReadResult
 
 READ_COMMITTED: Final = 1
-# What is so small is copied into the answer: a read costs less than sending it from the file on its own, and the
-# answer leaves in one piece. At most so much of one answer.
+# Smaller results are copied into the response: a read costs less than a sendfile, and the response leaves in one piece. At
+# most COPIED_BYTES_MAX of one response.
 COPIED_BYTES: Final = 8 * 1024
 COPIED_BYTES_MAX: Final = 128 * 1024
 FOLLOWERS_FROM: Final = 11  # the first version whose clients may read from a follower (KIP-392)
@@ -41,42 +41,34 @@ STORAGE_ERROR_FROM: Final = 6  # the first version whose clients know KAFKA_STOR
 
 
 class PartitionReader:
-    """Reads partitions one behind the other until max_bytes is used up.
+    """Reads one partition after the other until max_bytes is used up.
 
-    max_bytes and partition_max_bytes are soft: the first partition that has data always gives one batch, so
-    that a batch larger than the limit never stops a consumer. `failed` says that an answer should not wait
-    for more data.
+    max_bytes and partition_max_bytes are soft: the first partition with data always gives one batch, so that a batch larger
+    than the limit never stops a consumer. `failed`: the response should not wait for more data.
     """
 
     __slots__ = (
-        "_committed",
-        "_follower_epoch",
-        "_old",
-        "_only_leader",
-        "_refused",
-        "_room",
-        "_wait",
-        "advice",
-        "cold",
-        "failed",
-        "follower_id",
-        "quota",
-        "size",
-    )
+        "_advice", "_committed", "_follower_epoch", "_old", "_only_leader", "_quota", "_refused", "_room", "_wait", "cold",
+        "failed", "follower_id", "size",
+    )  # fmt: skip
 
     def __init__(
         self,
         request: FetchRequest,
         version: int,
         max_bytes: int,
-        wait: bool = False,
+        *,
+        advice: ReadAdvice | None,
+        quota: ReplicationQuota | None,
+        wait: bool,
     ) -> None:
-        """Without `wait`, `read` leaves out what it would wait for the disk for, and notes in `cold` what a
-        thread has to do before all is read again."""
+        """`advice`: for a consumer that may read from a closer replica. `quota`: for followers, where it is set. Without `wait`,
+        `read` leaves out records that it would have to wait for the disk for, and notes in `cold` what a thread has to do
+        before all is read again."""
         self.follower_id, self._follower_epoch = fetching_follower(request)
         self._refused: dict[Partition, ErrorCode] = {}
-        self.advice: ReadAdvice | None = None  # for a consumer that may do better to read elsewhere
-        self.quota: ReplicationQuota | None = None  # for a follower, where there is a limit
+        self._advice = advice
+        self._quota = quota if self.follower_id >= 0 else None
         self._only_leader = version < FOLLOWERS_FROM
         self._old = version < STORAGE_ERROR_FROM
         self._committed = request.isolation_level == READ_COMMITTED
@@ -87,7 +79,7 @@ class PartitionReader:
         self.cold: list[Callable[[], object]] = []
 
     def read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
-        """The batches from wanted.fetch_offset on, or the error that stands in their way."""
+        """The batches from wanted.fetch_offset on, or the error."""
         epoch = wanted.current_leader_epoch
         if epoch > -1 and epoch != partition.leader_epoch:
             return self.failure(wanted, partition.check_leader_epoch(epoch))
@@ -124,8 +116,8 @@ class PartitionReader:
                 self.failed = True
                 answer.diverging_epoch = diverging
                 return answer
-        if self.advice is not None and partition.is_leader and not log.offline:
-            preferred = self.advice.preferred(partition, wanted.fetch_offset)
+        if self._advice is not None and partition.is_leader and not log.offline:
+            preferred = self._advice.preferred(partition, wanted.fetch_offset)
             if preferred != NO_PREFERENCE:
                 answer.preferred_read_replica = preferred
                 self.failed = True  # it has nothing to wait for here
@@ -134,11 +126,11 @@ class PartitionReader:
         if is_follower:
             end_offset = log.log_end_offset
         if wanted.fetch_offset == end_offset and not log.offline:
-            return answer  # most partitions, most of the time
-        quota = self.quota
+            return answer  # the usual case
+        quota = self._quota
         if quota is not None and quota.holds_back(partition, self.follower_id):
             return answer
-        if self.cold and self._room == 0:  # there is enough to prepare
+        if self.cold and self._room == 0:  # the thread has enough to read
             answer.records = None
             return answer
         try:
@@ -173,10 +165,10 @@ class PartitionReader:
         return answer
 
     def record_follower(self, partition: Partition, wanted: FetchPartition) -> None:
-        """Record how far a follower has come, unless its log diverges from this one.
+        """Record a follower's fetch offset, unless its log diverges from this one.
 
-        Before anything is read, once for each request: what is committed by this is acknowledged at once, and the
-        producers that have waited for it may append before the read."""
+        To be called once for each request, before any read: records that this commits are acknowledged at once, and producers
+        that waited for that may append before the read."""
         epoch = wanted.current_leader_epoch
         log = partition.log
         if not partition.is_leader or log.offline or (epoch > -1 and epoch != partition.leader_epoch):
@@ -184,7 +176,7 @@ class PartitionReader:
         leadership = partition.leadership
         replica = leadership.replicas.get(self.follower_id) if leadership is not None else None
         if leadership is None or replica is None:
-            # No replica in the metadata that has arrived. With an epoch the error is that the epoch is unknown, as in Kafka.
+            # Not a replica in the metadata known here. With an epoch the error is UNKNOWN_LEADER_EPOCH, as in Kafka.
             self._refused[partition] = (
                 ErrorCode.NOT_LEADER_OR_FOLLOWER if epoch < 0 else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
@@ -198,7 +190,7 @@ class PartitionReader:
             self._refused[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def absence(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
-        """The answer where there is nothing to read. A consumer's fetch may still wait for other partitions; a follower's is
+        """The response for a partition that is not here. A consumer's fetch may still wait for other partitions; a follower's is
         answered at once, and sent again when the metadata has arrived."""
         self.failed = self.failed or self.follower_id >= 0
         return PartitionData(
@@ -206,10 +198,10 @@ class PartitionReader:
         )
 
     def failure(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
-        """The answer where reading failed; the fetch does not wait then."""
+        """The response where reading failed; the fetch does not wait then."""
         self.failed = True
         if self._old and error == ErrorCode.KAFKA_STORAGE_ERROR:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # which clients of that time try again after, as Kafka
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER  # which old clients retry after, as in Kafka
         return PartitionData(
             partition_index=wanted.partition,
             error_code=error,
@@ -220,8 +212,8 @@ class PartitionReader:
 
 
 def fetching_follower(request: FetchRequest) -> tuple[int, int]:
-    """(broker id, broker epoch) of the follower that fetches; -1 as its id when a consumer does. Since version 15 it
-    says so in another field (KIP-903)."""
+    """(broker id, broker epoch) of the follower that fetches; the id is -1 for a consumer. Since version 15 the
+    follower is in another field (KIP-903)."""
     state = request.replica_state
     if state.replica_id >= 0:
         return state.replica_id, state.replica_epoch
@@ -229,7 +221,7 @@ def fetching_follower(request: FetchRequest) -> tuple[int, int]:
 
 
 def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
-    """The bytes; the regions as they are when reading would wait for the disk, or fails: the sender will see."""
+    """The bytes; the regions themselves when reading would wait for the disk, or fails: then the writer deals with it."""
     pieces = []
     for region in result.regions:
         read = region.file.pread if region.is_hot else region.file.pread_now
@@ -242,13 +234,13 @@ def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:
 
 
 def _diverging_epoch(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
-    """KIP-595: where the reader's history and ours part, if they do."""
+    """Where the logs of the reader and of this broker diverge, if they do (KIP-595)."""
     if (
         wanted.last_fetched_epoch == partition.leader_epoch
         and partition.is_leader
         and wanted.fetch_offset <= partition.log.log_end_offset
     ):
-        return None  # most readers, most of the time
+        return None  # the usual case
     epoch, end_offset = partition.epoch_end_offset(wanted.last_fetched_epoch)
     if epoch < wanted.last_fetched_epoch or end_offset < wanted.fetch_offset:
         return EpochEndOffset(epoch=epoch, end_offset=end_offset)

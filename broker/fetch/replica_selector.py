@@ -1,8 +1,8 @@
-"""From which replica a consumer reads best (KIP-392): what a leader says about it in a fetch answer.
+"""The preferred read replica of a consumer (KIP-392), which the leader names in a fetch response.
 
-Kafka names selectors by their Java class; its own two are here. Another class has no effect and the start says so.
-Replicas that are offered are in sync, alive, reached by the consumer's listener, and hold the offset it asks for: one
-that lags would be left for the leader's next advice and chosen again, for ever.
+Kafka names selectors by their Java class; its own two are here. Another class has no effect and is warned of at the start.
+Candidates are in sync, alive, reachable by the consumer's listener, and have the requested offset: a consumer would return
+from a replica that lags to the leader, which would name that replica again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class ReplicaView(msgspec.Struct, frozen=True):
     broker_id: int
     rack: str | None
     log_end_offset: int
-    caught_up_ms_ago: int  # since it last had all that the leader had; the leader 0
+    caught_up_ms_ago: int  # 0 for the leader
 
 
 Selector = Callable[[str, ReplicaView, Sequence[ReplicaView]], ReplicaView]
 
 
 def rack_aware(client_rack: str, leader: ReplicaView, replicas: Sequence[ReplicaView]) -> ReplicaView:
-    """The leader if it is in the client's rack or no replica is; else the replica there that has most, of equals the one
-    that was caught up last, of those the one with the highest id."""
+    """The leader if it is in the client's rack or no replica is. Otherwise the replica in that rack with the highest end offset,
+    then the one that was caught up last, then the highest id."""
     near = [replica for replica in replicas if replica.rack == client_rack]
     if not client_rack or not near or any(replica.broker_id == leader.broker_id for replica in near):
         return leader
@@ -62,7 +62,7 @@ def preferred_read_replica(
 
 
 class ReadAdvice:
-    """What one fetch of a consumer is advised about the partitions that are led here."""
+    """Chooses the preferred read replicas for one fetch of a consumer."""
 
     __slots__ = ("_brokers", "_listener", "_node_id", "_now", "_rack", "_select")
 

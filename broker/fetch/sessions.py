@@ -1,18 +1,17 @@
-"""Fetch sessions (KIP-227): the broker remembers what a client fetches, so that requests name only what changes and
-responses hold only what is new.
+"""Fetch sessions (KIP-227): the broker remembers the partitions that a client fetches, so that requests name only changes and
+responses have only news.
 
-A session splits its partitions in two. Those in `active` may have something new: they were just named, had
-records or an error last time, or have changed since. All others are at their end, with nothing new; the partition
-notifies the session of changes (`appended`, `changed`), which adds it to a set. So a request costs what changed, not what
-exists, and an append costs nothing where nothing is fetched.
+The partitions in `active` may have something new: they were just named, had records or an error last time, or have changed
+since. All others are at their end, with nothing new; the partition notifies the session of changes (`appended`, `changed`),
+which collects them in a set. So the cost of a request depends on the changes, not on the number of partitions, and an append
+to a partition that is not fetched costs nothing.
 
-Partitions take turns as in Kafka: one that had records goes to the end of the order, so that a small max_bytes
-starves none.
+Partitions take turns as in Kafka: one that had records goes to the end of the order, so that a small max_bytes starves none.
 
-The cache is bounded by max.incremental.fetch.session.cache.slots, and, which Kafka's is not, by CLIENT_PARTITIONS_MAX in
-all sessions of clients together. A new session takes the place of one that was not used for two minutes, or else of a
-smaller one that is at least that old; followers' sessions are worth more than clients'. Without a place the response has
-session 0, and the client continues without. A session that grows beyond the bound is closed (FETCH_SESSION_ID_NOT_FOUND).
+The cache is bounded by max.incremental.fetch.session.cache.slots and, unlike Kafka's, by CLIENT_PARTITIONS_MAX in all
+sessions of clients together. A new session replaces one that was not used for two minutes, or else a smaller one that is at
+least that old; followers' sessions have priority over clients'. Where there is no place the response has session 0, and the
+client continues without a session. A session that grows beyond the bound is closed (FETCH_SESSION_ID_NOT_FOUND).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NO_SESSION: Final = 0
 EVICTION_MS: Final = 120_000  # min.incremental.fetch.session.eviction.ms, a constant in Kafka as well
 CLIENT_PARTITIONS_MAX: Final = 200_000  # some 100 MB
 SESSION_ID_MAX: Final = 0x7FFFFFFF
-EPOCH_MAX: Final = 0x7FFFFFFF  # after it comes 1: 0 and -1 have meanings of their own
+EPOCH_MAX: Final = 0x7FFFFFFF  # followed by 1: 0 and -1 have meanings of their own
 
 Key: TypeAlias = "tuple[str | bytes, int]"  # topic name or id, as the session has it, and partition
 
@@ -41,7 +40,7 @@ _TURN = attrgetter("turn")
 
 
 class SessionPartition:
-    """One partition of a session: the client's request for it, and what the last response had."""
+    """One partition of a session: the client's request for it, and the offsets in the last response."""
 
     __slots__ = ("high_watermark", "log_start_offset", "partition", "topic", "topic_id", "turn", "wanted")
 
@@ -85,10 +84,10 @@ class FetchSession:
     # -- notifications of partitions
 
     def appended(self, partition: Partition, byte_count: int) -> None:
-        """A partition of ours grew."""
+        """A partition of the session grew."""
         self._changed.add(partition)
         leadership = partition.leadership
-        if self.privileged and leadership is not None:  # it has been fetching this one as well
+        if self.privileged and leadership is not None:  # the follower has fetched this one up to its end
             leadership.was_idle(self.follower_id, self.last_used_ms / 1000)
         if self.waiter is None:
             partition.waiters(self.privileged).pop(
@@ -98,13 +97,13 @@ class FetchSession:
             self.waiter.appended(partition, byte_count)
 
     def changed(self, partition: Partition) -> None:
-        """A partition of ours changed in another way: deleted, its start or its leader moved."""
+        """A partition of the session changed in another way: deleted, another start or leader."""
         self._changed.add(partition)
         if self.waiter is not None:
             self.waiter.changed(partition)
 
     def high_watermark_moved(self, partition: Partition) -> None:
-        """More is committed of a partition of ours, and we are a follower's."""
+        """More of a partition of a follower's session is committed."""
         self._changed.add(partition)
         if self.waiter is not None:
             self.waiter.high_watermark_moved(partition)
@@ -112,7 +111,7 @@ class FetchSession:
     # -- requests
 
     def update(self, topics: Iterable[FetchTopic], forgotten: Iterable[ForgottenTopic]) -> None:
-        """Add what a request names and drop what it forgets."""
+        """Add the partitions that a request names and drop those that it forgets."""
         for topic in topics:
             name = topic.topic_id if self.uses_topic_ids else topic.topic
             for wanted in topic.partitions:
@@ -131,7 +130,7 @@ class FetchSession:
                         dropped.partition.waiters(self.privileged).pop(self, None)
 
     def add(self, topic: str | None, topic_id: bytes, wanted: FetchPartition) -> SessionPartition:
-        """A partition, at the end of the order. Of one that a request names twice the last counts, as in Kafka."""
+        """Add a partition at the end of the order. The last of those that a request names twice counts, as in Kafka."""
         key: Key = topic_id if self.uses_topic_ids else topic or "", wanted.partition
         added = self.partitions.get(key)
         if added is not None:
@@ -142,19 +141,19 @@ class FetchSession:
         return added
 
     def use_isolation(self, committed: bool) -> None:
-        """What is at its end for one isolation level may not be for the other."""
+        """Set the isolation level of the request. A partition at its end for one level may not be for the other."""
         if committed != self.committed:
             self.committed = committed
             self.active.update(self.partitions.values())
 
     def advance(self) -> None:
-        """A request has been accepted: the next one must have the next epoch."""
+        """Expect the next epoch in the next request."""
         self.epoch = self.epoch % EPOCH_MAX + 1
 
     # -- waiting
 
     def wait(self, waiter: FetchWaiter) -> None:
-        """Be notified of everything, until `stop_waiting`; a fetch that waits already has been overtaken."""
+        """Have the waiter notified of all changes, until `stop_waiting`. An earlier fetch that still waits is answered."""
         if self.waiter is not None:
             self.waiter.wake()
         self.waiter = waiter
@@ -165,7 +164,7 @@ class FetchSession:
             waiter.wake()
 
     def _watch(self, partition: Partition) -> None:
-        """Be notified of it. Not after `close`: no later request would end that."""
+        """Get notified of its changes. Not after `close`: no later request would end that."""
         if not self.is_closed:
             partition.waiters(self.privileged)[self] = None
 
@@ -188,7 +187,7 @@ class FetchSession:
         return sorted(active, key=_TURN) if len(active) > 1 else list(active)
 
     def settle(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> bool:
-        """Record what is about to be sent. Returns whether it must be: the client may have it all."""
+        """Record a partition's response. Returns whether it has to be sent: it may have no news."""
         respond = False
         if answer.records:
             respond = True
@@ -209,7 +208,7 @@ class FetchSession:
         return respond
 
     def only_active(self, partition: Partition, by_ids: bool) -> SessionPartition | None:
-        """The partition in the session, if a request that names it alone, as read_uncommitted, has to read nothing else."""
+        """The partition in the session, if a read_uncommitted request that names it alone has to read no other."""
         if by_ids != self.uses_topic_ids or self.committed or self._changed or self.waiter is not None:
             return None
         one = self.partitions.get((partition.topic_id if by_ids else partition.topic, partition.partition))
@@ -217,7 +216,7 @@ class FetchSession:
         return one if len(active) - (one in active) == 0 else None
 
     def named_alone(self, partition: Partition) -> SessionPartition | None:
-        """The partition in the session, if a follower's request that names it alone, by its id, has to read nothing else."""
+        """The partition in the session, if a follower's request that names it alone, by id, has to read no other."""
         if not self.uses_topic_ids or self.committed or self.waiter is not None:
             return None
         one = self.partitions.get((partition.topic_id, partition.partition))
@@ -250,7 +249,7 @@ class FetchSession:
         partition.waiters(self.privileged).pop(self, None)
 
     def _place(self, one: SessionPartition, partition: Partition | None, answer: PartitionData) -> None:
-        """Among the active, or watched until it changes."""
+        """Put the partition among the active ones, or watch it until it changes."""
         before = one.partition
         one.partition = partition
         if before is not None and before is not partition:
@@ -273,7 +272,7 @@ class FetchSession:
             and answer.diverging_epoch.epoch == -1
             and wanted.fetch_offset >= partition.log.log_end_offset
             and leadership is not None
-            and leadership.is_settled(self.follower_id)  # or every fetch of it counts
+            and leadership.is_settled(self.follower_id)  # otherwise every fetch of it counts
         )
 
     def close(self) -> None:
@@ -316,7 +315,7 @@ class FetchSessionCache:
         return self._sessions.get(session_id)
 
     def make_room(self, privileged: bool, size: int) -> bool:
-        """Whether a session of `size` partitions has a place; evicts others for it if need be."""
+        """Whether there is a place for a session of `size` partitions, if necessary by evicting others."""
         if not privileged and size > CLIENT_PARTITIONS_MAX:
             return False
         while len(self._sessions) >= self._slots or self._is_full(privileged, size):
@@ -341,7 +340,7 @@ class FetchSessionCache:
         return not privileged and more > 0 and self._client_partitions + more > CLIENT_PARTITIONS_MAX
 
     def add(self, session: FetchSession) -> None:
-        """Give it an id and a place, which `make_room` has promised."""
+        """Give it an id and a place; after `make_room`."""
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._runtime.random.randrange(1, SESSION_ID_MAX)
@@ -351,7 +350,7 @@ class FetchSessionCache:
         self.touch(session)
 
     def touch(self, session: FetchSession) -> None:
-        """The session is being used."""
+        """Record that the session is used now."""
         session.last_used_ms = now_ms = self._now_ms()
         self._sessions[session.id] = self._sessions.pop(session.id)
         key = (session.privileged, len(session.partitions), session.id)

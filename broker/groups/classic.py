@@ -1,5 +1,5 @@
-"""The classic group protocol (KIP-62, 134, 345, 394, 559, 814): what JoinGroup, SyncGroup, Heartbeat and
-LeaveGroup do to a group. No I/O and no clock of its own; rebalance.py owns timers and state transitions.
+"""The requests of the classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup (KIP-62, 134, 345, 394, 559, 814).
+It has no I/O and no clock of its own; rebalance.py owns the timers.
 
 JoinGroup and SyncGroup answer through a reply callback, at once or when the generation completes, exactly
 once per request. Heartbeat and LeaveGroup answer at once, LeaveGroup after its records are in the log.
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -21,8 +21,9 @@ from barnabas.broker.groups.member import (
     Protocols,
 )
 from barnabas.broker.groups.rebalance import Rebalancer, coordinator_error, generation_response
+from barnabas.broker.groups.records import GroupRecord, group_metadata_record
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
-from barnabas.broker.groups.state import GroupState
+from barnabas.broker.groups.state import GroupEvent, GroupState
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -36,36 +37,29 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRespons
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
+    from barnabas.broker.groups.group_store import GroupStore
     from barnabas.broker.groups.member import JoinReply, SyncReply
 
 log = logging.getLogger(__name__)
 
 MEMBER_ID_PREFIX_MAX: Final = (
-    1000  # characters of a client id or instance id: a member id must fit into a string
+    1000  # characters of a client or instance id: a member id must fit into a string
 )
 
 
 class Client(msgspec.Struct, frozen=True):
-    """Who asks."""
+    """The sender of a request."""
 
     client_id: str
     client_host: str  # as Kafka prints it: "/127.0.0.1"
     api_version: int
 
 
-class Groups(Protocol):
-    """Where the groups of a shard live."""
-
-    def get(self, group_id: str) -> ClassicGroup | None: ...
-    def create(self, group_id: str) -> ClassicGroup: ...
-    def drop(self, group: ClassicGroup, error: ErrorCode) -> None: ...
-
-
 class ClassicProtocol:
     """The requests of classic group members, for the groups of one shard."""
 
-    def __init__(self, groups: Groups, rebalancer: Rebalancer) -> None:
-        self._groups = groups
+    def __init__(self, store: GroupStore, rebalancer: Rebalancer) -> None:
+        self._store = store
         self._rebalancer = rebalancer
         self._settings = rebalancer.settings
 
@@ -81,25 +75,29 @@ class ClassicProtocol:
         ):
             reply(join_error(ErrorCode.INVALID_SESSION_TIMEOUT, member_id))
             return
-        group = self._groups.get(request.group_id)
+        group = self._store.groups.get(request.group_id)
         if group is None:
             if member_id:
                 reply(join_error(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
                 return
-            group = self._groups.create(request.group_id)
+            group = self._store.create(request.group_id)
+            empty = group_metadata_record(group, {})
             self._join(group, request, client, reply)
             if not group.persisted:
-                self._persist_new_group(group)
+                self._persist_new_group(group, empty)
         else:
             self._join(group, request, client, reply)
 
-    def _persist_new_group(self, group: ClassicGroup) -> None:
+    def _persist_new_group(self, group: ClassicGroup, empty: GroupRecord) -> None:
+        """Append that the group exists, empty and in generation 0, for a broker that loads it before its first generation."""
+
         def appended(error: ErrorCode) -> None:
             if error:
                 log.warning("Group %s could not be written: %s", group.group_id, error.name)
-                self._groups.drop(group, coordinator_error(error))
+                self._store.drop(group, coordinator_error(error))
 
-        self._rebalancer.persist_empty(group, appended)
+        group.persisted = True
+        self._rebalancer.append([empty], appended)
 
     def _join(self, group: ClassicGroup, request: JoinGroupRequest, client: Client, reply: JoinReply) -> None:
         member_id = request.member_id
@@ -124,8 +122,8 @@ class ClassicProtocol:
             self._rejoin(group, request, reply)
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether group.max.size leaves room. While a rebalance gathers members, those that wait count: so
-        the last ones to rejoin go when the limit was lowered."""
+        """Whether group.max.size leaves room. In PreparingRebalance the members that have rejoined count, so the last ones to
+        rejoin are removed when the limit was lowered."""
         if group.state is GroupState.EMPTY:
             return True
         member = group.members.get(member_id)
@@ -144,10 +142,10 @@ class ClassicProtocol:
             request.member_id if instance_id is None else group.static_members.get(instance_id, "")
         )
         more = len(request.protocols) * PROTOCOL_OVERHEAD_BYTES
-        if more <= MEMBER_BYTES_OF_GROUP_MAX:  # else there are so many that they are not looked at
+        if more <= MEMBER_BYTES_OF_GROUP_MAX:  # else there are too many to copy
             more = new_member(request, client, request.member_id).size() - (known.size() if known else 0)
         if more > 0 and group.member_bytes + more > MEMBER_BYTES_OF_GROUP_MAX:
-            log.warning("Group %s is full: its members say too much of themselves", group.group_id)
+            log.warning("Group %s is full: the metadata of its members is too large", group.group_id)
             group.remove(request.member_id)
             reply(join_error(ErrorCode.GROUP_MAX_SIZE_REACHED, ""))
             return False
@@ -193,7 +191,7 @@ class ClassicProtocol:
         if group.state is GroupState.PREPARING_REBALANCE and group.previous_state is GroupState.EMPTY:
             group.new_member_added = True
         group.add(member, reply)
-        # It can't heartbeat while its JoinGroup waits; should it have gone away, this bounds its stay.
+        # It can't heartbeat while its JoinGroup waits; this removes a member whose client has gone away.
         self._rebalancer.start_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
         self._rebalancer.prepare_or_complete(group, f"new member {member_id}, {reason_of(request)}")
 
@@ -214,7 +212,7 @@ class ClassicProtocol:
         elif state is GroupState.EMPTY:
             reply(join_error(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
         else:
-            # A leader that joins a stable group wants a rebalance, for reasons that only it can see.
+            # A leader that joins a stable group asks for a rebalance, as when a topic's partitions have changed.
             self._update_member(group, member, request, reply)
             self._rebalancer.prepare_or_complete(group, f"{member_id} rejoins, {reason_of(request)}")
 
@@ -270,9 +268,8 @@ class ClassicProtocol:
     def _answer_replaced(
         self, group: ClassicGroup, member: Member, client: Client, leader_before: str | None
     ) -> None:
-        """No rebalance: the new process takes the old one's place and its assignment. From v9 a leader gets
-        the members and does not assign (KIP-814); before, it receives the old leader's id, so that it does
-        not believe it has to."""
+        """No rebalance: the new process takes the old one's place and its assignment. From v9 a leader gets the members and
+        does not assign (KIP-814); before, it receives the old leader's id, so that it does not assign."""
         if client.api_version >= 9:
             is_leader = group.is_leader(member.member_id)
             response = generation_response(group, member.member_id, with_members=is_leader)
@@ -296,7 +293,7 @@ class ClassicProtocol:
     # -- SyncGroup
 
     def sync(self, request: SyncGroupRequest, reply: SyncReply) -> None:
-        group = self._groups.get(request.group_id)
+        group = self._store.groups.get(request.group_id)
         if group is None or group.state is GroupState.EMPTY:
             reply(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             return
@@ -348,7 +345,7 @@ class ClassicProtocol:
                 self._rebalancer.prepare_or_complete(group, f"the assignment was not stored: {error.name}")
             else:
                 # First the state: an answered member may come back before this function returns.
-                group.transition_to(GroupState.STABLE)
+                group.advance(GroupEvent.ASSIGNED)
                 self._rebalancer.set_assignments(group, assignments)
 
         self._rebalancer.persist(group, assignments, appended)
@@ -356,7 +353,7 @@ class ClassicProtocol:
     # -- Heartbeat
 
     def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
-        group = self._groups.get(request.group_id)
+        group = self._store.groups.get(request.group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         member_id = request.member_id
@@ -374,7 +371,7 @@ class ClassicProtocol:
 
     def leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Remove members, by id or by instance id; each gets its own error."""
-        group = self._groups.get(request.group_id)
+        group = self._store.groups.get(request.group_id)
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return LeaveGroupResponse(members=[leave_result(member, unknown) for member in request.members])
@@ -433,6 +430,6 @@ def reason_of(request: JoinGroupRequest) -> str:
     return f"client reason: {request.reason or 'not provided'}"
 
 
-def differs(told: str | None, actual: str | None) -> bool:
-    """Whether a client that tells a protocol (v5+) is wrong about it."""
-    return told is not None and actual is not None and told != actual
+def differs(given: str | None, actual: str | None) -> bool:
+    """Whether a request names a protocol (v5+), and not the group's."""
+    return given is not None and actual is not None and given != actual

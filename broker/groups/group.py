@@ -1,7 +1,7 @@
-"""A classic group: members, votes, the leader and the state. Data and its consistency; no I/O, no decisions.
+"""A classic group: members, votes, the leader and the state. It keeps these consistent, and has no I/O.
 
-Who decides what happens is in classic.py (requests) and rebalance.py (rebalances and timeouts). Membership
-is soft state as in Kafka: it changes at once, and the log gets the outcome of each generation.
+classic.py (requests) and rebalance.py (rebalances and timeouts) decide what happens. Membership is soft state as in Kafka: it
+changes at once, and the log gets the outcome of each generation.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.groups.member import Member, Protocols
-from barnabas.broker.groups.state import VALID_PREVIOUS_STATES, GroupState
+from barnabas.broker.groups.state import CAN_REBALANCE, GroupEvent, GroupState, next_state
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.consumer_offsets import GroupMetadataValue
 from barnabas.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
 from barnabas.wire.messages.sync_group import SyncGroupResponse
 
 if TYPE_CHECKING:
+    from barnabas.broker.coordinator.timers import DeadlineTimer
     from barnabas.broker.groups.member import GroupUsage, JoinReply, SyncReply
-    from barnabas.broker.groups.timers import DeadlineTimer
 
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
@@ -62,9 +63,7 @@ class ClassicGroup:
         self._clock = clock  # wall clock, ms
         self.state = GroupState.EMPTY
         self.previous_state = GroupState.EMPTY
-        self.state_timestamp: int | None = (
-            clock()
-        )  # when the state was entered; None: loaded from an old record
+        self.state_timestamp: int | None = clock()  # of entering the state; None: an old record has none
         self.generation_id = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
@@ -78,18 +77,18 @@ class ClassicGroup:
         self.new_member_added = False  # during the initial delay, so that it is prolonged
         self.join_timer: DeadlineTimer | None = None
         self.sync_timer: DeadlineTimer | None = None
-        self.persisted = False  # a record about the group is in the log, or on its way
+        self.persisted = False  # a record of the group has been appended
         self._protocol_counts: dict[str, int] = {}
 
     # -- state
 
-    def transition_to(self, state: GroupState) -> None:
-        assert self.state in VALID_PREVIOUS_STATES[state], f"{self.group_id}: {self.state} -> {state}"
-        self.previous_state, self.state = self.state, state
+    def advance(self, event: GroupEvent) -> None:
+        """Enter the state that the event leads to. UnexpectedGroupEvent."""
+        self.previous_state, self.state = self.state, next_state(self.state, event)
         self.state_timestamp = self._clock()
 
     def can_rebalance(self) -> bool:
-        return self.state in VALID_PREVIOUS_STATES[GroupState.PREPARING_REBALANCE]
+        return self.state in CAN_REBALANCE
 
     def has_all_members_joined(self) -> bool:
         return len(self.members) == self.awaiting_join_count and not self.pending_joins
@@ -106,6 +105,31 @@ class ClassicGroup:
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol()
         return topic in self.subscribed_topics
+
+    def restore(self, value: GroupMetadataValue) -> None:
+        """Become the group that a record describes: Stable with members, else Empty."""
+        self.persisted = True
+        self.generation_id = value.generation
+        self.protocol_type = value.protocol_type or None
+        self.protocol_name = value.protocol
+        self.state = GroupState.STABLE if value.members else GroupState.EMPTY
+        self.state_timestamp = None if value.current_state_timestamp == -1 else value.current_state_timestamp
+        for stored in value.members:
+            timeout = stored.session_timeout if stored.rebalance_timeout == -1 else stored.rebalance_timeout
+            member = Member(
+                stored.member_id,
+                stored.group_instance_id,
+                stored.client_id,
+                stored.client_host,
+                timeout,
+                stored.session_timeout,
+                value.protocol_type,
+                [(value.protocol or "", stored.subscription)],
+                stored.assignment,
+            )
+            self.add(member, None)
+        self.leader_id = value.leader
+        self.subscribed_topics = self.compute_subscribed_topics()
 
     # -- members
 
@@ -138,8 +162,8 @@ class ClassicGroup:
         self.discard_pending_join(member.member_id)
 
     def remove(self, member_id: str) -> None:
-        """Take a member out, or a pending one. Requests of it that wait are answered UNKNOWN_MEMBER_ID, so
-        that a client that is still there joins again."""
+        """Remove a member, or a pending one. Its waiting requests are answered UNKNOWN_MEMBER_ID, so that a client that is
+        still there joins again."""
         member = self.members.get(member_id)
         if member is not None:
             self.complete_join(member, JoinGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
@@ -177,8 +201,8 @@ class ClassicGroup:
         self._await_join(member, reply)
 
     def replace_static_member(self, group_instance_id: str, old_member_id: str, new_member_id: str) -> Member:
-        """A restarted process takes over an instance id: same place in the group, new member id. What the old
-        one waits for is answered FENCED_INSTANCE_ID."""
+        """A restarted process takes over an instance id: same place in the group, new member id. Waiting requests of the old
+        one are answered FENCED_INSTANCE_ID."""
         member = self.members.pop(old_member_id)
         fenced = ErrorCode.FENCED_INSTANCE_ID
         self.complete_join(
@@ -216,7 +240,7 @@ class ClassicGroup:
     # -- protocols
 
     def supports_protocols(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether someone with these protocols can join: same type, and one that all members know."""
+        """Whether a member with these protocols can join: same type, and one that all members know."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and any(True for _ in names)
         if self.protocol_type != protocol_type:
@@ -254,10 +278,10 @@ class ClassicGroup:
         self.generation_id += 1
         if self.members:
             self.protocol_name = self.select_protocol()
-            self.transition_to(GroupState.COMPLETING_REBALANCE)
+            self.advance(GroupEvent.JOINED)
         else:
             self.protocol_name = None
-            self.transition_to(GroupState.EMPTY)
+            self.advance(GroupEvent.EMPTIED)
         self.subscribed_topics = self.compute_subscribed_topics()
         self.pending_syncs.clear()
 
@@ -325,8 +349,8 @@ class ClassicGroup:
         return True
 
     def kill(self, error: ErrorCode) -> None:
-        """The group ends here: state Dead, timers off, everything that waits answered with `error`."""
-        self.transition_to(GroupState.DEAD)
+        """End the group: state Dead, timers cancelled, waiting requests answered with `error`."""
+        self.advance(GroupEvent.END)
         for timer in (self.join_timer, self.sync_timer):
             if timer is not None:
                 timer.cancel()

@@ -1,18 +1,19 @@
-"""One member of a classic group: its metadata, what it waits for, and its session; and the bounds on what the members of all
-groups hold in memory, of which Kafka has group.max.size alone.
+"""A member of a classic group: its metadata, its waiting requests and its session; and bounds on the memory of the members of
+all groups, of which Kafka has group.max.size alone.
 
-A member's bytes are its protocols with their metadata, its names, and what an object costs. A group whose members hold more
+A member's bytes are its protocols with their metadata, its names, and the size of the objects. A group whose members hold more
 than max.message.bytes of __consumer_offsets can't complete a generation, so usual groups stay far below. When too many ids
-have been given out with MEMBER_ID_REQUIRED, the oldest is forgotten; its client gets UNKNOWN_MEMBER_ID and asks for another.
+have been given out with MEMBER_ID_REQUIRED, the oldest is forgotten; its client gets UNKNOWN_MEMBER_ID and requests another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from barnabas.broker.groups.timers import DeadlineTimer
+    from barnabas.broker.coordinator.timers import DeadlineTimer
     from barnabas.wire.messages.join_group import JoinGroupResponse
     from barnabas.wire.messages.sync_group import SyncGroupResponse
 
@@ -28,50 +29,23 @@ PROTOCOL_OVERHEAD_BYTES: Final = 200
 Protocols = Sequence[tuple[str, bytes]]  # (assignor name, subscription), in the member's order of preference
 
 
+@dataclass(slots=True, eq=False)
 class Member:
     """A member. `join_reply` and `sync_reply` are set while a request of it waits for its answer."""
 
-    __slots__ = (
-        "assignment",
-        "client_host",
-        "client_id",
-        "group_instance_id",
-        "is_new",
-        "join_reply",
-        "member_id",
-        "protocol_type",
-        "protocols",
-        "rebalance_timeout_ms",
-        "session",
-        "session_timeout_ms",
-        "sync_reply",
-    )
-
-    def __init__(
-        self,
-        member_id: str,
-        group_instance_id: str | None,
-        client_id: str,
-        client_host: str,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        protocol_type: str,
-        protocols: Protocols,
-        assignment: bytes = b"",
-    ) -> None:
-        self.member_id = member_id
-        self.group_instance_id = group_instance_id
-        self.client_id = client_id
-        self.client_host = client_host
-        self.rebalance_timeout_ms = rebalance_timeout_ms
-        self.session_timeout_ms = session_timeout_ms
-        self.protocol_type = protocol_type
-        self.protocols = protocols
-        self.assignment = assignment
-        self.is_new = False
-        self.join_reply: JoinReply | None = None
-        self.sync_reply: SyncReply | None = None
-        self.session: DeadlineTimer | None = None
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocol_type: str
+    protocols: Protocols
+    assignment: bytes = b""
+    is_new: bool = False  # since it was given its id, until its first generation
+    join_reply: JoinReply | None = None
+    sync_reply: SyncReply | None = None
+    session: DeadlineTimer | None = None
 
     @property
     def is_static(self) -> bool:
@@ -82,7 +56,7 @@ class Member:
         return self.join_reply is not None
 
     def size(self) -> int:
-        """Bytes that it takes, about; its assignment comes from the log, which bounds it."""
+        """About how many bytes it takes, without its assignment, which the size of a record bounds."""
         return (
             MEMBER_OVERHEAD_BYTES
             + len(self.member_id)
@@ -95,38 +69,38 @@ class Member:
         return {name for name, _ in self.protocols}
 
     def subscription(self, protocol_name: str) -> bytes:
-        """What the member said along with this assignor. KeyError when it doesn't know the assignor."""
+        """The member's metadata for this assignor. KeyError when it doesn't support the assignor."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
         raise KeyError(protocol_name)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """The candidate that the member likes best."""
+        """The candidate that comes first in the member's list."""
         for name, _ in self.protocols:
             if name in candidates:
                 return name
         raise KeyError(f"{self.member_id} supports none of {sorted(candidates)}")
 
     def matches(self, protocols: Protocols) -> bool:
-        """Whether it says the same as before, in the same order."""
+        """Whether the protocols are the same, in the same order."""
         return list(self.protocols) == list(protocols)
 
     def has_satisfied_heartbeat(self) -> bool:
-        """Whether silence is excused: it waits for us. A new member's wait is bounded all the same, because
-        a client that went away while its JoinGroup was parked cannot be distinguished from one that waits."""
+        """Whether it need not send heartbeats, as a request of it waits here. A new member's wait is bounded all the same: a
+        client that went away while its JoinGroup waited can't be distinguished from one that is there."""
         return not self.is_new and (self.join_reply is not None or self.sync_reply is not None)
 
 
 class GroupUsage:
-    """Shared by all groups of a broker."""
+    """Memory of members and ids given out, of all groups of a broker."""
 
     def __init__(self) -> None:
         self.member_bytes = 0
         self._pending_joins: dict[str, Callable[[], object]] = {}  # the oldest first
 
     def add_pending_join(self, member_id: str, forget: Callable[[], object]) -> None:
-        """An id was given out; `forget()` once another needs its place, unless `remove_pending_join` comes first."""
+        """An id was given out; `forget()` is called when there are too many, unless `remove_pending_join` comes first."""
         if len(self._pending_joins) >= PENDING_JOINS_MAX:
             self._pending_joins.pop(next(iter(self._pending_joins)))()
         self._pending_joins[member_id] = forget

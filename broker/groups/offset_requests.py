@@ -1,17 +1,24 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete on the offsets of one shard, and their expiry.
+"""OffsetCommit, TxnOffsetCommit, OffsetDelete and DeleteGroups for one shard, and the expiry of offsets.
 
-Topics come by name and are known to exist: the handlers look up ids and answer for what does not exist.
+Topics are given by name and exist: the handlers look up ids and answer for topics that do not.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
 
-from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic
+from barnabas.broker.coordinator.pending_writes import PendingWrite
+from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, Key
 from barnabas.broker.groups.rebalance import coordinator_error
-from barnabas.broker.groups.records import GroupRecord, GroupTombstone, OffsetWritten
+from barnabas.broker.groups.records import (
+    GroupRecord,
+    GroupTombstone,
+    OffsetWritten,
+    PendingOffsetWritten,
+    encode_transactional_batch,
+)
 from barnabas.broker.groups.state import GroupState
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
@@ -21,33 +28,42 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from barnabas.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from barnabas.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
+    from barnabas.broker.coordinator.shard_log import ShardLog
     from barnabas.broker.groups.group import ClassicGroup
-    from barnabas.broker.groups.offsets import OffsetStore
+    from barnabas.broker.groups.group_store import GroupStore
     from barnabas.broker.groups.rebalance import Rebalancer
     from barnabas.broker.groups.settings import GroupSettings
+    from barnabas.storage.log.verification import Verification
 
 log = logging.getLogger(__name__)
 
 
-class GroupsAndOffsets(Protocol):
-    """A shard, as far as offset requests use it."""
-
-    groups: dict[str, ClassicGroup]
-    offsets: OffsetStore
-    rebalancer: Rebalancer
-
-    def get(self, group_id: str) -> ClassicGroup | None: ...
-
-    def append(self, records: list[GroupRecord], done: Callable[[ErrorCode], None]) -> None: ...
-
-
 class OffsetRequests:
-    """What clients do to committed offsets."""
+    """The requests that change committed offsets, and their expiry."""
 
-    def __init__(self, shard: GroupsAndOffsets, settings: GroupSettings, now_ms: Callable[[], int]) -> None:
-        self._shard = shard
+    def __init__(
+        self,
+        store: GroupStore,
+        shard_log: ShardLog[GroupRecord],
+        rebalancer: Rebalancer,
+        settings: GroupSettings,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._groups = store.groups
+        self._offsets = store.offsets
+        self._rebalancer = rebalancer
+        self._append = rebalancer.append
+        self._log = shard_log
         self._settings = settings
         self._now_ms = now_ms
 
@@ -86,9 +102,7 @@ class OffsetRequests:
                 OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
             )
         if records:
-            self._shard.append(
-                records, lambda error: reply(coordinator_error(error), [] if error else results)
-            )
+            self._append(records, lambda error: reply(coordinator_error(error), [] if error else results))
         else:
             reply(ErrorCode.NONE, results)
 
@@ -98,16 +112,68 @@ class OffsetRequests:
 
     def _check_commit(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
         generation_id = request.generation_id_or_member_epoch
-        group = self._shard.get(request.group_id)
+        group = self._groups.get(request.group_id)
         if group is None:
             if generation_id < 0:
                 return ErrorCode.NONE  # a consumer without membership; replay makes a simple group
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
-        error = _check_committer(group, request)
+        error = _check_committer(group, request.member_id, request.group_instance_id, generation_id)
+        if not error and group.state is GroupState.COMPLETING_REBALANCE:
+            return ErrorCode.REBALANCE_IN_PROGRESS
         if not error and group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
             member = group.members[request.member_id]
-            self._shard.rebalancer.heartbeat(group, member)
+            self._rebalancer.heartbeat(group, member)
         return error
+
+    # -- TxnOffsetCommit
+
+    def commit_in_transaction(
+        self,
+        request: TxnOffsetCommitRequest,
+        topics: list[TxnOffsetCommitRequestTopic],
+        verification: Verification | None,
+        reply: Callable[[ErrorCode, list[TxnOffsetCommitResponseTopic]], None],
+    ) -> None:
+        """Write `topics`, those of the request's that exist, inside the producer's transaction, which has been verified. The reply
+        is one error for all, or results by topic; it comes once the records are committed to the log."""
+        error = self._check_transactional_commit(request)
+        if error:
+            reply(error, [])
+            return
+        records: list[PendingOffsetWritten] = []
+        results: list[TxnOffsetCommitResponseTopic] = []
+        now_ms = self._now_ms()
+        for topic in topics:
+            partitions = []
+            for partition in topic.partitions:
+                error = self._check_metadata(partition.committed_metadata)
+                partitions.append(TxnOffsetCommitResponsePartition(partition.partition_index, error))
+                if not error:
+                    value = _position(partition, now_ms)
+                    key = (request.group_id, topic.name, partition.partition_index)
+                    records.append(PendingOffsetWritten(key, PendingWrite(request.producer_id, value)))
+            results.append(TxnOffsetCommitResponseTopic(topic.name, partitions))
+        if records:
+            self._log.append_in_transaction(
+                records,
+                lambda now_ms: encode_transactional_batch(
+                    records, now_ms, request.producer_id, request.producer_epoch
+                ),
+                verification,
+                lambda error: reply(coordinator_error(error), [] if error else results),
+            )
+        else:
+            reply(ErrorCode.NONE, results)
+
+    def _check_transactional_commit(self, request: TxnOffsetCommitRequest) -> ErrorCode:
+        """Older versions and some clients give no member; they are accepted beside members (KAFKA-18060)."""
+        generation_id = request.generation_id
+        group = self._groups.get(request.group_id)
+        if group is None:  # replay makes a simple group
+            return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+        if generation_id < 0 and not request.member_id and request.group_instance_id is None:
+            return ErrorCode.NONE
+        return _check_committer(group, request.member_id, request.group_instance_id, generation_id)
 
     # -- OffsetDelete
 
@@ -118,17 +184,17 @@ class OffsetRequests:
         reply: Callable[[ErrorCode, dict[str, ErrorCode]], None],
     ) -> None:
         """Delete positions by topic name and partition. The reply is one error for all, or one by topic:
-        a topic that the group reads is GROUP_SUBSCRIBED_TO_TOPIC; deleting what is not there succeeds."""
-        group = self._shard.get(group_id)
+        GROUP_SUBSCRIBED_TO_TOPIC where the group reads it; deleting a position that does not exist succeeds."""
+        group = self._groups.get(group_id)
         if group is None:
             reply(ErrorCode.GROUP_ID_NOT_FOUND, {})
             return
         if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol():
             reply(ErrorCode.NON_EMPTY_GROUP, {})
             return
-        offsets = self._shard.offsets
         records: list[GroupRecord] = []
         errors: dict[str, ErrorCode] = {}
+        pending = self._offsets.pending_keys().get(group_id, ())
         for topic, partitions in topics.items():
             subscribed = group.is_subscribed_to(topic)
             errors[topic] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if subscribed else ErrorCode.NONE
@@ -136,28 +202,30 @@ class OffsetRequests:
                 records += [
                     OffsetWritten((group_id, topic, partition), None)
                     for partition in dict.fromkeys(partitions)
-                    if offsets.get(group_id, topic, partition, committed=False) is not None
+                    if self._offsets.get(group_id, topic, partition, committed=False) is not None
+                    or (group_id, topic, partition) in pending
                 ]
         if records:
-            self._shard.append(records, lambda error: reply(coordinator_error(error), errors))
+            self._append(records, lambda error: reply(coordinator_error(error), errors))
         else:
             reply(ErrorCode.NONE, errors)
 
     # -- DeleteGroups
 
     def delete_groups(self, group_ids: list[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:
-        """Delete empty groups with their offsets."""
+        """Delete empty groups with their offsets, and what open transactions have written for them."""
         errors: dict[str, ErrorCode] = {}
         records: list[GroupRecord] = []
+        pending = self._offsets.pending_keys()
         for group_id in group_ids:
-            group = self._shard.get(group_id)
+            group = self._groups.get(group_id)
             if group is None:
                 errors[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
             elif group.state is not GroupState.EMPTY:
                 errors[group_id] = ErrorCode.NON_EMPTY_GROUP
             else:
                 errors[group_id] = ErrorCode.NONE
-                records += self._offset_tombstones(group_id)
+                records += self._offset_tombstones(group_id, pending.get(group_id, {}))
                 records.append(GroupTombstone(group_id))
 
         def appended(error: ErrorCode) -> None:
@@ -165,46 +233,52 @@ class OffsetRequests:
             reply({each: failed if failed and not found else found for each, found in errors.items()})
 
         if records:
-            self._shard.append(records, appended)
+            self._append(records, appended)
         else:
             reply(errors)
 
-    def _offset_tombstones(self, group_id: str) -> list[GroupRecord]:
-        return [
-            OffsetWritten((group_id, topic, partition), None)
-            for topic, partitions in self._shard.offsets.topics(group_id).items()
+    def _offset_tombstones(self, group_id: str, pending: dict[Key, None]) -> list[GroupRecord]:
+        keys = dict.fromkeys(
+            (group_id, topic, partition)
+            for topic, partitions in self._offsets.topics(group_id).items()
             for partition in partitions
-        ]
+        )
+        keys |= pending
+        return [OffsetWritten(key, None) for key in keys]
 
     # -- expiry and deleted topics
 
     def expire(self, now_ms: int) -> None:
-        """Remove offsets past their retention, and empty groups that have none left."""
-        for group in tuple(self._shard.groups.values()):
-            records = self._expired_offsets(group, now_ms)
-            stored = sum(
-                len(partitions) for partitions in self._shard.offsets.topics(group.group_id).values()
-            )
-            if stored == len(records) and group.state is GroupState.EMPTY:
+        """Remove offsets past their retention, and empty groups that have none left. What an open transaction has written stays,
+        and so does its group (KAFKA-19163)."""
+        pending_keys = self._offsets.pending_keys()
+        for group in tuple(self._groups.values()):
+            pending = pending_keys.get(group.group_id, ())
+            records = self._expired_offsets(group, pending, now_ms)
+            stored = sum(len(partitions) for partitions in self._offsets.topics(group.group_id).values())
+            if stored == len(records) and not pending and group.state is GroupState.EMPTY:
                 records.append(GroupTombstone(group.group_id))
             if records:
                 log.info("Group %s: %d records expire", group.group_id, len(records))
-                self._shard.append(records, _ignore)
+                self._append(records, _ignore)
 
-    def _expired_offsets(self, group: ClassicGroup, now_ms: int) -> list[GroupRecord]:
+    def _expired_offsets(
+        self, group: ClassicGroup, pending: Collection[Key], now_ms: int
+    ) -> list[GroupRecord]:
         records: list[GroupRecord] = []
-        for topic, partitions in self._shard.offsets.topics(group.group_id).items():
+        for topic, partitions in self._offsets.topics(group.group_id).items():
             if group.is_subscribed_to(topic):
                 continue
             for partition, position in partitions.items():
-                if self._is_expired(group, position, now_ms):
-                    records.append(OffsetWritten((group.group_id, topic, partition), None))
+                key = group.group_id, topic, partition
+                if self._is_expired(group, position, now_ms) and key not in pending:
+                    records.append(OffsetWritten(key, None))
         return records
 
     def _is_expired(self, group: ClassicGroup, position: CommittedOffset, now_ms: int) -> bool:
-        """KIP-211. Kept by membership: a group with members expires only, when Stable and its topics are
-        known, what it no longer subscribes to; an empty one everything, counted from when it became empty;
-        one without membership each offset from its commit. A retention time in the commit overrules."""
+        """KIP-211. Of a group with members, positions of topics expire that it no longer subscribes to, if it is Stable and its
+        topics are known; of an empty one all, counted from when it became empty; of one without membership each, counted from
+        its commit. A retention time in the commit takes precedence."""
         if group.protocol_type is None:
             base = position.commit_timestamp
         elif group.state is GroupState.EMPTY:
@@ -222,15 +296,19 @@ class OffsetRequests:
         return now_ms - base >= self._settings.offsets_retention_ms
 
     def topics_deleted(self, topics: list[DeletedTopic]) -> None:
-        """Remove the offsets of deleted topics; one committed for another topic of that name stays."""
-        records: list[GroupRecord] = [
-            OffsetWritten((group_id, topic.name, partition), None)
-            for topic in topics
-            for group_id, partition, position in self._shard.offsets.positions_of_topic(topic.name)
-            if not any(position.topic_id) or position.topic_id == topic.topic_id
-        ]
-        if records:
-            self._shard.append(records, _ignore)
+        """Remove the offsets of deleted topics, committed or pending; one committed for another topic of that name stays."""
+        keys: dict[Key, None] = {}
+        for topic in topics:
+            for group_id, partition, position in self._offsets.positions_of_topic(topic.name):
+                if not any(position.topic_id) or position.topic_id == topic.topic_id:
+                    keys[group_id, topic.name, partition] = None
+        names = {topic.name for topic in topics}
+        for pending in self._offsets.pending_keys().values():
+            for key in pending:  # transactional commits have no topic id
+                if key[1] in names and self._offsets.get(*key, committed=False) is None:
+                    keys[key] = None
+        if keys:
+            self._append([OffsetWritten(key, None) for key in keys], _ignore)
 
 
 def _ignore(error: ErrorCode) -> None:
@@ -238,24 +316,24 @@ def _ignore(error: ErrorCode) -> None:
         log.warning("tombstones could not be written: %s", error.name)
 
 
-def _check_committer(group: ClassicGroup, request: OffsetCommitRequest) -> ErrorCode:
-    generation_id = request.generation_id_or_member_epoch
+def _check_committer(
+    group: ClassicGroup, member_id: str, instance_id: str | None, generation_id: int
+) -> ErrorCode:
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.NONE  # an administrator, or a consumer without membership
-    if generation_id < 0 and not request.member_id and request.group_instance_id is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID  # such a one must not interfere with living members
-    error = group.check_member(request.member_id, request.group_instance_id)
-    if error:
-        return error
-    if generation_id != group.generation_id:
+    if generation_id < 0 and not member_id and instance_id is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID  # a client that is no member must not interfere with members
+    error = group.check_member(member_id, instance_id)
+    if not error and generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
-        return ErrorCode.REBALANCE_IN_PROGRESS
-    return ErrorCode.NONE
+    return error
 
 
 def _position(
-    partition: OffsetCommitRequestPartition, now_ms: int, expire_timestamp: int, topic_id: bytes
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    now_ms: int,
+    expire_timestamp: int = -1,
+    topic_id: bytes = ZERO_UUID,
 ) -> CommittedOffset:
     return CommittedOffset(
         offset=partition.committed_offset,

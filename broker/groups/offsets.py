@@ -1,16 +1,22 @@
-"""Committed offsets of all groups of one shard, including those whose append is not committed yet.
+"""Committed offsets of all groups of one shard, including those whose append is pending.
 
-A commit is applied when it has been appended and counts for readers when the append is committed: until
-then `get(..., committed=True)` gives what was before. If an append fails, its values are taken out again
-and those around them stay. Without replication appends commit at once, and none of this bookkeeping exists.
+A commit is applied when it has been appended, and readers get it when the append is committed: until then
+`get(..., committed=True)` returns the value before. If an append fails, its values are removed and those around them stay.
+Without replication appends are committed at once, and there are no chains.
+
+A position has a value and pending writes, those of transactions that have not ended (broker/coordinator/pending_writes.py). Each
+record and each marker is a change of both, a pure function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import msgspec
 
+from barnabas.broker.coordinator import pending_writes
+from barnabas.broker.coordinator.pending_writes import PendingWrite, PendingWrites, Writes
 from barnabas.wire.primitives import ZERO_UUID
 
 
@@ -26,7 +32,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True):
-    """A topic that is gone: by name, as offsets are committed, and by id, as newer ones are."""
+    """A deleted topic: by name, as offsets are committed, and by id, as newer ones are."""
 
     name: str
     topic_id: bytes
@@ -35,11 +41,40 @@ class DeletedTopic(msgspec.Struct, frozen=True):
 Key = tuple[str, str, int]  # group id, topic, partition
 
 
-class _Chain(msgspec.Struct):
-    """Versions of one position whose appends are pending, oldest first, over the committed one."""
+# The value of a position, None when there is none, and its pending writes.
+_State = tuple[CommittedOffset | None, Writes[CommittedOffset]]
+_Change = Callable[[_State], _State]
 
-    committed: CommittedOffset | None
-    versions: list[tuple[int, CommittedOffset | None]]
+
+def _write(value: CommittedOffset, state: _State) -> _State:
+    return value, pending_writes.supersede(state[1])
+
+
+def _remove(_: _State) -> _State:
+    return None, ()
+
+
+def _write_pending(write: PendingWrite[CommittedOffset], state: _State) -> _State:
+    return state[0], pending_writes.add(state[1], write)
+
+
+def _end_transaction(producer_id: int, commit: bool, state: _State) -> _State:
+    writes, committed = pending_writes.end(state[1], producer_id, commit=commit)
+    return state[0] if committed is None else committed, writes
+
+
+class _Chain(msgspec.Struct):
+    """Changes of one position whose appends are pending, oldest first, over the committed state."""
+
+    committed: _State
+    changes: list[tuple[int, _Change]]
+    producers: set[int]  # that may have a pending write here, whichever of the changes fail
+
+    def last(self) -> _State:
+        state = self.committed
+        for _, change in self.changes:
+            state = change(state)
+        return state
 
 
 class OffsetStore:
@@ -47,29 +82,42 @@ class OffsetStore:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
+        self._pending: PendingWrites[Key, CommittedOffset] = PendingWrites()
         self._chains: dict[Key, _Chain] = {}
 
     def get(
         self, group_id: str, topic: str, partition: int, *, committed: bool = True
     ) -> CommittedOffset | None:
-        """The position; `committed` False includes appends that are on their way."""
+        """The position; `committed` False includes pending appends."""
         if committed and self._chains:
             chain = self._chains.get((group_id, topic, partition))
             if chain is not None:
-                return chain.committed
+                return chain.committed[0]
         topics = self._groups.get(group_id)
         partitions = None if topics is None else topics.get(topic)
         return None if partitions is None else partitions.get(partition)
 
-    def has_offsets(self, group_id: str) -> bool:
-        return group_id in self._groups
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has written the position, as of what is committed."""
+        key = group_id, topic, partition
+        chain = self._chains.get(key) if self._chains else None
+        return bool(self._pending.of(key) if chain is None else chain.committed[1])
+
+    def clear(self) -> None:
+        self._groups.clear()
+        self._pending.clear()
+        self._chains.clear()
+
+    def is_used_by(self, group_id: str) -> bool:
+        """Whether the group has positions, or open transactions with some."""
+        return group_id in self._groups or group_id in self.pending_keys()
 
     def topics(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
-        """The group's positions by topic and partition, appends on their way included. Not to be changed."""
+        """The group's positions by topic and partition, with those of pending appends. Not to be changed."""
         return self._groups.get(group_id, {})
 
     def committed_topics(self, group_id: str) -> dict[str, dict[int, CommittedOffset]]:
-        """As `topics`, without what is on its way."""
+        """As `topics`, without those of pending appends."""
         topics = self.topics(group_id)
         pending = [key for key in self._chains if key[0] == group_id]
         if not pending:
@@ -77,11 +125,11 @@ class OffsetStore:
         copy = {topic: dict(partitions) for topic, partitions in topics.items()}
         for key in pending:
             _, topic, partition = key
-            committed = self._chains[key].committed
+            committed, _ = self._chains[key].committed
             if committed is not None:
                 copy.setdefault(topic, {})[partition] = committed
             else:
-                copy[topic].pop(partition, None) if topic in copy else None
+                copy.get(topic, {}).pop(partition, None)
         return {topic: partitions for topic, partitions in copy.items() if partitions}
 
     def positions_of_topic(self, topic: str) -> Iterator[tuple[str, int, CommittedOffset]]:
@@ -90,35 +138,75 @@ class OffsetStore:
             for partition, position in topics.get(topic, {}).items():
                 yield group_id, partition, position
 
-    def apply(self, key: Key, value: CommittedOffset | None, sequence: int | None = None) -> None:
-        """Set or (None) remove a position. With the sequence number of a pending append it stays revertible
+    def pending_keys(self) -> dict[str, dict[Key, None]]:
+        """By group id, the positions that open transactions have written, with those of pending appends."""
+        found: dict[str, dict[Key, None]] = {}
+        for key, _ in self._pending:
+            found.setdefault(key[0], {})[key] = None
+        return found
+
+    def apply(self, key: Key, value: CommittedOffset | None, append: int | None = None) -> None:
+        """Set or (None) remove a position. With the number of a pending append it stays revertible
         until `commit` or `revert` is called with that number."""
-        if sequence is not None:
+        if append is None and not self._pending:
+            self._set(key, value)
+        else:
+            self._change(key, _remove if value is None else partial(_write, value), append)
+
+    def apply_pending(
+        self, key: Key, write: PendingWrite[CommittedOffset], append: int | None = None
+    ) -> None:
+        """Write a position inside a transaction; `append` as in `apply`."""
+        self._change(key, partial(_write_pending, write), append)
+        if append is not None:
+            self._chains[key].producers.add(write.producer_id)
+
+    def end_transaction(
+        self, producer_id: int, *, commit: bool, append: int | None = None
+    ) -> tuple[Key, ...]:
+        """Commit or drop what the producer's transaction has written; `append` as in `apply`. Returns the positions."""
+        keys = dict.fromkeys(self._pending.keys_of(producer_id))
+        for key, chain in self._chains.items():
+            if producer_id in chain.producers:  # if a change before this one fails, it has something to end
+                keys[key] = None
+        for key in keys:
+            self._change(key, partial(_end_transaction, producer_id, commit), append)
+        return tuple(keys)
+
+    def _change(self, key: Key, change: _Change, append: int | None) -> None:
+        state = self.get(*key, committed=False), self._pending.of(key)
+        if append is not None:
             chain = self._chains.get(key)
             if chain is None:
-                chain = self._chains[key] = _Chain(self.get(*key, committed=False), [])
-            chain.versions.append((sequence, value))
-        self._set(key, value)
+                producers = {write.producer_id for write in state[1]}
+                chain = self._chains[key] = _Chain(state, [], producers)
+            chain.changes.append((append, change))
+        self._set_state(key, change(state))
 
-    def commit(self, key: Key, sequence: int) -> None:
+    def commit(self, key: Key, append: int) -> None:
         """The append of this number is committed; so are all before it."""
         chain = self._chains.get(key)
         if chain is None:
             return
-        while chain.versions and chain.versions[0][0] <= sequence:
-            chain.committed = chain.versions.pop(0)[1]
-        if not chain.versions:
+        while chain.changes and chain.changes[0][0] <= append:
+            chain.committed = chain.changes.pop(0)[1](chain.committed)
+        if not chain.changes:
             del self._chains[key]
 
-    def revert(self, key: Key, sequence: int) -> None:
+    def revert(self, key: Key, append: int) -> None:
         """The append of this number failed."""
         chain = self._chains.get(key)
         if chain is None:
             return
-        chain.versions = [version for version in chain.versions if version[0] != sequence]
-        self._set(key, chain.versions[-1][1] if chain.versions else chain.committed)
-        if not chain.versions:
+        chain.changes = [change for change in chain.changes if change[0] != append]
+        self._set_state(key, chain.last())
+        if not chain.changes:
             del self._chains[key]
+
+    def _set_state(self, key: Key, state: _State) -> None:
+        value, writes = state
+        self._set(key, value)
+        self._pending.set(key, writes)
 
     def _set(self, key: Key, value: CommittedOffset | None) -> None:
         group_id, topic, partition = key

@@ -1,11 +1,10 @@
-"""How a classic group gets from one generation to the next, and what happens when a member is silent.
+"""Rebalances of classic groups, from one generation to the next, and the timeouts of members.
 
-A rebalance waits until every member has joined again, at most the longest rebalance timeout among them;
-who is late is removed (static members stay, they have a place). The first rebalance of an empty group waits
-`group.initial.rebalance.delay.ms` instead, longer while members keep coming. Then every member has to sync,
-again within the rebalance timeout.
+A rebalance waits until every member has rejoined, at most the longest rebalance timeout among them; late members are removed
+(static ones stay). The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` instead, longer while
+members keep joining. Then every member has to sync, again within the rebalance timeout.
 
-All timers end here: session (per member), join and sync (per group).
+All timers are here: session (per member), join and sync (per group).
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from barnabas.broker.groups.records import GroupRecord, empty_group_record, group_metadata_record
-from barnabas.broker.groups.state import GroupState
-from barnabas.broker.groups.timers import DeadlineTimer
+from barnabas.broker.coordinator.timers import DeadlineTimer
+from barnabas.broker.groups.records import GroupRecord, group_metadata_record
+from barnabas.broker.groups.state import GroupEvent, GroupState
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.join_group import JoinGroupResponse
 from barnabas.wire.messages.sync_group import SyncGroupResponse
@@ -33,7 +32,7 @@ Append = Callable[[list[GroupRecord], Callable[[ErrorCode], None]], None]
 
 
 def coordinator_error(append_error: ErrorCode) -> ErrorCode:
-    """What a client hears when the append to __consumer_offsets failed."""
+    """The error to answer when an append to __consumer_offsets has failed."""
     return _RESPONSE_ERRORS.get(append_error, append_error)
 
 
@@ -56,26 +55,20 @@ class Rebalancer:
     def __init__(self, runtime: Runtime, settings: GroupSettings, append: Append, usage: GroupUsage) -> None:
         self.runtime = runtime
         self.settings = settings
-        self._append = append
+        self.append = append
         self.usage = usage
 
     def persist(
         self, group: ClassicGroup, assignments: dict[str, bytes], done: Callable[[ErrorCode], None]
     ) -> None:
-        """Append the group as it stands, with these assignments by member id."""
+        """Append the group in its present state, with these assignments by member id."""
         group.persisted = True
-        self._append([group_metadata_record(group, assignments)], done)
-
-    def persist_empty(self, group: ClassicGroup, done: Callable[[ErrorCode], None]) -> None:
-        """Append that the group exists, without members, generation 0: what a new group leaves behind should
-        the broker stop before its first generation."""
-        group.persisted = True
-        self._append([empty_group_record(group)], done)
+        self.append([group_metadata_record(group, assignments)], done)
 
     # -- sessions
 
     def heartbeat(self, group: ClassicGroup, member: Member) -> None:
-        """The member is alive: its session starts anew."""
+        """The member is alive: restart its session."""
         self.start_session(group, member, member.session_timeout_ms)
 
     def start_session(self, group: ClassicGroup, member: Member, timeout_ms: int) -> None:
@@ -122,7 +115,7 @@ class Rebalancer:
             self.reset_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS)
         self._stop_sync_timer(group)
         initial = group.state is GroupState.EMPTY
-        group.transition_to(GroupState.PREPARING_REBALANCE)
+        group.advance(GroupEvent.REBALANCE)
         log.info("Group %s rebalances, generation %d (%s)", group.group_id, group.generation_id, reason)
         if initial:
             delay_ms = self.settings.group_initial_rebalance_delay_ms

@@ -1,9 +1,8 @@
 """The records of __consumer_offsets, as Kafka 4.3 writes them.
 
-A key is a version (int16, which names the kind of record) and its fields; a value is a version and its
-fields, or null, which removes what the key stands for. Written: OffsetCommit keys 1 with values 4 (1 when the
-client gave a retention time), GroupMetadata keys 2 with values 3. Read: every version of both; other kinds of
-record (consumer and share groups) are reported as unknown.
+A key is a version (int16, which names the kind of record) and its fields; a value is a version and its fields, or null, which
+removes the key. Written: OffsetCommit keys 1 with values 4 (1 when the client gave a retention time), GroupMetadata keys 2
+with values 3. Read: every version of both; other kinds of record (consumer and share groups) are reported as unknown.
 Source: OffsetCommitKey/Value.json, GroupMetadataKey/Value.json of the group coordinator.
 """
 
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
+from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.groups.offsets import CommittedOffset, Key
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages.consumer_offsets import (
@@ -28,7 +28,7 @@ from barnabas.wire.messages.consumer_offsets import (
     OffsetCommitValue,
 )
 from barnabas.wire.primitives import DecodeError
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
@@ -48,7 +48,7 @@ class UnknownRecord(ValueError):
 
 
 class UnknownValue(UnknownRecord):
-    """The key is a known one: what was written to it before counts on."""
+    """The key is a known one: its earlier value counts."""
 
 
 class OffsetWritten(msgspec.Struct, frozen=True):
@@ -56,6 +56,20 @@ class OffsetWritten(msgspec.Struct, frozen=True):
 
     key: Key
     value: CommittedOffset | None
+
+
+class PendingOffsetWritten(msgspec.Struct, frozen=True):
+    """A position was written inside a transaction that has not ended."""
+
+    key: Key
+    write: PendingWrite[CommittedOffset]
+
+
+class TransactionEnded(msgspec.Struct, frozen=True):
+    """A marker, which ends the producer's transaction."""
+
+    producer_id: int
+    commit: bool
 
 
 class GroupWritten(msgspec.Struct, frozen=True):
@@ -67,11 +81,11 @@ class GroupTombstone(msgspec.Struct, frozen=True):
     group_id: str
 
 
-GroupRecord = OffsetWritten | GroupWritten | GroupTombstone
+GroupRecord = OffsetWritten | PendingOffsetWritten | TransactionEnded | GroupWritten | GroupTombstone
 
 
 def group_metadata_record(group: ClassicGroup, assignments: dict[str, bytes]) -> GroupWritten:
-    """The group as it stands, each member with its assignment."""
+    """The group in its present state, each member with its assignment."""
     members = [
         MemberMetadata(
             member_id=member.member_id,
@@ -96,31 +110,35 @@ def group_metadata_record(group: ClassicGroup, assignments: dict[str, bytes]) ->
     return GroupWritten(group.group_id, value)
 
 
-def empty_group_record(group: ClassicGroup) -> GroupWritten:
-    """A group without members in generation 0, whatever it has become since."""
-    timestamp = -1 if group.state_timestamp is None else group.state_timestamp
-    value = GroupMetadataValue(
-        protocol_type="",
-        generation=0,
-        protocol=None,
-        leader=None,
-        current_state_timestamp=timestamp,
-        members=[],
-    )
-    return GroupWritten(group.group_id, value)
-
-
 def encode_batch(records: Sequence[GroupRecord], now_ms: int) -> bytes:
     """One record batch, uncompressed, base offset 0."""
-    return build_batch([Record(index, now_ms, *encode_record(each)) for index, each in enumerate(records)])
+    return build_batch(_encode_records(records, now_ms))
+
+
+def encode_transactional_batch(
+    records: Sequence[PendingOffsetWritten], now_ms: int, producer_id: int, producer_epoch: int
+) -> bytes:
+    """As `encode_batch`, as part of the producer's transaction. Like Kafka's it has no sequence number."""
+    return build_batch(
+        _encode_records(records, now_ms),
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transactional=True,
+    )
+
+
+def _encode_records(records: Sequence[GroupRecord], now_ms: int) -> list[Record]:
+    return [Record(index, now_ms, *encode_record(each)) for index, each in enumerate(records)]
 
 
 def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
     """(key, value) bytes."""
-    if isinstance(record, OffsetWritten):
+    assert not isinstance(record, TransactionEnded), "a partition appends its markers itself"
+    if isinstance(record, OffsetWritten | PendingOffsetWritten):
         group_id, topic, partition = record.key
         key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
-        return _encode(OFFSET_COMMIT_KIND, OFFSET_COMMIT_KEY, 0, key), _encode_offset(record.value)
+        value = record.value if isinstance(record, OffsetWritten) else record.write.value
+        return _encode(OFFSET_COMMIT_KIND, OFFSET_COMMIT_KEY, 0, key), _encode_offset(value)
     group_key = GroupMetadataKey(group=record.group_id)
     key_bytes = _encode(GROUP_METADATA_KIND, GROUP_METADATA_KEY, 0, group_key)
     if isinstance(record, GroupTombstone):
@@ -162,7 +180,7 @@ def _encode_offset(value: CommittedOffset | None) -> bytes | None:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> GroupRecord:
-    """What the record says. UnknownRecord for other kinds, newer versions and damaged ones."""
+    """Decode a record. UnknownRecord for other kinds, newer versions and damaged records."""
     if key is None or len(key) < 2:
         raise UnknownRecord("a record without a key")
     kind = int.from_bytes(key[:2], "big")

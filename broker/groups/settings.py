@@ -1,4 +1,4 @@
-"""The settings of group coordination, read once from the broker's configuration."""
+"""The configuration of the group coordinator, as it is when the broker starts."""
 
 from __future__ import annotations
 

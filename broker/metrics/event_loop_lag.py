@@ -1,8 +1,8 @@
 """Measures how long turns of the event loop take, for the metrics.
 
-A timer is due every TICK_S; its delay is the time that one turn of the loop, or several in a row, have taken. A process
-that was stopped or got no processor is late as well, so the processor time of the loop's thread is a metric of its own.
-Runs only where metrics are served.
+A timer is due every TICK_S; its delay is the time that a turn of the loop, or several in a row, have taken. A process that was
+stopped or got no processor is late as well, so the processor time of the loop's thread is a metric of its own. It runs only
+where metrics are served.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.02
 STALL_S: Final = 0.1  # for which a request may delay others (DESIGN.md)
 
-
-# Of the calling thread, which is the loop's; outside of Linux of the process.
-_WHOSE: Final = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
+# The calling thread, which is the loop's; outside of Linux the process.
+_USAGE_OF: Final = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 def _processor_s() -> float:
-    usage = resource.getrusage(_WHOSE)
+    usage = resource.getrusage(_USAGE_OF)
     return usage.ru_utime + usage.ru_stime
 
 
@@ -42,7 +41,7 @@ class EventLoopLag:
         self.longest_busy_s = 0.0  # processor time between two ticks
 
     def start(self) -> None:
-        """Measure from the loop's first turn on: a start's work before it delays no request."""
+        """Measure from the loop's first turn on: the work of the start before it delays no request."""
         self._runtime.call_soon(self._later)
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
-"""Metrics as Prometheus reads them: families of samples, and their text format (version 0.0.4).
+"""Families of Prometheus metrics, and their text format (version 0.0.4).
 
-Nothing is counted for the metrics alone: sources read the broker's own state at each scrape.
+There are no counters for metrics alone: sources read the broker's own state at each scrape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HELP_ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 
 class Family:
-    """Samples of one name. Times are in seconds and sizes in bytes, as their names say."""
+    """Samples of one metric. Times are in seconds and sizes in bytes, as in their names."""
 
     __slots__ = ("help", "kind", "name", "samples")
 
@@ -32,7 +32,7 @@ class Family:
         self.name = name
         self.kind = kind
         self.help = help_text
-        self.samples: list[tuple[str, float]] = []  # labels as they are written, value
+        self.samples: list[tuple[str, float]] = []  # labels in the text format, value
 
     def add(self, value: float, labels: Mapping[str, str] | None = None) -> None:
         self.samples.append((written_labels(labels) if labels else "", value))
@@ -42,7 +42,7 @@ class Family:
         self.samples.append((labels, value))
 
 
-# Called at each scrape, on the loop's thread; at None among the families other callbacks of the loop may run.
+# Called at each scrape, on the loop's thread. After a None among the families other callbacks of the loop may run.
 Source = Callable[[], Iterable[Family | None]]
 
 

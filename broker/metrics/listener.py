@@ -1,6 +1,6 @@
-"""GET /metrics over HTTP/1.1, on a listener of its own (barnabas.metrics.listener).
+"""The metrics listener: GET /metrics over HTTP/1.1 (barnabas.metrics.listener).
 
-Anything but a GET of the page is answered by an error. A scraper gets in whatever other connections are held open.
+Other requests are answered with an error. A new connection is accepted however many others are open.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.config.listeners import format_address
+from barnabas.broker.metrics.event_loop_lag import EventLoopLag
 from barnabas.broker.metrics.families import CONTENT_TYPE, Source, exposition
+from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.http_server import Bounds, HttpRequest, HttpServer
 from barnabas.runtime.slices import in_slices
 from barnabas.wire.http import Head, HttpError, reason
@@ -72,10 +74,41 @@ class MetricsListener:
         request.respond(error.status, _PLAIN, text.encode(), "Allow: GET\r\n" if error.status == 405 else "")
 
 
+class NodeMetrics:
+    """The metrics listener of a node, and the lag of its event loop, which is measured only where metrics are served."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        sources: Callable[[EventLoopLag], Sequence[Source] | None],
+    ) -> None:
+        """`sources(lag)`: None before there are any. ConfigError when the address cannot be listened on."""
+        self._sources = sources
+        self._lag = EventLoopLag(runtime)
+        try:
+            self._listener = MetricsListener(runtime, host, port, self._page)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {format_address(host, port)}: {error.strerror or error}; free it or choose another in "
+                f"barnabas.metrics.listener"
+            ) from error
+        self._lag.start()
+
+    def close(self) -> None:
+        self._listener.close()
+        self._lag.stop()
+
+    def _page(self) -> Iterator[bytes] | None:
+        sources = self._sources(self._lag)
+        return None if sources is None else make_page(sources)
+
+
 def make_page(sources: Sequence[Source]) -> Iterator[bytes]:
     """All families of these sources. One that fails is logged and left out, the others are served."""
     for source in sources:
         try:
             yield from exposition(source())
         except Exception:
-            log.exception("some metrics can't be had")
+            log.exception("a source of metrics has failed")

@@ -1,7 +1,7 @@
-"""The metrics of a node: partitions and controller under the names of Kafka's own metrics as they are exported from JMX,
-the process under those of Prometheus's client libraries.
+"""The metrics of a node: partitions and controller under the names of Kafka's own metrics as JMX exporters write them, the
+process under those of Prometheus's client libraries.
 
-Messages are not counted: the end offsets of the logs give their number.
+There is no counter of messages: the end offsets of the logs have their number.
 """
 
 from __future__ import annotations
@@ -35,32 +35,34 @@ def node_metrics(
     partitions: PartitionManager,
     lag: EventLoopLag | None = None,
 ) -> Iterable[Family | None]:
-    """Of a broker, a controller, or both."""
+    """The metrics of a broker, a controller, or both."""
     if config.is_broker:
         yield from _partitions(partitions)
-    active = Family(
+    yield _one(
         "kafka_controller_kafkacontroller_activecontrollercount",
-        GAUGE,
+        config.is_controller and controller.is_active,
         "1 where this node is the active controller",
     )
-    active.add(config.is_controller and controller.is_active)
-    yield active
-    trusted = Family(
+    yield _one(
         "barnabas_wall_clock_trusted",
-        GAUGE,
+        wall_clock.is_trusted,
         "0 while nothing is deleted by its age, as the wall clock differs from most other nodes' or none has been heard",
     )
-    trusted.add(wall_clock.is_trusted)
-    ahead = Family(
+    yield _one(
         "barnabas_wall_clock_ahead_seconds",
-        GAUGE,
+        wall_clock.ahead_ms / 1000,
         "How far the wall clock is ahead of the median of all nodes'",
     )
-    ahead.add(wall_clock.ahead_ms / 1000)
-    yield from (trusted, ahead)
     if lag is not None:
         yield from _event_loop(lag)
     yield from _process()
+
+
+def _one(name: str, value: float, help_text: str, kind: str = GAUGE) -> Family:
+    """A family of one sample."""
+    family = Family(name, kind, help_text)
+    family.add(value)
+    return family
 
 
 def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
@@ -102,37 +104,37 @@ def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
         ),
         ("offlinereplicacount", offline, "Replicas here whose log can't be used"),
     ):
-        family = Family(f"kafka_server_replicamanager_{name}", GAUGE, help_text)
-        family.add(value)
-        yield family
+        yield _one(f"kafka_server_replicamanager_{name}", value, help_text)
     yield from (ends, starts, sizes)
 
 
 def _event_loop(lag: EventLoopLag) -> Iterable[Family]:
-    stalls = Family(
+    yield _one(
         "barnabas_event_loop_stalls_total",
-        COUNTER,
+        lag.stalls,
         "How often the event loop has kept everything waiting for more than 0.1 s, or the process did not run",
+        COUNTER,
     )
-    stalls.add(lag.stalls)
-    longest = Family(
-        "barnabas_event_loop_longest_stall_seconds", GAUGE, "The longest of those since the start"
+    yield _one(
+        "barnabas_event_loop_longest_stall_seconds",
+        lag.longest_s,
+        "The longest of those since the start",
     )
-    longest.add(lag.longest_s)
-    busy = Family(
+    yield _one(
         "barnabas_event_loop_longest_busy_seconds",
-        GAUGE,
+        lag.longest_busy_s,
         "The most processor time that the event loop has taken at a stretch since the start",
     )
-    busy.add(lag.longest_busy_s)
-    yield from (stalls, longest, busy)
 
 
 def _process() -> Iterable[Family]:
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    cpu = Family("process_cpu_seconds_total", COUNTER, "Processor time of this process, user and system")
-    cpu.add(usage.ru_utime + usage.ru_stime)
-    yield cpu
+    yield _one(
+        "process_cpu_seconds_total",
+        usage.ru_utime + usage.ru_stime,
+        "Processor time of this process, user and system",
+        COUNTER,
+    )
     memory = Family("process_resident_memory_bytes", GAUGE, "Resident memory of this process")
     descriptors = Family("process_open_fds", GAUGE, "Open file descriptors of this process")
     try:

@@ -1,14 +1,14 @@
-"""Client connections: the edge between the event loop and a client's session.
+"""Client connections: the I/O of a client's session.
 
 `session.py` decides what is served when; this module receives, sends, pauses reading and closes.
 
-- All connections read into one shared buffer. Only a connection that holds an unfinished frame, or requests that wait, has
-  a buffer of its own, and that grows no faster than bytes arrive.
-- Reading pauses while so many requests wait that the buffer is full, while `queued.max.request.bytes` grants a frame no
-  memory, and between two turns. It resumes when the last of these reasons has gone.
-- Small answers to the requests of one read leave together, large ones and those with file regions at once. While the
-  socket takes no more, no further request is served: a client that sends and never reads costs a bounded amount.
-- Views of the receive buffer die when the handler returns; handlers append or detach before that.
+- All connections read into one shared buffer. Only a connection with an unfinished frame, or with requests that wait, has a
+  buffer of its own, which grows no faster than bytes arrive.
+- Reading pauses while waiting requests fill the buffer, while `queued.max.request.bytes` leaves no memory for a frame, and
+  between two turns. It resumes when none of these reasons is left.
+- Small responses to the requests of one read leave together, large ones and those with file regions at once. While the
+  socket's buffer is full no further request is served, so a client that sends and never reads costs bounded memory.
+- Views of the receive buffer are valid until the handler returns; handlers append or copy before that.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from barnabas.broker.network.session import (
     IllegalTransition,
     Session,
 )
+from barnabas.broker.requests.context import PeerBroker
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.frame import FrameBuffer, FrameSizeError, unpack_size
 from barnabas.wire.primitives import DecodeError
@@ -48,20 +49,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.connection")
 
-SHARED_BUFFER_BYTES: Final = 128 * 1024  # a full 256 KB is 10 ms of requests: that holds the loop too long
-BACKLOG_BYTES: Final = 128 * 1024  # of requests that wait behind a pending one, then reading pauses
+SHARED_BUFFER_BYTES: Final = 128 * 1024  # 256 KB of requests would take 10 ms of one turn
+BACKLOG_BYTES: Final = 128 * 1024  # of requests behind a pending one; then reading pauses
 KEPT_BUFFER_BYTES: Final = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 
-# What other protocols begin with, read as a frame's size:
-NODES_SIZE: Final[int] = unpack_size(b"BARN")[
-    0
-]  # the link of a node that takes this for a controller listener
+# The first bytes of other protocols, read as a frame's size:
+(NODES_SIZE,) = unpack_size(b"BARN")  # a node that takes this for a controller listener
 TLS_SIZE_BEGIN: Final = 0x1603  # a TLS handshake, in the upper two bytes
 
 # Why a connection does not read
 _BACKLOG: Final = 1  # too many requests wait already
 _MEMORY: Final = 2  # the unfinished frame has not been granted its size
-_TURN: Final = 4  # it has had its share of the loop
+_TURN: Final = 4  # the connection has used its share of the turn
 
 
 class Connections:
@@ -76,10 +75,10 @@ class Connections:
         self.warnings = RepeatedWarnings(runtime, log)
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.copy_buffer = memoryview(bytearray(COPY_BYTES))
-        self.open: dict[Connection, None] = {}  # in the order in which they came
+        self.open: dict[Connection, None] = {}  # in the order of their arrival
         self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
-        self._wrong_protocol: WrongProtocol | None = None  # made for the first such peer
+        self._wrong_protocol: WrongProtocol | None = None  # created for the first such peer
         if self._idle_max_s > 0:
             self._schedule_idle_check()
 
@@ -108,11 +107,11 @@ class Connections:
 
 
 class Connection(BufferedProtocol):
-    """One client. Called by the event loop; the loop itself stays behind the runtime."""
+    """The connection of one client. Called by the event loop."""
 
     __slots__ = (
         "_granted", "_is_admitted", "_last_active", "_pauses", "_received", "_session", "_shared", "_transport", "_writer",
-        "client_host", "listener", "peer", "peer_broker_id", "peer_handshake",
+        "address", "client_host", "listener", "peer",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str) -> None:
@@ -124,9 +123,8 @@ class Connection(BufferedProtocol):
         self._is_admitted = False
         self.listener = listener
         self.client_host = ""
-        self.peer = ""
-        self.peer_broker_id = -1
-        self.peer_handshake: object | None = None
+        self.address = ""  # the client's, with its port
+        self.peer = PeerBroker()
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -134,7 +132,7 @@ class Connection(BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername") or ("", 0)
         self.client_host = peer[0]
-        self.peer = f"{peer[0]}:{peer[1]}"
+        self.address = f"{peer[0]}:{peer[1]}"
         self._last_active = self._shared.runtime.monotonic()
         try:
             self._writer = ResponseWriter(
@@ -143,8 +141,8 @@ class Connection(BufferedProtocol):
                 self._shared.copy_buffer,
                 self._drained,
             )
-        except OSError as error:  # no descriptor is left, or the client has gone already
-            self._warn(f"cannot serve {self.peer} on {self.listener}", str(error))
+        except OSError as error:  # no descriptor is left, or the client has disconnected already
+            self._warn(f"cannot serve {self.address} on {self.listener}", str(error))
             self._session.close()
             transport.abort()
             return
@@ -152,7 +150,7 @@ class Connection(BufferedProtocol):
         if self._shared.limits.arrive(self):
             self._is_admitted = True
             self._session.admit()
-        # Else it is read from, so that its end is seen, and not served.
+        # A connection that waits is read from, so that its end is noticed, and is not served.
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         if self._received is None:
@@ -176,7 +174,7 @@ class Connection(BufferedProtocol):
                 self._note_next_request()
 
     def eof_received(self) -> bool:
-        return False  # close: the client reads no more answers
+        return False  # close: the client reads no more responses
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._session.close()
@@ -201,21 +199,23 @@ class Connection(BufferedProtocol):
         return self._session.state is CLOSED
 
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
-        """Send the answer of a pending request, then go on with what has arrived meanwhile."""
+        """Send the response of a pending request, then serve what has arrived meanwhile."""
         session = self._session
         if session.state is CLOSED:
             return
         try:
             session.complete(context, response)
         except IllegalTransition:
-            raise  # answered twice: a defect of the caller's
+            raise  # answered twice: a bug of the caller
         except Exception as error:  # noqa: BLE001 - logged with its traceback
-            self._log_failure(f"an answer for {self.peer} on {self.listener} cannot be sent; closing", error)
+            self._log_failure(
+                f"an answer for {self.address} on {self.listener} cannot be sent; closing", error
+            )
             self.close()
             return
         state = session.state
         if state is SERVING or state is SETTLED:
-            return  # `_serve` goes on
+            return  # `_serve` continues
         self._flush()
         if self._received is not None:
             self._continue()
@@ -251,13 +251,13 @@ class Connection(BufferedProtocol):
     # -- called by the limits and the memory ----------------------------------------------------------
 
     def admitted(self) -> None:
-        """There were too many connections; now there is room for this one."""
+        """There were too many connections; now this one may be served."""
         self._is_admitted = True
         self._session.admit()
         self._continue()
 
     def feed(self) -> None:
-        """There may be memory again for the frame that has not arrived in full."""
+        """Memory may be available again for the unfinished frame."""
         if self._session.state is CLOSED:
             return
         self._pauses &= ~_MEMORY
@@ -279,13 +279,13 @@ class Connection(BufferedProtocol):
             return
         self._session.close()
         if reason:
-            self._warn(f"closing connection of {self.peer} on {self.listener}", reason)
+            self._warn(f"closing connection of {self.address} on {self.listener}", reason)
         self._writer.close()
         self._transport.abort()
 
     def close_if_idle_since(self, moment: float) -> None:
         if self._last_active < moment:
-            line = f"closing idle connection of {self.peer} on {self.listener}"
+            line = f"closing idle connection of {self.address} on {self.listener}"
             self._shared.warnings.warn(self.client_host, "idle", line, level=logging.INFO)
             self.close()
 
@@ -293,7 +293,7 @@ class Connection(BufferedProtocol):
         self._shared.warnings.warn(self.client_host, reason, f"{what}: {reason}")
 
     def _log_failure(self, what: str, error: Exception) -> None:
-        """A defect of the broker. Its traceback is logged once in a while, as a client may cause it again and again."""
+        """Log a bug of the broker with its traceback, a few times a minute at most: a client may cause it repeatedly."""
         self._shared.warnings.warn(
             self.client_host, type(error).__name__, what, level=logging.ERROR, error=error
         )
@@ -305,7 +305,7 @@ class Connection(BufferedProtocol):
         return (state is READY or state is HELD_BACK) and not self._writer.waiting
 
     def _serve(self, data: memoryview, turn_began: float) -> int:
-        """Serve what may be served now, and send the answers. How many bytes have been consumed."""
+        """Serve the requests that may be served now, and send the responses. The number of bytes consumed."""
         session = self._session
         position, end = 0, len(data)
         try:
@@ -318,14 +318,14 @@ class Connection(BufferedProtocol):
                 if position == before or session.state is not READY or self._writer.waiting:
                     break
         except FrameSizeError as error:
-            self._flush()  # what came before was in order
+            self._flush()  # the requests before it were valid
             self._refuse_frame(error.size)
         except DecodeError as error:
             self._flush()
             self.close(f"a request that cannot be read: {error}")
         except Exception as error:  # noqa: BLE001 - logged with its traceback
             self._log_failure(
-                f"request of {self.peer} on {self.listener} failed; closing its connection", error
+                f"request of {self.address} on {self.listener} failed; closing its connection", error
             )
             self._flush()
             self.close()
@@ -352,7 +352,7 @@ class Connection(BufferedProtocol):
         assert received is not None
         served = 0
         if self._may_serve():
-            served = self._serve(memoryview(received.data)[: received.filled], turn_began)
+            served = self._serve(received.data[: received.filled], turn_began)
             if session.state is CLOSED:
                 self._received = None
                 return
@@ -360,7 +360,7 @@ class Connection(BufferedProtocol):
                 session.end_turn()
                 self._wait_for_turn()
             received.consume(served)
-            if self._granted and served:  # the frame that it was for has been served
+            if self._granted and served:  # the granted frame has been served
                 granted, self._granted = self._granted, 0
                 self._shared.memory.give_back(granted)
         if received.filled:
@@ -378,7 +378,7 @@ class Connection(BufferedProtocol):
             self._session.note_next_request(api_key)
 
     def _continue(self) -> None:
-        """Serve what has waited, and read on."""
+        """Serve the requests that have waited, and resume reading."""
         if not self._may_serve():
             return
         if self._received is not None and self._received.filled:
@@ -389,8 +389,8 @@ class Connection(BufferedProtocol):
                 self._transport.resume_reading()
 
     def _wait_for_turn(self) -> None:
-        """Read and serve nothing before the other connections have been served: libuv reads up to 32 times in a row from a
-        connection whose bytes fill every buffer, as a bulk producer's do."""
+        """Pause until the other connections have been served: libuv reads up to 32 times in a row from a connection whose bytes
+        fill every buffer, as a bulk producer's do."""
         self._pause(_TURN)
         self._shared.runtime.call_soon(self._begin_turn)
 
@@ -426,7 +426,7 @@ class Connection(BufferedProtocol):
             received.reserve()
 
     def _is_granted(self, received: FrameBuffer) -> bool:
-        """Whether the unfinished frame may be read on (queued.max.request.bytes)."""
+        """Whether more of the unfinished frame may be read (queued.max.request.bytes)."""
         frame_bytes = received.first_frame_bytes()
         missing = frame_bytes - self._granted
         if missing <= 0:
@@ -442,7 +442,7 @@ class Connection(BufferedProtocol):
     # -- answers --------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Send the answers that have been collected: in one piece, unless file regions are among them."""
+        """Send the collected responses: in one piece, unless they have file regions."""
         session = self._session
         answers = session.answers
         if answers:
@@ -453,16 +453,16 @@ class Connection(BufferedProtocol):
                 else:
                     self._writer.send_bytes(b"".join(answers))  # type: ignore[arg-type]  # no regions: all are bytes
             except OSError as error:
-                log.debug("the connection of %s is lost: %s", self.peer, error)
+                log.debug("the connection of %s is lost: %s", self.address, error)
                 self.close()
             answers.clear()
         if session.state is CLOSING:
             self.close()
 
     def _drained(self) -> None:
-        """The socket has taken everything, and what waited is served; or it has failed."""
+        """The socket has taken everything: serve the requests that have waited. Or it has failed."""
         if self._writer.closed:
-            self.close("the rest of an answer could not be sent")
+            self.close("the rest of a response could not be sent")
             return
         self._last_active = self._shared.runtime.monotonic()
         self._continue()

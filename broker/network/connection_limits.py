@@ -1,9 +1,9 @@
 """Limits the number of connections: max.connections, max.connections.per.ip and its overrides, and
 max.connection.creation.rate.
 
-As in Kafka, a connection above the limit of its address is closed, while above the broker's own limits new connections
-wait to be served, in order. Kafka leaves them in the system's queue. Here they have been accepted already, so at most
-WAITING_MAX wait, and the rest is closed.
+As in Kafka, a connection above the limit of its address is closed, and connections above the broker's limits wait, in
+order, until they may be served. Kafka leaves them in the system's queue. Here they have been accepted already, so at most
+WAITING_MAX wait and all others are closed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Arrival(Protocol):
 
 
 class ConnectionLimits:
-    """The connections of one broker. All calls on the loop's thread. The limits are read from the config each time, as they
-    can change."""
+    """Counts the connections of one broker. All calls on the loop's thread. The limits are read from the config each time, as
+    they are dynamic configs."""
 
     def __init__(self, config: BrokerConfig, runtime: Runtime) -> None:
         self._config = config
@@ -44,14 +44,16 @@ class ConnectionLimits:
         self.count = 0
         self._by_host: dict[str, int] = {}
         self._waiting: deque[Arrival] = deque()
-        self._created = 0.0  # a leaky bucket: new connections, less max.connection.creation.rate a second
+        self._created = (
+            0.0  # a leaky bucket of new connections, which loses max.connection.creation.rate a second
+        )
         self._leaked_at = runtime.monotonic()
         self._timer: Timer | None = None
         self._overrides_text = ""
         self._overrides: dict[str, int] = {}
 
     def arrive(self, arrival: Arrival) -> bool:
-        """Whether a new connection may be served at once. If not it is `admitted` later, or closed."""
+        """Whether a new connection may be served at once. Otherwise it is `admitted` later, or closed now."""
         if not self._waiting and self._has_room():
             return self._enter(arrival)
         if len(self._waiting) >= WAITING_MAX:
@@ -110,7 +112,7 @@ class ConnectionLimits:
         return self.count < self._config.max_connections and self._excess() <= 0
 
     def _excess(self) -> float:
-        """By how many the new connections exceed those of one second at the configured rate."""
+        """By how many the new connections exceed one second of the configured rate."""
         now = self._runtime.monotonic()
         rate = self._config.max_connection_creation_rate
         self._created = max(0.0, self._created - (now - self._leaked_at) * rate)
@@ -118,7 +120,7 @@ class ConnectionLimits:
         return self._created + 1 - max(rate, 1)
 
     def _wait_for_rate(self) -> None:
-        """Admit later what waits for the rate: no other connection has to end for it."""
+        """Set a timer for connections that wait for the rate, and not for the end of another connection."""
         if self._timer is not None or not self._waiting or self.count >= self._config.max_connections:
             return
         rate = self._config.max_connection_creation_rate

@@ -1,12 +1,12 @@
-"""Bounds the memory of requests that have not arrived in full, over all connections.
+"""Bounds the memory of unfinished requests, over all connections.
 
-`queued.max.request.bytes` as in Kafka: a connection reads on into a frame only when the frame has been granted its size.
-Any frame is granted its size while less than the limit is held, so the largest request gets through too. Connections
-without a grant stop reading and are served in the order in which they came; what they send stays in the sockets. A frame
-that was granted its size can always be finished, so there is no deadlock.
+`queued.max.request.bytes` as in Kafka: a connection reads more of a frame only when the whole frame has been granted. A frame
+of any size is granted while less than the limit is held, so the largest request gets through too. Connections without a
+grant stop reading, and get grants in the order in which they asked; their bytes stay in the sockets. A granted frame can
+always be finished, so there is no deadlock.
 
-A connection may keep its buffer between large frames, because a new one costs as much as reading does; the bytes that all
-of them keep are bounded too.
+A connection may keep its buffer between large frames, because a new one costs as much as reading does; the total of these
+buffers is bounded too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Holder(Protocol):
     """A connection."""
 
     def feed(self) -> None:
-        """There may be room again: call `grant` once more."""
+        """Memory may be available again: call `grant` once more."""
         ...
 
     def drop_idle_buffer(self) -> None:
@@ -48,7 +48,7 @@ class MemoryPool:
         return True
 
     def wait(self, holder: Holder) -> None:
-        """Call `holder.feed()` when there is room again."""
+        """Call `holder.feed()` when memory is available again."""
         self._waiting.append(holder)
 
     def give_back(self, size: int) -> None:
@@ -57,7 +57,7 @@ class MemoryPool:
             self._waiting.popleft().feed()
 
     def keep(self, holder: Holder, size: int) -> None:
-        """Note that `holder` keeps an empty buffer. Those that have been kept for longest are dropped for it."""
+        """Record that `holder` keeps an empty buffer; the oldest kept buffers are dropped to stay below the limit."""
         self._forget(holder)
         self._keepers[holder] = size
         self._kept += size

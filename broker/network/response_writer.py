@@ -1,14 +1,14 @@
-"""Writes the answers of a connection: bytes and file regions, in order, through one descriptor.
+"""Writes the responses of a connection: bytes and file regions, in order, through one descriptor.
 
 It owns a dup of the socket, because uvloop has no sendfile and refuses add_writer on a descriptor that belongs to a
-transport; mixing its own writes with transport.write would put bytes out of order. The dup must be closed with the
-connection, or the peer never sees the end.
+transport, and writes through both the dup and transport.write would mix their order. The dup must be closed with the
+connection, or the peer never sees the end of the stream.
 
-A small answer around one region is read into a shared buffer and leaves in one piece; anything larger goes by sendfile.
+A small response with one region is read into a shared buffer and sent in one piece; anything larger goes by sendfile.
 
-sendfile blocks the loop while a region is read from the disk. So before a region is sent it is checked that it is in the
-page cache, unless it was written a moment ago, and a thread loads what is missing; the same when it has waited for a slow
-reader meanwhile.
+sendfile blocks the loop while a region is read from the disk. So before a region is sent the writer checks that it is in the
+page cache, unless it was written a moment ago, and a thread loads what is missing; it checks again after the region has
+waited for a slow client.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.connection")
 
 CHECK_BYTES: Final = 1024 * 1024  # of a region, between two checks that it is in the page cache
-# An answer of at most this size around one region is read and sent in one piece: that costs half of two sends with a
-# sendfile between them, and the read checks the page cache on the way. From 100 KB on sendfile is cheaper.
+# A response of at most this size with one region is read and sent in one piece: that costs half of two sends with a
+# sendfile between them, and the read checks the page cache as well. From 100 KB on sendfile is cheaper.
 COPY_BYTES: Final = 64 * 1024
 LOAD_BYTES: Final = 4 * 1024 * 1024  # that a thread loads at a time
 
-# Linux holds a segment back until more follows; elsewhere the header simply goes out on its own.
+# Linux delays a segment until more follows; on other systems the header leaves on its own.
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 
 
 class ResponseWriter:
-    """Sends parts in order. When the socket's buffer is full or a thread reads the disk, the rest waits here; `drained` is
-    called when all of it has been sent, or when it never will be (`closed`)."""
+    """Sends parts in order. While the socket's buffer is full or a thread reads the disk, the rest waits here; `drained` is
+    called when all of it has been sent, or cannot be (`closed`)."""
 
     __slots__ = (
         "_cached_until", "_copy_buffer", "_drained", "_is_late", "_loading", "_region_sent", "_runtime", "_socket",
@@ -54,7 +54,7 @@ class ResponseWriter:
         copy_buffer: memoryview,
         drained: Callable[[], object],
     ) -> None:
-        """`copy_buffer` (COPY_BYTES) may be shared by all writers: nothing stays in it."""
+        """`copy_buffer` (COPY_BYTES) may be shared by all writers: it is empty between calls."""
         self._runtime = runtime
         self._copy_buffer = copy_buffer
         self._socket: socket.socket = transport_socket.dup()
@@ -70,7 +70,7 @@ class ResponseWriter:
         self.closed = False
 
     def send(self, parts: list[Part]) -> None:
-        """Send the parts, now as far as the socket takes them. OSError when the connection is lost."""
+        """Send the parts, as far as the socket takes them now. OSError when the connection is lost."""
         if self.closed:
             return
         if self.waiting:
@@ -91,10 +91,10 @@ class ResponseWriter:
             self.waiting = deque()
         self.waiting.extend(parts)
         self._is_late = False
-        self._go_on()
+        self._send_more()
 
     def _send_copied(self, head: bytes, region: FileRegion, tail: bytes) -> list[Part]:
-        """Read the region and send all in one piece. What has not been sent, the region as a region."""
+        """Read the region and send all in one piece. Returns the parts that have not been sent, the region as a region."""
         start = len(head)
         stop = start + region.length
         end = stop + len(tail)
@@ -147,15 +147,15 @@ class ResponseWriter:
         else:
             self._runtime.remove_writer(self._socket.fileno())
 
-    def _go_on(self) -> None:
-        """Send what waits as far as the socket takes it, and have the rest sent later."""
+    def _send_more(self) -> None:
+        """Send what waits as far as the socket takes it, and the rest when it takes more."""
         is_all_sent = self._send_waiting()
         self._watch(not is_all_sent and not self._loading)
 
     def _writable(self) -> None:
         self._is_late = True
         try:
-            self._go_on()
+            self._send_more()
         except OSError:
             self.close()
         if not self.waiting:
@@ -208,7 +208,7 @@ class ResponseWriter:
             try:
                 sent = region.send_to(self._socket.fileno(), start, cached_until - start)
             except (BlockingIOError, InterruptedError):
-                self._cached_until = 0  # the page cache may drop it meanwhile
+                self._cached_until = 0  # the page cache may evict it meanwhile
                 return False
             if sent == 0:
                 raise ConnectionAbortedError("the log is shorter than the region that is to be sent")
@@ -217,7 +217,7 @@ class ResponseWriter:
         return True
 
     def _load(self, region: FileRegion, start: int) -> None:
-        """Have a thread load what comes next into the page cache, and go on then."""
+        """Have a thread load the next part into the page cache, then continue."""
         count = min(LOAD_BYTES, len(region) - start)
 
         def done(_result: None, error: BaseException | None) -> None:
@@ -225,7 +225,7 @@ class ResponseWriter:
             if self.closed:
                 return
             if error is not None:
-                log.error("records of an answer cannot be read: %s", error)
+                log.error("records of a response cannot be read: %s", error)
                 self.close()
                 self._drained()
                 return

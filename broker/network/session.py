@@ -1,16 +1,16 @@
 """The session of one client: which request is served next, and in which order answers leave.
 
-It knows neither sockets nor buffers: `connection.py` hands it what has been received and sends what it has collected.
+It has no sockets and no buffers: `connection.py` passes received bytes to it and sends the responses that it has collected.
 
-- Requests are served one at a time, as in Kafka: while one is pending, later ones wait in the buffer. So answers keep the
+- Requests are served one at a time, as in Kafka: while one is pending, later ones wait in the buffer. So responses keep the
   order of the requests without a queue.
 - Produces whose records are appended and wait for other replicas are the exception: produces behind them are served, and
-  their answers wait in line. (A producer in Kafka has one batch per round trip of the replicas, whatever its
+  their responses wait in line. (A producer in Kafka has one batch per round trip of the replicas, whatever its
   max.in.flight.requests.per.connection.)
 - A pending request may ask for the API key of the request behind it, and complete early: a consumer's fetch does for a
   ListOffsets, a follower's fetch for any request.
-- A session that has served for TURN_S ends its turn, so that other connections are served before it goes on.
-- Nothing is served while a large answer waits to be sent. `serve` returns for it, and the connection calls again.
+- A session that has served for TURN_S ends its turn, so that other connections are served before it continues.
+- Nothing is served while a large response waits to be sent. `serve` returns, and the connection calls it again.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ PIPELINED_PRODUCES_MAX: Final = 128  # of one connection that wait for other rep
 ANSWERS_MAX: Final = 256  # parts that are collected before they are sent
 LARGE_ANSWER_BYTES: Final = 16 * 1024  # an answer of this size, or with file regions, is sent at once
 TURN_S: Final = 0.002
-CLOCK_CHECK_MASK: Final = 4096 - 1  # so many bytes of requests lie between two looks at the clock
+CLOCK_CHECK_MASK: Final = 4096 - 1  # so many bytes of requests are served between two checks of the clock
 
 
 class IllegalTransition(RuntimeError):
-    """An event that the table does not list for the state: a defect of the broker, such as a request answered twice."""
+    """An event that the table does not list for the state: a bug of the broker, such as a request answered twice."""
 
 
 class State:
@@ -55,8 +55,8 @@ class State:
     wait: State  # a handler has returned PENDING
     complete: State  # the current request is answered, after its handler has returned or before
     pipeline: State  # the current request gets a place in line
-    hold_back: State  # the next request may not be served before those in line are answered
-    yield_: State  # the session has had its share of the loop
+    hold_back: State  # the next request may be served only after those in line are answered
+    yield_: State  # the session has used its share of the turn
     begin_turn: State
     end: State  # a request is to be answered by the end of the connection
     close: State
@@ -251,7 +251,7 @@ class Session:
         self._line = self._on_next_request = None
 
     def disconnect(self) -> None:
-        """The connection has ended: close, and tell the pending request."""
+        """The connection has ended: close, and notify the pending request."""
         self.close()
         callback, self._on_disconnect = self._on_disconnect, None
         if callback is not None:
@@ -288,7 +288,7 @@ class Session:
         )
 
     def _release(self, line: deque[_InLine]) -> None:
-        """Take the answers out of the line up to the first that has not come yet."""
+        """Take the answers out of the line, up to the first that is still missing."""
         while line and (answer := line[0].answer) is not None:
             line.popleft()
             if answer is Outcome.CLOSE:

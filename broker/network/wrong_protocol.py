@@ -1,7 +1,7 @@
 """Connections to a client listener that speak another protocol, each logged once a minute.
 
-A node whose controller.quorum.voters names the port of a client listener is refused in the nodes' own protocol, so that
-its log says so as well.
+A node whose controller.quorum.voters names the port of a client listener is refused in the nodes' own protocol, so that the
+reason is in its log too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class WrongProtocol:
         self._warnings.warn(host, text, f"{host}: {text}")
 
     def refuse_node(self, host: str, listener: str) -> bytes:
-        """The answer to a node at `host`, whose connection is closed behind it."""
+        """The response to a node at `host`, after which its connection is closed."""
         self._warn(
             host,
             f"a node of a cluster calls the listener {listener}, which is for clients: its properties are wrong, "

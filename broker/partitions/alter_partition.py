@@ -1,15 +1,15 @@
 """Proposals of in-sync replica sets to the controller (AlterPartition, KIP-497).
 
 A leader proposes; the controller decides, as a compare-and-set on the leader epoch and the partition epoch. All proposals
-of one turn of the loop go in one request, and the next request leaves when the last one has been answered, so a
-broker whose thousand partitions change at once sends a few requests. What could not be answered is sent again.
+of one turn of the loop are sent in one request, and the next request leaves when the last one has been answered, so a broker
+whose thousand partitions change at once sends a few requests. Proposals without an answer are sent again.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -36,18 +36,11 @@ RECOVERED: Final = 0  # LeaderRecoveryState
 Send = Callable[[int, msgspec.Struct, Callable[[AlterPartitionResponse | None, ErrorCode], object]], object]
 
 
-class Proposer(Protocol):
-    """The leader of a partition, which gets the answer to its proposal."""
-
-    def answered(
-        self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None
-    ) -> None: ...
-
-
 class IsrChange(msgspec.Struct, eq=False):
-    """One proposal: the ISR as it shall be, each member with the broker epoch of its fetches (-1: none yet)."""
+    """One proposal: the new ISR, each member with the broker epoch of its fetches (-1: none yet). `answered(change, error,
+    decided)` is called with the controller's answer, unless the proposal is obsolete by then."""
 
-    proposer: Proposer
+    answered: Callable[[IsrChange, ErrorCode, ResponsePartitionData | None], object]
     topic_id: bytes
     partition: int
     leader_epoch: int
@@ -60,15 +53,12 @@ class IsrChange(msgspec.Struct, eq=False):
         return [broker_id for broker_id, _ in self.members]
 
 
-class _LeadershipRequest:
-    """The proposer of a change by a follower, which follows the metadata whatever the answer is."""
-
-    def answered(self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None) -> None:
-        """Another follower may have been faster."""
+def _ignore(_change: IsrChange, _error: ErrorCode, _decided: ResponsePartitionData | None) -> None:
+    """The metadata has the outcome: another follower may have been faster."""
 
 
 class AlterPartitionManager:
-    """Sends proposals, and gives the answers to the proposers. All calls on the loop's thread."""
+    """Sends proposals and passes the answers on. All calls on the loop's thread."""
 
     def __init__(self, runtime: Runtime, node_id: int, send: Send, broker_epoch: Callable[[], int]) -> None:
         """`send` asks the active controller (cluster/controller_channel.py). `broker_epoch()` is that of this broker's
@@ -83,20 +73,20 @@ class AlterPartitionManager:
         self._failing = ErrorCode.NONE  # what the last request failed with
 
     def propose(self, change: IsrChange) -> None:
-        """Ask the controller. The proposer gets the answer, unless the change is obsolete by then."""
+        """Send the proposal to the controller at the end of this turn."""
         self._unsent.append(change)
         self._send_soon(0.0)
 
     def propose_later(self, change: IsrChange) -> None:
-        """Ask once more, after a while, what the controller could not answer."""
+        """Send the proposal again, after a backoff."""
         self._runtime.call_later(RETRY_S, lambda: self.propose(change))
 
     def propose_leadership(self, replica: LocalReplica, isr: Sequence[int]) -> None:
-        """As a follower in sync, ask to lead in the place of the leader that the metadata has now (controller/operations/
-        alter_partition.py). The metadata has the outcome."""
+        """As a follower in sync, request the leadership (controller/operations/alter_partition.py). The metadata has the
+        outcome."""
         members = [(broker_id, -1) for broker_id in isr]
         change = IsrChange(
-            _LeadershipRequest(),
+            _ignore,
             replica.topic_id,
             replica.partition,
             replica.leader_epoch,
@@ -151,8 +141,8 @@ class AlterPartitionManager:
         if response is not None and response.error_code:
             error = ErrorCode.of(response.error_code)
         if response is None or error:
-            if error != self._failing:  # not for every attempt
-                log.warning("the controller takes no changes of in-sync replicas: %s", error.name)
+            if error != self._failing:  # logged once, not for every attempt
+                log.warning("the controller does not accept changes of in-sync replicas: %s", error.name)
             self._failing = error
             self._again(changes)
             return
@@ -169,7 +159,7 @@ class AlterPartitionManager:
                 missing.append(change)
             elif not change.obsolete:
                 code = ErrorCode.of(answer.error_code)
-                change.proposer.answered(change, code, None if code else answer)
+                change.answered(change, code, None if code else answer)
         if missing:
             self._again(missing)
         else:

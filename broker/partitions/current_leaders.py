@@ -19,7 +19,7 @@ NO_LEADER = (-1, -1)
 
 
 class LeaderServices(Protocol):
-    """What an answer about leaders is made from."""
+    """The parts of Services (services.py) that answers about leaders need."""
 
     partitions: PartitionManager
     controller: Controller
@@ -47,7 +47,7 @@ def current_leader(
 def leader_addresses(
     context: RequestContext[LeaderServices], broker_ids: Iterable[int]
 ) -> list[BrokerAddress]:
-    """The addresses of brokers on the listener of the client; without those that are not alive there."""
+    """The addresses of the live brokers among these, on the listener of the client."""
     wanted = sorted(set(broker_ids))
     if not wanted:
         return []
@@ -56,18 +56,18 @@ def leader_addresses(
 
 
 def missing_error(
-    image: MetadataImage, topic: str | None, topic_id: bytes | None, partition: int
+    image: MetadataImage, topic: str | bytes, partition: int, *, name: str | None = None
 ) -> ErrorCode:
-    """Why this broker does not host a partition, named by `topic_id`, or by `topic` where that is None. Beside an id, `topic` is
-    the name that the client's session has for it, None if it has none."""
-    known = image.topics.get(topic or "") if topic_id is None else image.topic_by_id(topic_id)
+    """The error for a partition that this broker does not host, of the topic with this name or id. `name`: what the client's fetch
+    session calls the topic of an id, None if it has no name for it."""
+    known = image.topic_by_id(topic) if isinstance(topic, bytes) else image.topics.get(topic)
     if known is not None and partition in known.partitions:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if known is not None or topic_id is None:
+    if known is not None or isinstance(topic, str):
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if topic is None:
+    if name is None:
         return ErrorCode.UNKNOWN_TOPIC_ID
-    namesake = image.topics.get(topic)
+    namesake = image.topics.get(name)
     if namesake is not None and partition in namesake.partitions:
         return ErrorCode.INCONSISTENT_TOPIC_ID  # deleted, and created again under the same name
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

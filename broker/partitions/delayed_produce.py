@@ -1,7 +1,7 @@
-"""Answers to produces, and what they wait for: an answer leaves once all that it acknowledges is as durable as requested.
+"""Delayed answers to produce requests: an answer leaves once the batches that it acknowledges are as durable as requested.
 
-It may wait for other replicas (acks=all), for a sync (flush.messages), or for a disk that is behind; for the replicas not
-longer than the request allows.
+It may wait for other replicas (acks=all), at most for the timeout of the request, for a sync (flush.messages), or for a disk
+that is behind.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LEADERS_FROM = 10  # the first version whose answers name the current leader (KI
 
 
 class ProduceServices(LeaderServices, Protocol):
-    """What the answer to a produce is made from."""
+    """The parts of Services (services.py) that the answer to a produce needs."""
 
     runtime: Runtime
 
 
-_WITHOUT_LOG_START: Final = frozenset(  # failures that Kafka answers without the log's start
+_WITHOUT_LOG_START: Final = frozenset(  # errors that Kafka answers without the log start offset
     {
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.KAFKA_STORAGE_ERROR,
@@ -60,7 +60,7 @@ def appended_answer(index: int, result: AppendResult) -> PartitionProduceRespons
 
 
 def failed_answer(index: int, partition: Partition, error: StorageError) -> PartitionProduceResponse:
-    """The answer for a batch that the partition does not take."""
+    """The answer for a batch that was refused."""
     if error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
         return PartitionProduceResponse(index=index, error_code=error.error, base_offset=-1)
     return PartitionProduceResponse(
@@ -77,37 +77,37 @@ def failed_answer(index: int, partition: Partition, error: StorageError) -> Part
 
 
 class DelayedProduce:
-    """The answer to one produce request, for as long as something that it acknowledges is awaited: `wait_for` each batch, then
-    `begin`."""
+    """The answer to a produce request while it waits: `wait_for` each batch, then `begin`."""
 
     __slots__ = ("_context", "_for_replicas", "_missing", "_response", "_timer", "_waits")
 
-    _context: RequestContext[ProduceServices]
-    _response: ProduceResponse | Outcome
-
-    def __init__(self) -> None:
-        self._waits: list[Callable[[], object]] = []  # each begins to wait
+    def __init__(self, context: RequestContext[ProduceServices]) -> None:
+        self._context = context
+        self._response: ProduceResponse | Outcome = PENDING
+        self._waits: list[Callable[[], object]] = []  # each registers a callback
         self._missing: dict[
             int, PartitionProduceResponse
-        ] = {}  # by identity: answers to batches that are awaited
-        self._for_replicas = 0  # how many of them
+        ] = {}  # answers to batches not yet durable, by identity
+        self._for_replicas = 0  # how many of them wait for replicas
         self._timer: Timer | None = None
 
     def __bool__(self) -> bool:
-        """Whether anything is awaited."""
+        """Whether the answer has to wait."""
         return bool(self._waits)
 
     def wait_for(
         self, partition: Partition, result: AppendResult, answer: PartitionProduceResponse, acks: int
     ) -> None:
-        """What the acknowledgement of a batch waits for. Without one (acks=0) the connection still waits for a disk that is
-        behind, as nothing else slows such a producer down."""
+        """Let the answer wait for a batch, if it has to. Without acknowledgements (acks=0) the connection still waits for a disk
+        that is behind, as nothing else slows such a producer down."""
         end_offset = result.last_offset + 1
         if result.awaits_commit and acks == ACKS_ALL:  # then it is synced here as well
             self._for_replicas += 1
             self._add(answer, partial(partition.when_committed, end_offset, partial(self._done, answer)))
         elif result.awaits_sync and acks:
-            self._add(answer, partial(partition.log.when_synced, end_offset, partial(self._stored, answer)))
+            self._add(
+                answer, partial(partition.log.flusher.when_synced, end_offset, partial(self._stored, answer))
+            )
         elif result.awaits_write_back:
             self._add(answer, partial(partition.log.when_written_back, partial(self._stored, answer)))
 
@@ -115,19 +115,13 @@ class DelayedProduce:
         self._waits.append(wait)
         self._missing[id(answer)] = answer
 
-    def begin(
-        self,
-        context: RequestContext[ProduceServices],
-        response: ProduceResponse | Outcome,
-        timeout_ms: int,
-    ) -> Outcome:
-        """PENDING. The response leaves once everything is committed by the replicas, synced (flush.messages), or written back
-        by a disk that is behind; for replicas it waits no longer than `timeout_ms`."""
-        self._context, self._response = context, response
+    def begin(self, response: ProduceResponse | Outcome, timeout_ms: int) -> Outcome:
+        """Send the response when all batches are durable; for replicas it waits at most `timeout_ms`. Returns PENDING."""
+        context, self._response = self._context, response
         for wait in self._waits:
             wait()
         if self._missing and self._for_replicas:
-            self._timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, self._time_is_up)
+            self._timer = context.services.runtime.call_later(max(timeout_ms, 0) / 1000, self._timed_out)
             if self._for_replicas == len(self._waits):
                 context.allow_pipelined_produces()
         return PENDING
@@ -138,7 +132,7 @@ class DelayedProduce:
 
     def _done(self, answer: PartitionProduceResponse, error: ErrorCode, message: str | None = None) -> None:
         if self._missing.pop(id(answer), None) is None:
-            return  # the time was up
+            return  # timed out
         if error:
             answer.error_code = error
             answer.error_message = message
@@ -149,7 +143,7 @@ class DelayedProduce:
         if not self._missing:
             self._complete()
 
-    def _time_is_up(self) -> None:
+    def _timed_out(self) -> None:
         for answer in self._missing.values():
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
         self._missing.clear()
@@ -164,7 +158,7 @@ class DelayedProduce:
 
 
 def add_current_leaders(context: RequestContext[ProduceServices], response: ProduceResponse) -> None:
-    """Where this broker does not lead: add the current leaders and their addresses (KIP-951)."""
+    """Add the current leaders of partitions that are not led here, and their addresses (KIP-951)."""
     if context.api_version < LEADERS_FROM:
         return
     leaders = []

@@ -13,7 +13,7 @@ LAG_TIME_MAX_S = 30.0  # Kafka's default
 
 
 class IsrRules:
-    """What all leaders on this broker go by. All calls on the loop's thread."""
+    """The rules for all leaders on this broker. All calls on the loop's thread."""
 
     def __init__(
         self,
@@ -25,9 +25,9 @@ class IsrRules:
         may_take_over: Callable[[LocalReplica, RemoteReplica], bool],
         on_append_failed: Callable[[], object],
     ) -> None:
-        """`now()` on the monotonic clock. `lag_time_max_s`: replica.lag.time.max.ms. `may_take_over` says whether a follower
-        that has caught up could lead at once; extensions may hold more than a log. `on_append_failed()`: the disk does not take
-        what is led here."""
+        """`now()` on the monotonic clock. `lag_time_max_s`: replica.lag.time.max.ms. `may_take_over(partition, replica)`: whether
+        extensions let a follower that has caught up join the ISR. `on_append_failed()`: the disk refuses appends of
+        partitions that are led here."""
         self.node_id = node_id
         self.now = now
         self._image = image

@@ -1,4 +1,4 @@
-"""The leader's side of one replicated partition: its followers, the in-sync replicas, and what is committed.
+"""The leader's side of a replicated partition: its followers, the in-sync replicas, the high watermark.
 
 The rules, Kafka's (Partition.scala, KIP-497, KIP-841, KIP-903, KIP-966):
 - The high watermark is the smallest end of all replicas of the maximal ISR, which holds all that are in the ISR
@@ -8,9 +8,10 @@ The rules, Kafka's (Partition.scala, KIP-497, KIP-841, KIP-903, KIP-966):
 - A replica that is close behind and eligible holds the high watermark back as well, or it could never catch up with one
   that follows the leader's end.
 - A follower joins the ISR when it has reached the high watermark and the start of the leader's epoch: what was
-  committed before may lie above the high watermark that is known here, but not above that start. Where a leader has
-  to hold more than its log, a follower joins when it does, too (`IsrRules.may_take_over`).
-- One proposal at a time; what the controller has committed counts, whether it comes in its answer or in the metadata.
+  committed before may lie above the high watermark that is known here, but not above that start. Where an extension
+  requires more of a leader than its log, a follower joins when it has that, too (`IsrRules.may_take_over`).
+- One proposal at a time; the state that the controller has committed is applied from its answer or from the metadata,
+  whichever arrives first.
 
 A follower's fetch, an append, a sync and a change of the ISR each call `advance`, and nothing else moves the high
 watermark of a leader.
@@ -59,8 +60,8 @@ _SETTLED_BY_METADATA: Final = frozenset(
 
 
 class PartitionLeadership:
-    """See the module. It exists while this broker leads a partition that has other replicas, so it starts without what
-    followers have fetched when this broker led before."""
+    """See the module. It exists while this broker leads a partition that has other replicas; it does not know what followers
+    fetched when this broker led before."""
 
     __slots__ = (
         "_deletions",
@@ -89,20 +90,16 @@ class PartitionLeadership:
         self._maximal: frozenset[int] = frozenset()
         self._pending: IsrChange | None = None
         self.epoch_start_offset = 0
-        self._waiting: list[
-            tuple[int, Call]
-        ] = []  # (end offset, to be called once it is committed), ascending
-        self._deletions: list[tuple[int, Call]] = []  # (low watermark, to be called once it is reached)
+        self._waiting: list[tuple[int, Call]] = []  # (end offset, called once it is committed), ascending
+        self._deletions: list[tuple[int, Call]] = []  # (low watermark, called once it is reached)
         self._uncommitted: list[tuple[int, int]] = []  # (end offset, bytes) of appends
         self._last_base_offset = -1  # of the last append
-        self._tail = (
-            b""  # the batch there, while it is small and uncommitted: followers are about to fetch it
-        )
+        self._tail = b""  # that batch, while it is small and uncommitted: followers fetch it next
 
     # -- the metadata
 
     def take(self, state: PartitionState, *, is_new_epoch: bool) -> None:
-        """Follow a committed state of the partition."""
+        """Apply a committed state of the partition."""
         log_end = self._partition.log.log_end_offset
         for broker_id in [each for each in self.replicas if each not in state.replicas]:
             del self.replicas[broker_id]
@@ -119,7 +116,7 @@ class PartitionLeadership:
         self._low_watermark_moved()
 
     def _settle(self, isr: list[int]) -> None:
-        """The ISR is committed as this, and nothing is pending."""
+        """This ISR is committed, and no proposal is pending."""
         if self._pending is not None:
             self._pending.obsolete = True
             self._pending = None
@@ -137,7 +134,7 @@ class PartitionLeadership:
         _call_all(waiting + deletions, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def end_alone(self) -> list[tuple[int, Call]]:
-        """This broker leads on as the only replica. Returns what waits for commits: (end offset, callback)."""
+        """This broker stays the leader, as the only replica. Returns the waiting (end offset, callback)."""
         self._is_over = True
         self._settle([self._rules.node_id])
         self.replicas.clear()
@@ -149,7 +146,7 @@ class PartitionLeadership:
 
     @property
     def min_isr(self) -> int:
-        """min.insync.replicas, as far as there are so many replicas."""
+        """min.insync.replicas, at most the number of replicas."""
         return min(self._partition.log.config.min_insync_replicas, len(self.replicas) + 1)
 
     @property
@@ -157,22 +154,22 @@ class PartitionLeadership:
         return len(self.isr) < self.min_isr
 
     def append_failed(self) -> None:
-        """The disk has not taken an append: another replica in sync should lead."""
+        """The disk has refused an append: another replica in sync should lead."""
         if len(self.isr) > 1:
             self._rules.on_append_failed()
 
     def check_enough_replicas(self) -> None:
-        """NOT_ENOUGH_REPLICAS when what is appended now with acks=all could be lost."""
+        """NOT_ENOUGH_REPLICAS when the ISR is too small for an append with acks=all."""
         if len(self.isr) < self.min_isr:
             partition = self._partition
             raise StorageError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"The size of the current ISR {self.isr} is insufficient to satisfy the min.isr requirement of "
-                f"{self.min_isr} for partition {partition.topic}-{partition.partition}",
+                f"{self.min_isr} for partition {partition.name}",
             )
 
     def appended(self, result: AppendResult, byte_count: int) -> None:
-        """A batch has been appended, or found there."""
+        """A batch has been appended, or is a duplicate of one in the log."""
         partition = self._partition
         end_offset = result.last_offset + 1
         if not result.duplicate:
@@ -186,19 +183,19 @@ class PartitionLeadership:
                 for waiter in tuple(waiters):
                     waiter.appended(partition, byte_count)
             if result.awaits_sync:
-                partition.log.when_synced(end_offset, self._synced)
+                partition.log.flusher.when_synced(end_offset, self._synced)
             elif len(self._maximal) == 1:
                 self.advance()
         result.awaits_commit = partition.log.high_watermark < end_offset
 
     def _note_uncommitted(self, end_offset: int, byte_count: int) -> None:
         uncommitted = self._uncommitted
-        if len(uncommitted) >= UNCOMMITTED_MAX:  # no follower keeps up: the last ones are counted as one
+        if len(uncommitted) >= UNCOMMITTED_MAX:  # no follower keeps up: the last ones become one entry
             byte_count += uncommitted.pop()[1]
         uncommitted.append((end_offset, byte_count))
 
     def tail_at(self, offset: int) -> bytes | None:
-        """All that the log has from `offset` on, if that is the last batch and it is at hand."""
+        """The last batch, if the log ends with it from `offset` on and it is in memory; else None."""
         return self._tail or None if offset == self._last_base_offset else None
 
     def _synced(self, failure: str | None) -> None:
@@ -243,7 +240,7 @@ class PartitionLeadership:
         return True
 
     def was_idle(self, broker_id: int, until: float) -> None:
-        """Before the last append a follower that had everything was fetching, up to the time `until`, in a session whose
+        """Before the last append, a follower that was caught up kept fetching up to the time `until`, in a session whose
         requests did not name this partition (fetch/sessions.py)."""
         replica = self.replicas.get(broker_id)
         if replica is not None and replica.end_offset == self._last_base_offset:
@@ -272,7 +269,7 @@ class PartitionLeadership:
             self._admit(replica)
 
     def drop_laggards(self, now: float) -> None:
-        """Propose an ISR without those that have not been caught up for too long."""
+        """Propose an ISR without the followers that have not been caught up for replica.lag.time.max.ms."""
         if self._pending is not None:
             return
         log_end = self._partition.log.log_end_offset
@@ -289,9 +286,8 @@ class PartitionLeadership:
         if len(kept) < len(self.isr):
             partition = self._partition
             log.info(
-                "%s-%d: the ISR is to shrink from %s to %s (high watermark %d, end %d)",
-                partition.topic,
-                partition.partition,
+                "%s: the ISR is to shrink from %s to %s (high watermark %d, end %d)",
+                partition.name,
                 self.isr,
                 kept,
                 partition.log.high_watermark,
@@ -304,7 +300,7 @@ class PartitionLeadership:
     def _propose(self, isr: list[int]) -> None:
         partition = self._partition
         self._pending = change = IsrChange(
-            self,
+            self._answered,
             partition.topic_id,
             partition.partition,
             partition.leader_epoch,
@@ -319,18 +315,18 @@ class PartitionLeadership:
         replica = self.replicas.get(broker_id)
         return -1 if replica is None or replica.broker_epoch is None else replica.broker_epoch
 
-    def answered(self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None) -> None:
+    def _answered(self, change: IsrChange, error: ErrorCode, decided: ResponsePartitionData | None) -> None:
         """The answer to a proposal."""
         if change is not self._pending:
             return
         partition = self._partition
-        name = f"{partition.topic}-{partition.partition}"
+        name = partition.name
         if decided is not None:
             if (
                 decided.leader_epoch != partition.leader_epoch
                 or decided.partition_epoch < partition.partition_epoch
             ):
-                return  # the metadata is newer, or will be
+                return  # newer metadata has arrived, or will
             partition.partition_epoch = decided.partition_epoch
             self._settle(decided.isr)
             log.info("%s: the ISR is %s (partition epoch %d)", name, self.isr, decided.partition_epoch)
@@ -348,7 +344,7 @@ class PartitionLeadership:
     # -- the high watermark
 
     def advance(self) -> None:
-        """Move the high watermark as far as the replicas allow, and complete what waits for it."""
+        """Move the high watermark as far as the replicas allow, and call what waits for it."""
         log = self._partition.log
         if len(self.isr) < self.min_isr:
             return
@@ -372,7 +368,7 @@ class PartitionLeadership:
         )
 
     def _committed(self, high_watermark: int, stable_offset: int) -> None:
-        """The high watermark has moved. Acknowledgements go first: fetches wait for a turn of the loop anyway."""
+        """The high watermark has moved. Acknowledgements are first: fetches wait for a turn of the loop anyway."""
         byte_count = 0
         uncommitted = self._uncommitted
         if high_watermark > self._last_base_offset:
@@ -421,7 +417,7 @@ class PartitionLeadership:
 
 
 def _call_all(waiting: list[tuple[int, Call]], error: ErrorCode) -> None:
-    """Call all of them, also behind one that fails."""
+    """Call all, also if one fails."""
     for _, call in waiting:
         try:
             call(error)

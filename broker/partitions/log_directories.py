@@ -1,9 +1,9 @@
-"""The log directories of this broker in the metadata: which ones work, and which partition lies in which.
+"""The log directories of this broker in the metadata: which ones are online, and which partition is in which.
 
-A directory that fails is reported to the controller, which moves the leadership of its partitions away; waiting
-fetches of them are answered. With several directories the metadata has the directory of each partition (KIP-858): a start
-without one of them, be it broken, replaced or left out of log.dirs, does not create its partitions again, empty, in
-another one. They have no leader until it is back.
+A directory that fails is reported to the controller, which moves the leadership of its partitions away; waiting fetches of
+them are answered. With several directories the metadata has the directory of each partition (KIP-858), so a start without one
+of them, be it broken, replaced or left out of log.dirs, does not create its partitions again, empty, in another one. They have
+no leader until it is back.
 """
 
 from __future__ import annotations
@@ -12,12 +12,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.controller.operations.directories import (
-    UNASSIGNED,
-    directory_of,
-    report_directories,
-)
-from barnabas.storage.manager.directory import decode_uuid
+from barnabas.controller.operations.cluster_view import UNASSIGNED, directory_of
+from barnabas.controller.operations.directories import report_directories
 from barnabas.storage.manager.manager import LogManagerEvents, LogManagerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.assign_replicas_to_dirs import (
@@ -26,6 +22,7 @@ from barnabas.wire.messages.assign_replicas_to_dirs import (
     PartitionData,
     TopicData,
 )
+from barnabas.wire.uuids import uuid_from_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +62,7 @@ REPORT_RETRY_S = 0.05  # after a failure to report directories; doubled after ea
 REPORT_RETRY_MAX_S = 10.0
 
 
-def _move_rate(config: BrokerConfig) -> float:
+def move_rate(config: BrokerConfig) -> float:
     """Bytes a second that a move between directories may copy; dynamic only, of the node or the cluster."""
     text = config.stored_node.get(MOVE_RATE, config.stored_cluster.get(MOVE_RATE))
     return float("inf") if text is None else float(text)
@@ -86,8 +83,8 @@ class LogDirectories:
         on_failed: Callable[[], object] | None,
         on_fatal: Callable[[str], object],
     ) -> None:
-        """`on_failed()` reports to a controller elsewhere which directories work; None where this node is alone. `on_fatal(why)`: no
-        directory works."""
+        """`on_failed()` reports the online directories to a controller on another node; None where this node is alone.
+        `on_fatal(why)`: no directory is online."""
         self._log_manager = log_manager
         self._partitions = partitions
         self._controller = controller
@@ -99,10 +96,9 @@ class LogDirectories:
         self._unassigned: dict[
             tuple[bytes, int], bytes
         ] = {}  # (topic id, index) -> directory, to be reported
-        self._is_reporting = False  # a request is in flight; the next one has what has come since
+        self._is_reporting = False  # a request is in flight; later assignments go into the next one
         self._report_timer: Timer | None = None
         self._report_retry_s = REPORT_RETRY_S
-        log_manager.moves.bytes_per_second = partial(_move_rate, config)
         log_manager.subscribe(
             LogManagerEvents(
                 log_replaced=self._replaced,
@@ -113,24 +109,22 @@ class LogDirectories:
         )
 
     def start(self) -> None:
-        """Before anything is served: bring leadership in line with the directories that work, and with where the
-        logs have been found."""
+        """Before requests are served: report the online directories, and the directories in which logs were found."""
         self._report_assignments()
         self._report()
         self._runtime.call_later(RETRY_S, self._retry)
 
     def opened(self, partition: Partition, state: PartitionState) -> None:
-        """A log is open: the metadata must have its directory, unless there is one directory and never was another."""
+        """A log is open: report its directory, unless the metadata has it or there has only ever been one directory."""
         named = directory_of(state, self._node_id)
-        if named == UNASSIGNED and len(self._log_manager.log_dirs) == 1:
+        if named == UNASSIGNED and len(self._log_manager.directories.paths) == 1:
             return
-        directory = decode_uuid(self._log_manager.directory_id(partition.log.log_dir))
+        directory = uuid_from_string(self._log_manager.directories.id_of(partition.log.log_dir))
         if named != directory:
             self.assign(partition.topic_id, partition.partition, directory)
 
     def assign(self, topic_id: bytes, index: int, directory: bytes) -> None:
-        """Report the directory of a partition, along with all others of this turn of the loop, and those that wait for a
-        retry."""
+        """Report the directory of a partition, in one request with all others of this turn and those to be retried."""
         self._unassigned[topic_id, index] = directory
         self._report_assignments_later(0)
 
@@ -160,7 +154,9 @@ class LogDirectories:
             self._report_retry_s = REPORT_RETRY_S
             self._report_assignments()
             return
-        log.warning("the directories of %d partitions are not noted yet: %s", len(reported), error.name)
+        log.warning(
+            "the directories of %d partitions could not be reported yet: %s", len(reported), error.name
+        )
         has_news = bool(self._unassigned)
         for key, directory in reported.items():
             self._unassigned.setdefault(key, directory)
@@ -168,16 +164,16 @@ class LogDirectories:
         self._report_retry_s = min(2 * self._report_retry_s, REPORT_RETRY_MAX_S)
 
     def _report(self) -> None:
-        """Report which directories work. A broker that has registered with a controller elsewhere has done so, and reports
-        failures with its heartbeats."""
+        """Report the online directories. A broker that registers with a controller on another node reports them with its
+        registration and its heartbeats."""
         if self._on_failed is not None:
             self._on_failed()
             return
-        online = self._log_manager.online_ids()
+        online = self._log_manager.directories.online_ids()
         self._controller.run(
             lambda image: report_directories(image, self._config, self._node_id, online),
             lambda changed: log.info("%d partitions change their leader", changed) if changed else None,
-            lambda _, message: log.error("the directories that work are not noted: %s", message),
+            lambda _, message: log.error("the online directories could not be reported: %s", message),
         )
 
     def _directory_failed(self, _log_dir: str) -> None:
@@ -194,7 +190,7 @@ class LogDirectories:
             self.assign(
                 partition.topic_id,
                 partition.partition,
-                decode_uuid(self._log_manager.directory_id(new.log_dir)),
+                uuid_from_string(self._log_manager.directories.id_of(new.log_dir)),
             )
 
     def _start_offset_changed(self, moved: Log) -> None:
@@ -210,7 +206,7 @@ class LogDirectories:
 def _assignment(
     broker_id: int, broker_epoch: int, assigned: dict[tuple[bytes, int], bytes]
 ) -> AssignReplicasToDirsRequest:
-    """(topic id, index) -> directory, as the request groups them."""
+    """The request for (topic id, index) -> directory."""
     directories: dict[bytes, dict[bytes, list[PartitionData]]] = {}
     for (topic_id, index), directory in assigned.items():
         topics = directories.setdefault(directory, {})

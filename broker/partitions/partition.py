@@ -1,13 +1,13 @@
-"""One partition that this broker hosts: its log, its leader, and what consumers may read.
+"""A partition that this broker hosts: its log, its role, and what consumers may read.
 
-A partition is led here or follows another broker, as the metadata says; `lead` and `follow` give it a role. With one
-replica a batch is committed as it is appended, or with flush.messages as it is synced, which the log does. A leader of
-several replicas has a PartitionLeadership, which moves the high
-watermark. A follower's high watermark is that of its leader's last answer.
+`lead` and `follow` give it the role that the metadata has. With one replica a batch is committed when it is appended, or with
+flush.messages when it is synced, which the log does. A leader of several replicas has a PartitionLeadership, which moves the
+high watermark. A follower's high watermark is that of its leader's last answer.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.partitions.leadership import PartitionLeadership
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.isr_rules import IsrRules
     from barnabas.storage.log.log import AppendResult, Log
     from barnabas.storage.log.validation import Inspected
+    from barnabas.storage.log.verification import Verification
     from barnabas.wire.record_batch import BatchHeader
+
+log = logging.getLogger("barnabas.partitions")
 
 NO_LEADER: Final = -1
 ACKS_ALL: Final = -1
@@ -31,10 +34,10 @@ _NO_STATE: Final = PartitionState(replicas=[], isr=[], leader=NO_LEADER, leader_
 
 
 class ReplicaObserver(Protocol):
-    """Follows what replication appends to the log of a follower, and what it cuts off."""
+    """Observes the log of a follower: what replication appends, and what it cuts off."""
 
     def replicated(self, batches: memoryview) -> None:
-        """These whole batches have been appended. Their buffer is used again when this returns."""
+        """These whole batches have been appended. Their buffer is reused when this returns."""
         ...
 
     def cutting(self, log: Log, offset: int) -> None:
@@ -59,9 +62,9 @@ class Partition(LocalReplica):
         """It has no role yet: see `lead` and `follow`."""
         super().__init__(topic, topic_id, partition, log)
         self.observer: ReplicaObserver | None = None  # of what is fetched from the leader
-        self.state = _NO_STATE  # as the metadata has it, or had when it was last looked at
+        self.state = _NO_STATE  # in the metadata, as of the last change that was applied here
         self.leader_id = NO_LEADER
-        self.leader_high_watermark = UNKNOWN  # of the leader that is followed, as of its last answer
+        self.leader_high_watermark = UNKNOWN  # as a follower: of the leader's last answer
         self.is_leader = False
         self.leadership: PartitionLeadership | None = None  # where it is led here and has other replicas
         self._alone = False  # whether it is led here and has no other replica
@@ -69,13 +72,12 @@ class Partition(LocalReplica):
     # -- roles
 
     def lead(self, state: PartitionState, rules: IsrRules, proposals: AlterPartitionManager) -> None:
-        """This broker leads from now on, or leads on in another state. An older state than the present one changes
-        nothing."""
+        """This broker leads, in this state of the metadata. A state older than the present one is ignored."""
         if state.partition_epoch < self.partition_epoch:
             return
         is_new_epoch = not self.is_leader or state.leader_epoch > self.leader_epoch
         if not is_new_epoch and state.partition_epoch == self.partition_epoch:
-            self.state = state  # its own proposal, whose answer came first
+            self.state = state  # its own proposal, whose answer arrived before the metadata
             return
         if state.leader_epoch > self.leader_epoch + 1:  # others may have led, and followers cut their logs
             self._end_leadership()
@@ -84,7 +86,7 @@ class Partition(LocalReplica):
         leadership = self.leadership
         if len(state.replicas) == 1:
             self._alone = True
-            self.log.be_the_only_replica()
+            self.log.end_replication()
             if leadership is not None:
                 self.leadership = None
                 for end_offset, call in leadership.end_alone():
@@ -92,9 +94,7 @@ class Partition(LocalReplica):
         else:
             self._alone = False
             self.log.replicate()
-            if (
-                is_new_epoch
-            ):  # followers may have records of epochs that this log has none of, and are to cut them
+            if is_new_epoch:  # so that followers cut records of epochs that this log does not have
                 self.log.assign_epoch_start_offset(self.leader_epoch)
             if leadership is None:
                 leadership = self.leadership = PartitionLeadership(self, rules, proposals)
@@ -105,7 +105,7 @@ class Partition(LocalReplica):
             self.interrupt_followers()
 
     def follow(self, state: PartitionState) -> None:
-        """Another broker leads from now on, or none. An older state than the present one changes nothing."""
+        """Another broker leads, or none. A state older than the present one is ignored."""
         if state.partition_epoch < self.partition_epoch:
             return
         changes = self.is_leader or state.leader_epoch > self.leader_epoch
@@ -118,14 +118,14 @@ class Partition(LocalReplica):
             self.interrupt_waiters()
 
     def retire(self) -> None:
-        """This broker no longer hosts the partition: it was deleted, or reassigned to others."""
+        """This broker no longer hosts the partition: it was deleted, or reassigned."""
         self.is_leader = self._alone = False
         self.leader_id = NO_LEADER
         self._end_leadership()
         self.interrupt_waiters()
 
     def reopened(self, log: Log) -> None:
-        """Take another log. The partition has no role until the next state of it."""
+        """Use another log. The partition has no role until the next `lead` or `follow`."""
         self._end_leadership()
         self.log = log
         self.state = _NO_STATE
@@ -160,30 +160,41 @@ class Partition(LocalReplica):
         required_acks: int = 1,
         from_client: bool = True,
         inspected: Inspected | None = None,
+        verification: Verification | None = None,
     ) -> AppendResult:
-        """Append one record batch as the leader; wakes the fetches that wait for it. `header` is the batch's, if
-        it has been read already and `records` are a view that ends with the batch. `from_client` False: this broker made
-        the batch, and may set flags that clients may not.
+        """Append one record batch as the leader, and wake the fetches that wait for it. `header` is the batch's, if it has been
+        read already and `records` are a view that ends with the batch. `from_client` False: this broker has built the batch,
+        and may set flags that clients may not. The first batch of a transaction brings along the `verification` that
+        `begin_verification` has returned.
 
-        Raises storage errors, which carry their ErrorCode: NOT_LEADER_OR_FOLLOWER, and with required_acks -1
-        NOT_ENOUGH_REPLICAS, among them. Returning is the acknowledgement's base for acks 1; for acks -1 it is
-        as well with one replica. With a header RecordsUnread, too: then it is tried again with what that has come to as
-        `inspected`. Unless the result awaits a sync (flush.messages): then it is
-        `log.when_synced`, and readers are shown the batch no sooner; or, with acks -1, awaits the other replicas
-        (`awaits_commit`): then it is `when_committed`.
+        Raises storage errors, which carry their ErrorCode, such as NOT_LEADER_OR_FOLLOWER, and NOT_ENOUGH_REPLICAS with
+        required_acks -1. With a header also RecordsUnread: append again then, with the result of the inspection as
+        `inspected`.
+
+        The batch may be acknowledged when this returns, except: if the result awaits a sync (flush.messages), when
+        `log.flusher.when_synced` calls, and consumers do not read it before; with acks -1, if it awaits other replicas
+        (`awaits_commit`), when `when_committed` calls.
         """
         if not self._alone:
-            return self._append_replicated(records, header, required_acks, from_client, inspected)
+            return self._append_replicated(
+                records, header, required_acks, from_client, inspected, verification
+            )
         stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if header is None:
-            result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
+            result = self.log.append_as_leader(
+                records, self.leader_epoch, from_client=from_client, verification=verification
+            )
         else:
             assert isinstance(records, memoryview)
-            result = self.log.append_batch(records, header, self.leader_epoch, from_client, inspected)
+            result = self.log.append_batch(
+                records, header, self.leader_epoch, from_client, inspected, verification
+            )
         if self.fetch_waiters or result.awaits_sync:
             byte_count = len(records)
             if result.awaits_sync:
-                self.log.when_synced(result.last_offset + 1, lambda _: self.wake(byte_count, stable_offset))
+                self.log.flusher.when_synced(
+                    result.last_offset + 1, lambda _: self.wake(byte_count, stable_offset)
+                )
             else:
                 self.wake(byte_count, stable_offset)
         return result
@@ -195,29 +206,91 @@ class Partition(LocalReplica):
         required_acks: int,
         from_client: bool,
         inspected: Inspected | None,
+        verification: Verification | None,
     ) -> AppendResult:
         leadership = self.leadership
-        if self.log.offline:  # which has made it stop leading, and has a better message
-            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.log.failure))
-        if leadership is None:
-            raise StorageError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"{self.topic}-{self.partition} is not led by this broker",
-            )
+        if leadership is None or self.log.offline:
+            raise self._cannot_append()
         if required_acks == ACKS_ALL:
             leadership.check_enough_replicas()
         try:
             if header is None:
-                result = self.log.append_as_leader(records, self.leader_epoch, from_client=from_client)
+                result = self.log.append_as_leader(
+                    records, self.leader_epoch, from_client=from_client, verification=verification
+                )
             else:
                 assert isinstance(records, memoryview)
-                result = self.log.append_batch(records, header, self.leader_epoch, from_client, inspected)
+                result = self.log.append_batch(
+                    records, header, self.leader_epoch, from_client, inspected, verification
+                )
         except StorageError as error:
             if error.error == ErrorCode.KAFKA_STORAGE_ERROR:
                 leadership.append_failed()
             raise
         leadership.appended(result, len(records))
         return result
+
+    def _cannot_append(self) -> StorageError:
+        if self.log.offline:  # it has stopped leading for this reason
+            return StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(self.log.failure))
+        return StorageError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{self.name} is not led by this broker",
+        )
+
+    # -- transactions
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
+    ) -> Verification | None:
+        """What the first batch of the producer's transaction has to bring along once the transaction coordinator has verified
+        that the partition belongs to it; None when the transaction is open here already, so there is nothing to verify.
+
+        `base_sequence` is that of the batch; -1 of one without. `supports_epoch_bump`: the producer uses transaction.version 2.
+        INVALID_PRODUCER_EPOCH for a fenced producer, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        """
+        if not self.is_leader or self.log.offline:
+            raise self._cannot_append()
+        return self.log.begin_verification(
+            producer_id, producer_epoch, base_sequence, supports_epoch_bump=supports_epoch_bump
+        )
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+        done: Callable[[ErrorCode], object],
+    ) -> None:
+        """End the producer's transaction, as the leader. `done(error)` once, maybe at once: NONE when the marker is committed.
+
+        Before that it is an error of `append` with acks=all or of `when_committed`; INVALID_PRODUCER_EPOCH or
+        TRANSACTION_COORDINATOR_FENCED for a marker that is out of date. A marker without a transaction is appended all the
+        same: it raises the producer's epoch.
+        """
+        try:
+            if not self.is_leader or self.log.offline:
+                raise self._cannot_append()
+            if self.leadership is not None:
+                self.leadership.check_enough_replicas()
+            marker = self.log.marker_to_append(
+                producer_id,
+                producer_epoch,
+                commit=commit,
+                coordinator_epoch=coordinator_epoch,
+                transaction_version=transaction_version,
+            )
+            result = self.append(marker, required_acks=ACKS_ALL, from_client=False)
+        except StorageError as error:
+            log.info("%s: a marker of producer %d was refused: %s", self.name, producer_id, error)
+            done(error.error)
+            return
+        self.when_committed(result.last_offset + 1, done)
+
+    # -- commits
 
     def when_committed(self, end_offset: int, call: Callable[[ErrorCode], object]) -> None:
         """`call(error)` once, maybe at once: NONE when everything below `end_offset` is committed
@@ -231,7 +304,7 @@ class Partition(LocalReplica):
         elif self.log.high_watermark >= end_offset:
             call(ErrorCode.NONE)
         else:
-            self.log.when_synced(
+            self.log.flusher.when_synced(
                 end_offset,
                 lambda failure: call(ErrorCode.NONE if failure is None else ErrorCode.KAFKA_STORAGE_ERROR),
             )
@@ -240,12 +313,12 @@ class Partition(LocalReplica):
 
     @property
     def is_caught_up(self) -> bool:
-        """As a follower: whether everything is here that was committed as of the leader's last answer."""
+        """As a follower: whether the log has all that was committed as of the leader's last answer."""
         return UNKNOWN < self.leader_high_watermark <= self.log.log_end_offset
 
     def set_follower_high_watermark(self, offset: int, byte_count: int = 1) -> None:
-        """As a follower: the leader says that everything below `offset` is committed, which is `byte_count` bytes
-        more, or about that many. What is not here yet counts when it comes."""
+        """As a follower: everything below `offset` is committed on the leader, about `byte_count` bytes more than before. Records
+        that are not here yet are committed when they are appended."""
         self.leader_high_watermark = offset
         stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
         if self.log.set_high_watermark(offset) and self.fetch_waiters:
@@ -254,9 +327,9 @@ class Partition(LocalReplica):
     def follower_fetched(
         self, replica_id: int, broker_epoch: int, fetch_offset: int, follower_log_start_offset: int
     ) -> ErrorCode:
-        """Record that a follower has everything below `fetch_offset`; before its fetch is read. Returns
-        NOT_LEADER_OR_FOLLOWER when this is not the leader, or the follower is of an older broker epoch;
-        UNKNOWN_LEADER_EPOCH when it is no replica in the metadata that has arrived here."""
+        """Record that a follower has everything below `fetch_offset`, before its fetch is read. Returns NOT_LEADER_OR_FOLLOWER
+        when this is not the leader, or the follower has an older broker epoch; UNKNOWN_LEADER_EPOCH when it is no replica in
+        the metadata of this broker."""
         leadership = self.leadership
         replica = leadership.replicas.get(replica_id) if leadership is not None else None
         if leadership is None or replica is None:
@@ -280,13 +353,13 @@ class Partition(LocalReplica):
 
     @property
     def isr(self) -> list[int]:
-        """The in-sync replicas, as far as is known here."""
+        """The in-sync replicas, as this broker knows them."""
         return self.leadership.isr if self.leadership is not None else self.state.isr
 
     @property
     def knows_high_watermark(self) -> bool:
-        """False for a new leader whose high watermark has not come to the start of its epoch: what was committed
-        before may lie beyond it (KIP-207)."""
+        """False for a new leader whose high watermark has not reached the start of its epoch: records behind it may have been
+        committed before (KIP-207)."""
         leadership = self.leadership
         return leadership is None or self.log.high_watermark >= leadership.epoch_start_offset
 
@@ -306,7 +379,7 @@ class Partition(LocalReplica):
         log = self.log
         if log.log_start_offset == log.log_end_offset and self.is_leader:
             return self.leader_epoch
-        return log.epoch_for_offset(log.log_start_offset)
+        return log.epochs.epoch_for_offset(log.log_start_offset)
 
     def check_leader_epoch(self, current_leader_epoch: int) -> ErrorCode:
         """Compare the client's leader epoch (KIP-320) with the partition's; -1: the client has none.

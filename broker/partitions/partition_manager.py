@@ -1,9 +1,9 @@
 """The partitions of this broker, kept in step with the metadata image.
 
-After each committed change the listener gives partitions their present roles, creates new ones, closes and deletes
-removed ones, and hands changed configs to the logs, a few milliseconds at a time (slices.py); roles
-have a queue of their own, so that a new leader waits for no file to be made. At start it does the same for the whole
-image. It proposes ISRs without followers that lag behind, every half of replica.lag.time.max.ms, as Kafka does.
+After each committed change it gives partitions their present roles, creates new ones, closes and deletes removed ones, and
+gives changed configs to the logs, in slices; roles have a queue of their own, so that a new leader does not wait while files
+are created. At start it does the same for the whole image. Every half of replica.lag.time.max.ms, as in Kafka, leaders
+propose ISRs without followers that lag.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from barnabas.broker.partitions.partition import Partition
-from barnabas.controller.operations.directories import MIGRATING, UNASSIGNED, directory_of
+from barnabas.controller.operations.cluster_view import MIGRATING, UNASSIGNED, directory_of
 from barnabas.runtime.slices import Periodic, WorkQueue, in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.manager.directory import encode_uuid
 from barnabas.wire.primitives import ZERO_UUID
+from barnabas.wire.uuids import uuid_to_string
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,9 +55,9 @@ class PartitionManager:
         on_opened: Callable[[Partition, PartitionState], object] = _ignore,
         has_session: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`topic_configs(image, topic)`: every topic-level setting that is in force, by Kafka's name. `on_following`: partitions
-        that follow another leader, or in another epoch, than before; `on_not_following`: those that follow none. `on_opened`: a
-        partition whose log has been opened. `has_session()`: whether the controller counts this broker as alive."""
+        """`topic_configs(image, topic)`: every topic-level setting, by Kafka's name. `on_following`: partitions that follow another
+        leader, or in another epoch, than before; `on_not_following`: partitions that follow none. `on_opened`: a partition whose
+        log has been opened. `has_session()`: whether the controller counts this broker as alive."""
         self._log_manager = log_manager
         self.rules = rules
         self.proposals = proposals
@@ -75,11 +75,10 @@ class PartitionManager:
         self._on_opened = on_opened
         self.has_session = has_session
         self._expiration: Periodic | None = None
-        self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be created; tried again
-        self._lost_logs: set[tuple[bytes, int]] = set()  # those in a directory that is not here
-        self._begun: list[Partition] = []  # whose leader epoch has to be written down
+        self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be created; retried
+        self._lost_logs: set[tuple[bytes, int]] = set()  # whose log is in a directory that is missing
+        self._unsaved: list[Partition] = []  # whose leader epochs have to be written to their checkpoint
         self._missing: dict[bytes, list[str]] = {}  # directory id -> partitions, while `load` finds them
-        log_manager.is_led = self._is_led
         self._log_configs: dict[frozenset[tuple[str, str]], LogConfig] = {}  # by what is set on a topic
         self._roles = WorkQueue(runtime, log)
         self._work = WorkQueue(runtime, log)
@@ -89,7 +88,7 @@ class PartitionManager:
         return partitions.get(partition) if partitions is not None else None
 
     def of_topic(self, topic: str) -> Mapping[int, Partition]:
-        """Those of a topic that are here, by index."""
+        """The topic's partitions on this broker, by index."""
         return self._by_name.get(topic, {})
 
     def by_id(self, topic_id: bytes, partition: int) -> Partition | None:
@@ -103,7 +102,8 @@ class PartitionManager:
         """Whether this broker leads the partition, and no other can have been elected in its place."""
         return partition.is_leader and self.has_session()
 
-    def _is_led(self, log: Log) -> bool:
+    def is_led(self, log: Log) -> bool:
+        """Whether this is the log of a partition that this broker leads."""
         partition = self.get(log.topic, log.partition)
         return partition is not None and partition.log is log and self.leads(partition)
 
@@ -127,7 +127,7 @@ class PartitionManager:
         in_slices(self._runtime, each(), done)
 
     def load(self, image: MetadataImage) -> None:
-        """At start: everything in the image that is ours."""
+        """At start: open all partitions of this broker in the image."""
         self._log_manager.settle_duplicates(partial(self._named_directory, image))
         for topic in image.topics.values():
             for _ in self._update_topic(image, topic, tuple(topic.partitions), new=False):
@@ -138,9 +138,9 @@ class PartitionManager:
                 self._log_manager.set_stray(stray.topic, stray.partition)
 
     def metadata_changed(self, image: MetadataImage, topics: TopicChanges, config_topics: set[str]) -> None:
-        """Follow a committed change that touched these partitions (by topic id) and the configs of these topics (by
-        name). Removes first: a name may have been given away again. Many logs take several turns of the loop;
-        `when_settled` calls back when they are done."""
+        """Apply a committed change of these partitions (by topic id) and of the configs of these topics (by name). Topics are
+        removed first: a new topic may have the name of a deleted one. Many logs take several turns of the loop; `when_settled`
+        calls back when they are done."""
         for topic_id in sorted(topics):
             if image.topic_by_id(topic_id) is None:
                 self._remove_topic(topic_id)
@@ -154,13 +154,13 @@ class PartitionManager:
             self._work.add(self._update_config(image, name))
 
     def defaults_changed(self, image: MetadataImage) -> None:
-        """Settings of the broker that topics take where they have none of their own have changed."""
+        """The broker's defaults for settings of topics have changed."""
         self._log_configs.clear()
         for name in tuple(self._by_name):
             self._work.add(self._update_config(image, name))
 
     def retry_unmade(self, image: MetadataImage) -> None:
-        """Try again to make the logs that could not be made."""
+        """Try again to create the logs that could not be created."""
         unmade: dict[bytes, set[int]] = {}
         for topic_id, index in self._unmade:
             unmade.setdefault(topic_id, set()).add(index)
@@ -168,17 +168,17 @@ class PartitionManager:
             self.metadata_changed(image, unmade, set())
 
     def when_settled(self, callback: Callable[[], object]) -> None:
-        """Call back once the changes so far have been carried out; at once if they have been."""
+        """Call back once the changes so far have been applied; at once if they have."""
         self._roles.when_done(lambda: self._work.when_done(callback))
 
     def when_roles_taken(self, callback: Callable[[], object]) -> None:
-        """Call back once the partitions here have the roles of the changes so far; at once if they have."""
+        """Call back once the partitions have their roles after the changes so far; at once if they have."""
         self._roles.when_done(callback)
 
     def _follow(self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]) -> None:
         roles = self._update_roles(image, topic, indexes)
         steps = self._update_topic(image, topic, indexes, new=True)
-        if topic.is_internal:  # its coordinator follows the same change, and finds the partitions open
+        if topic.is_internal:  # its coordinator applies the same change next, and needs the partitions open
             for _ in chain(roles, steps):
                 pass
         else:
@@ -188,7 +188,7 @@ class PartitionManager:
     def _update_roles(
         self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int]
     ) -> Iterator[None]:
-        """Give the partitions that are here already their present roles, or remove them."""
+        """Give the open partitions their present roles, or remove them."""
         for index in indexes:
             if image.topic_by_id(topic.topic_id) is not topic:
                 return  # removed since the last step
@@ -203,12 +203,12 @@ class PartitionManager:
             yield
 
     def _save_epochs(self) -> Iterator[None]:
-        begun, self._begun = self._begun, []
+        begun, self._unsaved = self._unsaved, []
         for partition in begun:
             try:
                 partition.log.save_epochs()
             except OSError as error:  # the next sync tries again
-                log.error("%s: its leader epoch is not noted: %s", partition.log.name, error)
+                log.error("%s: its leader epochs could not be saved: %s", partition.log.name, error)
                 partition.log.io_failed(error)
             yield
 
@@ -222,9 +222,9 @@ class PartitionManager:
             if not was_leader:
                 self.on_not_following([partition])
             partition.lead(state, self.rules, self.proposals)
-            if partition.log.has_unsaved_epochs:
-                self._begun.append(partition)
-                if len(self._begun) == 1:  # when all have their roles
+            if partition.log.epochs.unsaved:
+                self._unsaved.append(partition)
+                if len(self._unsaved) == 1:  # when all have their roles
                     self._roles.when_done(lambda: self._work.add(self._save_epochs()))
             return
         partition.follow(state)
@@ -238,7 +238,7 @@ class PartitionManager:
             self.on_following([partition])
 
     def _remove_partition(self, partition: Partition) -> None:
-        """Other brokers host the partition now: it is out of service at once, its log is deleted later."""
+        """Other brokers host the partition now: close it at once, and delete its log later."""
         topic_id, index = partition.topic_id, partition.partition
         self._unmade.discard((topic_id, index))
         self._lost_logs.discard((topic_id, index))
@@ -259,7 +259,7 @@ class PartitionManager:
     def _update_topic(
         self, image: MetadataImage, topic: TopicImage, indexes: Sequence[int], *, new: bool
     ) -> Iterator[None]:
-        """`new`: a partition that has no log is a new one, and gets one."""
+        """Open the logs of partitions. `new`: a partition without a log is a new one, and its log is created."""
         for index in indexes:
             if image.topic_by_id(topic.topic_id) is not topic:
                 return  # removed since the last step
@@ -277,35 +277,35 @@ class PartitionManager:
             yield
 
     def _may_be_made(self, topic_id: bytes, index: int, state: PartitionState) -> bool:
-        """Whether a log that is not here may be created."""
+        """Whether a missing log may be created."""
         key = topic_id, index
         return key in self._unmade or (key in self._lost_logs and not self._counts(state))
 
     def _counts(self, state: PartitionState) -> bool:
-        """Whether the cluster relies on what this broker's replica holds: an empty one must not take its place."""
+        """Whether this broker's replica may hold records that no other has: an empty log must not replace it."""
         counting = (*state.isr, *state.eligible_leader_replicas, *state.last_known_elr)
         return len(state.replicas) == 1 or self._node_id in counting
 
     def _lost(self, topic: TopicImage, index: int, state: PartitionState, config: LogConfig) -> Log | None:
-        """The offline log in place of one that lies, or may lie, in a directory that is not here. None for others.
+        """An offline log, in place of one that is, or may be, in a directory that is missing; None for others.
 
-        Never a new one in another directory while the old one counts: what it acknowledges would be lost when the old one
-        comes back. One that no longer counts is fetched again from the others."""
+        No log is created in another directory while the old one counts: records acknowledged there would be lost when the old
+        directory is back. A log that no longer counts is fetched again from the other replicas."""
         manager = self._log_manager
         if manager.get(topic.name, index) is not None:
             return None
         directory = directory_of(state, self._node_id)
         if directory in (UNASSIGNED, MIGRATING):
-            is_lost = bool(manager.offline)
+            is_lost = bool(manager.directories.offline)
         else:
-            is_lost = directory not in manager.online_ids()
+            is_lost = directory not in manager.directories.online_ids()
         if not is_lost or not self._counts(state):
             return None
-        if manager.offline:
+        if manager.directories.offline:
             return self._offline(topic, index, config, "its log directory is offline")
         if len(state.replicas) > 1 and self._node_id not in state.isr and state.leader != self._node_id:
             return None
-        reason = f"its log directory {encode_uuid(directory)} is not in log.dirs"
+        reason = f"its log directory {uuid_to_string(directory)} is not in log.dirs"
         self._missing.setdefault(directory, []).append(f"{topic.name}-{index}")
         self._lost_logs.add((topic.topic_id, index))
         return manager.offline_log(topic.name, topic.topic_id, index, config, reason)
@@ -318,12 +318,12 @@ class PartitionManager:
                 len(names),
                 " has" if len(names) == 1 else "s have",
                 "its" if len(names) == 1 else "their",
-                encode_uuid(directory),
+                uuid_to_string(directory),
                 ", ".join(names),
             )
 
     def _named_directory(self, image: MetadataImage, topic: str, index: int) -> bytes:
-        """The id of the directory that the metadata has a log in; UNASSIGNED when it does not say."""
+        """The id of a log's directory in the metadata; UNASSIGNED when it has none."""
         found = image.topics.get(topic)
         state = found.partitions.get(index) if found is not None else None
         return directory_of(state, self._node_id) if state is not None else UNASSIGNED
@@ -383,7 +383,7 @@ class PartitionManager:
         return opened
 
     def _remove_topic(self, topic_id: bytes) -> None:
-        """Out of service at once; the logs are deleted one by one."""
+        """Close the partitions at once, and delete the logs one by one."""
         self._unmade = {each for each in self._unmade if each[0] != topic_id}
         self._lost_logs = {each for each in self._lost_logs if each[0] != topic_id}
         partitions = self._by_id.pop(topic_id, None)
@@ -399,7 +399,7 @@ class PartitionManager:
 
     def _delete_logs(self, partitions: Mapping[int, Partition]) -> Iterator[None]:
         for partition in partitions.values():
-            # By now the name may belong to another topic's log, or the replica may have come back.
+            # By now the name may belong to another topic's log, or the replica may be back.
             here = self.by_id(partition.topic_id, partition.partition)
             is_used = here is not None and here.log is partition.log
             if not is_used and self._log_manager.get(partition.topic, partition.partition) is partition.log:

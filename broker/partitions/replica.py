@@ -12,7 +12,7 @@ NEVER: Final = float("-inf")
 
 
 class PartitionListener(Protocol):
-    """What waits for news of a partition: a fetch, or its session. `partition` is the Partition."""
+    """What waits for a partition: a fetch, or its session. `partition` is the Partition."""
 
     def appended(self, partition: Any, byte_count: int) -> None:
         """The partition grew by byte_count readable bytes."""
@@ -23,16 +23,16 @@ class PartitionListener(Protocol):
         ...
 
     def high_watermark_moved(self, partition: Any) -> None:
-        """More is committed of what a follower may have already. For followers alone."""
+        """The high watermark has moved. Called for fetches of followers only."""
         ...
 
 
-Waiters: TypeAlias = "dict[PartitionListener, None]"  # in the order in which they came
+Waiters: TypeAlias = "dict[PartitionListener, None]"  # in the order of their arrival
 
 
 class LocalReplica:
-    """The replica of a partition on this broker: its log, the epochs that it is in, and what waits for it to grow. Partition
-    (partition.py) gives it a role."""
+    """The replica of a partition on this broker: its log, its epochs, and the fetches that wait for it. Partition (partition.py)
+    gives it a role."""
 
     __slots__ = (
         "fetch_waiters", "leader_epoch", "log", "partition", "partition_epoch", "replica_waiters", "stable_moved", "topic",
@@ -48,9 +48,7 @@ class LocalReplica:
         self.partition_epoch = -1
         self.fetch_waiters: Waiters = {}  # of consumers, which read what is committed
         self.replica_waiters: Waiters | None = None  # of followers, which read up to the end
-        self.stable_moved = (
-            True  # whether read_committed consumers may read more after the append that is announced
-        )
+        self.stable_moved = True  # during `wake`: whether the last stable offset has moved
 
     @property
     def name(self) -> str:
@@ -58,7 +56,7 @@ class LocalReplica:
         return f"{self.topic}-{self.partition}"
 
     def waiters(self, of_followers: bool) -> Waiters:
-        """What is notified of all that followers may read, or of what consumers may."""
+        """The waiting fetches of followers, which read up to the log end, or those of consumers."""
         if not of_followers:
             return self.fetch_waiters
         if self.replica_waiters is None:
@@ -72,7 +70,7 @@ class LocalReplica:
             waiter.appended(self, byte_count)
 
     def high_watermark_moved(self, byte_count: int, stable_offset: int) -> None:
-        """As `wake`, and followers may know of it."""
+        """As `wake`, and notify followers."""
         if self.fetch_waiters:
             self.wake(byte_count, stable_offset)
         if self.replica_waiters:
@@ -80,7 +78,7 @@ class LocalReplica:
                 waiter.high_watermark_moved(self)
 
     def interrupt_waiters(self) -> None:
-        """Something other than an append has changed: every waiting fetch reads again."""
+        """The role, the log or its start has changed: every waiting fetch reads again."""
         for waiter in tuple(self.fetch_waiters):
             waiter.changed(self)
         self.interrupt_followers()
@@ -93,10 +91,10 @@ class LocalReplica:
 class RemoteReplica:
     """A follower of a partition that is led here, as its fetches describe it: offsets, and seconds on the monotonic clock.
 
-    When it was last caught up follows Kafka's rule (Replica.updateFetchStateOrThrow): a fetch that begins at the leader's
-    end says that the follower is caught up now; one that begins at or behind the leader's end at the follower's previous
-    fetch says that it was then. So a follower counts as caught up as long as it takes in everything within the lag that is
-    allowed, even if it is never at the very end.
+    `last_caught_up` follows Kafka's rule (Replica.updateFetchStateOrThrow): a fetch that begins at the leader's end shows that
+    the follower is caught up now; one that begins at or behind the leader's end at the follower's previous fetch shows that
+    it was then. So a follower counts as caught up as long as it copies everything within the lag that is allowed, even if it
+    is never at the very end.
     """
 
     __slots__ = (

@@ -1,9 +1,9 @@
-"""How many bytes a second replicas may copy while they catch up (KIP-73): leader.replication.throttled.rate of what this
-broker sends, follower.replication.throttled.rate of what it fetches.
+"""Replication quotas (KIP-73): leader.replication.throttled.rate limits what this broker sends to followers,
+follower.replication.throttled.rate what it fetches.
 
-Only the replicas count that a topic names in (leader|follower).replication.throttled.replicas, and only those that are
-not in sync are held back, so no producer ever waits for a throttle. The rate is measured over the last
-replication.quota.window.num windows, as Kafka measures it; a burst is allowed that fills them.
+Only replicas that a topic names in (leader|follower).replication.throttled.replicas count, and only those that are not in sync
+are throttled, so no producer ever waits for a quota. The rate is measured over the last replication.quota.window.num windows,
+as in Kafka; a burst that fills them is allowed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DELAY_MAX_S: Final = 1.0
 
 
 class ReplicationQuota:
-    """One side's quota. All calls on the loop's thread."""
+    """The quota of one side, leader or follower. All calls on the loop's thread."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ReplicationQuota:
         window_count: int = 11,
         window_s: float = 1.0,
     ) -> None:
-        """`rate()`: bytes a second, infinite when there is no limit. `replicas(topic)`: its list of throttled ones."""
+        """`rate()`: bytes a second, infinite without a limit. `replicas(topic)`: the topic's list of throttled replicas."""
         self._runtime = runtime
         self._node_id = node_id
         self._rate = rate
@@ -56,7 +56,7 @@ class ReplicationQuota:
         return self._rate() != NO_LIMIT
 
     def is_throttled(self, topic: str, partition: int) -> bool:
-        """Whether the copying of this broker's replica counts."""
+        """Whether this broker's replica of the partition counts."""
         indexes = throttled_partitions(self._replicas(topic), self._node_id)
         return indexes is None or partition in indexes
 
@@ -78,7 +78,7 @@ class ReplicationQuota:
         return self.delay_s() > 0
 
     def delay_s(self) -> float:
-        """For how long nothing more should be copied, at most a second; 0 when it may be."""
+        """For how long to copy nothing more, at most a second; 0 when the quota is not exceeded."""
         rate = self._rate()
         if rate == NO_LIMIT:
             return 0.0
@@ -100,7 +100,7 @@ class ReplicationQuota:
             self._total -= windows.popleft()[1]
 
     def holds_back(self, partition: Partition, follower_id: int) -> bool:
-        """As the leader: whether this follower gets no records of the partition for now."""
+        """As the leader: whether this follower's fetches of the partition get no records for now."""
         return (
             follower_id not in partition.isr
             and self.is_throttled(partition.topic, partition.partition)
@@ -144,6 +144,6 @@ def make_quota(
 
 
 def _stored(config: BrokerConfig, name: str) -> str | None:
-    """Dynamic only: of the node, or of the cluster."""
+    """A dynamic value, of the node or else of the cluster."""
     text: str | None = config.stored_node.get(name, config.stored_cluster.get(name))
     return text

@@ -1,4 +1,4 @@
-"""The follower's side of replication: fetches from leaders, truncates where logs diverge.
+"""The follower's side of replication: fetches from leaders, and truncates logs where they diverge.
 
-It may import fastpath and the rooms below; the node alone imports it.
+It may import fastpath and the rooms below; only the node imports it.
 """

@@ -1,12 +1,12 @@
-"""A follower's fetcher: copies partitions from one leader, over one connection, one request after the other.
+"""A follower's fetcher: copies partitions from one leader over one connection.
 
 Records are appended in the turn in which they arrive, and the next request, which acknowledges them to the leader, leaves in
-the same turn: that is what acks=all waits for. Of very many batches the rest is appended in later turns, and the next
-request leaves after them. While a request waits on the leader for records, one more may be sent
-when a partition's offset has changed; the leader then ends the waiting of the first.
+the same turn: acks=all waits for that. Very many batches are appended in several turns, and the next request leaves after
+them. While a request waits on the leader for records, one more may be sent when a partition's offset has changed; the leader
+then answers the first at once.
 
-An error delays its partition alone. An answer for a partition that has changed since (the leader, its epoch, the log of the
-follower) is dropped. As Kafka's AbstractFetcherThread, without its threads.
+An error delays its partition alone. An answer for a partition whose leader, leader epoch or log has changed since is dropped.
+As Kafka's AbstractFetcherThread, without its threads.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ log = logging.getLogger("barnabas.replication")
 FETCH: Final = 1
 FETCH_VERSION: Final = 18
 IN_FLIGHT_MAX: Final = 2
-OVERSIZE_BYTES: Final = 64 * 1024 * 1024  # by so much a first batch may exceed the maximum of the request
-PARTITION_ANSWER_BYTES: Final = 128  # of one partition, without its records
+OVERSIZE_BYTES: Final = 64 * 1024 * 1024  # by which a first batch may exceed the maximum of the request
+PARTITION_ANSWER_BYTES: Final = 128  # of one partition in an answer, without its records
 FIRST_DELAY_S: Final = 0.01
 TURN_BATCHES: Final = 1000  # appended in one turn of the loop: 2 ms, if they are small
-ROUNDS_MAX: Final = 100  # of comparing epochs with the leader, in a row, each of which should make progress
+ROUNDS_MAX: Final = 100  # of comparing epochs with the leader, in a row; each should make progress
 
-# Leader and follower have different metadata; the newer one is about to arrive.
+# Leader and follower have different metadata for a moment.
 _TRANSIENT: Final = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -76,7 +76,7 @@ class FetcherSettings:
     node_id: int
     broker_epoch: Callable[[], int]
     authentication: InterBrokerAuthentication | None = None
-    num_fetchers: int = 1
+    num_fetchers: int = 1  # at the start; see ReplicaFetcherManager.resize
     max_bytes: int = 1_048_576  # of one partition
     response_max_bytes: int = 10_485_760
     min_bytes: int = 1
@@ -87,8 +87,8 @@ class FetcherSettings:
     quota: ReplicationQuota | None = None  # follower.replication.throttled.rate
 
 
-class _Rest(NamedTuple):
-    """The rest of a partition's answer that is still to be appended, if its log has not changed since."""
+class _Remainder(NamedTuple):
+    """The part of a partition's answer that a later turn appends, unless its log changes before."""
 
     state: FetchState
     log: Log
@@ -96,7 +96,7 @@ class _Rest(NamedTuple):
     records: memoryview
     high_watermark: int
     log_start_offset: int
-    before: FollowerAppend  # what was appended of the answer
+    before: FollowerAppend  # the part of the answer that was appended
 
 
 class ReplicaFetcher:
@@ -128,17 +128,17 @@ class ReplicaFetcher:
             settings.wait_max_ms, settings.min_bytes, settings.response_max_bytes, settings.max_bytes
         )
         self._truncations = ReplicaTruncations(
-            runtime, log_manager, self._client, settings.node_id, self._is_current, self._settled
+            runtime, log_manager, self._client, settings.node_id, self._is_current, self._truncated
         )
         self._in_flight = 0
-        self._valid_from = 0  # answers to earlier requests are of another session, or connection
+        self._valid_from = 0  # answers to earlier requests belong to another session or connection
         self._session_failures = 0  # in a row
         self._is_resting = False  # after several of them
         self._delays = FetchDelays(runtime, self._delay_is_over)
         self._fetch_is_due = False
         self._batches_left = TURN_BATCHES  # that may be appended in this turn
-        self._rests: deque[_Rest] = deque()  # nothing is fetched until they have been appended
-        self._rests_are_due = False
+        self._remainders: deque[_Remainder] = deque()  # nothing is fetched until they have been appended
+        self._remainders_are_due = False
 
     # -- partitions
 
@@ -147,7 +147,7 @@ class ReplicaFetcher:
         return len(self._session.states)
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """Fetch these from now on, in their present leader epoch."""
+        """Fetch these partitions from now on, in their present leader epoch."""
         legacy: list[tuple[FetchState, int]] = []
         for partition in partitions:
             known = self._session.states.get((partition.topic_id, partition.partition))
@@ -161,20 +161,22 @@ class ReplicaFetcher:
             state = FetchState(partition)
             self._session.add(state)
             held = partition.log
-            if held.replica_end_offset < held.log_end_offset:  # not to be claimed in the new epoch either
+            if (
+                held.replica_end_offset < held.log_end_offset
+            ):  # the rest must be synced before it is acknowledged
                 self._session.set_status(state, Status.SYNCING)
-                held.when_synced(held.log_end_offset, partial(self._synced, state))
-            elif held.latest_epoch < 0 and held.log_end_offset > held.high_watermark:
+                held.flusher.when_synced(held.log_end_offset, partial(self._synced, state))
+            elif held.epochs.latest_epoch < 0 and held.log_end_offset > held.high_watermark:
                 legacy.append(
                     (state, held.high_watermark)
-                )  # nothing but the high watermark is there to go by
+                )  # without epochs there is no other offset to truncate to
         if legacy:
-            self._cut(legacy)
+            self._truncate(legacy)
         self._client.open()
         self._fetch_soon()
 
     def remove(self, topic_id: bytes, index: int) -> None:
-        """Stop fetching it, if it is fetched here. An answer in flight is dropped."""
+        """Stop fetching the partition, if it is fetched here. An answer in flight is dropped."""
         self._session.remove((topic_id, index))
 
     def lag(self, topic_id: bytes, index: int) -> FetchState | None:
@@ -182,12 +184,12 @@ class ReplicaFetcher:
 
     def close(self) -> None:
         self._delays.stop()
-        self._rests.clear()
+        self._remainders.clear()
         self._client.close()
 
     def leader_has_changed(self) -> None:
         """The registration of the leader's broker has changed."""
-        self._client.hurry()
+        self._client.reconnect()
 
     # -- the connection
 
@@ -203,16 +205,16 @@ class ReplicaFetcher:
         self._truncations.connection_lost()
 
     def _fetch_soon(self) -> None:
-        """Fetch at the end of this turn, so that one request has all that changes in it."""
+        """Fetch at the end of this turn: one request names all partitions that change in it."""
         if not self._fetch_is_due:
             self._fetch_is_due = True
             self._runtime.call_soon(self._fetch)
 
     def _fetch(self) -> None:
-        """Send a request, if there is anything to fetch, and none in flight that has the same."""
+        """Send a request, if there is anything to fetch and no request in flight that names the same."""
         self._fetch_is_due = False
         session = self._session
-        if not session.ready_count or not self._client.is_connected or self._is_resting or self._rests:
+        if not session.ready_count or not self._client.is_connected or self._is_resting or self._remainders:
             return
         if self._in_flight and not (
             self._in_flight < IN_FLIGHT_MAX and session.may_pipeline and session.has_changes
@@ -236,7 +238,7 @@ class ReplicaFetcher:
     # -- answers
 
     def _answered_fast(self, number: int, frame: memoryview, start: int) -> bool:
-        """As `_answered`, for a few records of one partition, as bytes. Whether that is what came."""
+        """As `_answered`, for the bytes of an answer with records of one partition; False for any other answer."""
         session = self._session
         if number < self._valid_from:
             return False
@@ -250,7 +252,7 @@ class ReplicaFetcher:
         self._session_failures = 0
         if state is not None:
             self._batches_left = TURN_BATCHES
-            self._take(state, answer.records, answer.high_watermark, answer.log_start_offset)
+            self._append(state, answer.records, answer.high_watermark, answer.log_start_offset)
         self._fetch()
         return True
 
@@ -286,15 +288,15 @@ class ReplicaFetcher:
                     cuts.append((state, self._divergence(state, data)))
                 else:
                     assert data.records is None or isinstance(data.records, memoryview)
-                    self._take(state, data.records, data.high_watermark, data.log_start_offset)
+                    self._append(state, data.records, data.high_watermark, data.log_start_offset)
         if cuts:
-            self._cut(cuts)
+            self._truncate(cuts)
         if out_of_range:
             for state in out_of_range:
                 log.info("%s: the leader has nothing at %d", state.name, state.sent_offset)
                 state.rounds += 1
                 session.set_status(state, Status.AWAITING_OFFSETS)
-            self._truncations.ask(out_of_range)
+            self._truncations.request_offsets(out_of_range)
         self._fetch()
 
     def _session_failed(self, number: int, error: ErrorCode) -> None:
@@ -313,7 +315,7 @@ class ReplicaFetcher:
         self._is_resting = False
         self._fetch()
 
-    def _take(
+    def _append(
         self,
         state: FetchState,
         records: memoryview | None,
@@ -321,8 +323,8 @@ class ReplicaFetcher:
         log_start_offset: int,
         before: FollowerAppend | None = None,
     ) -> None:
-        """Append what came, and follow what the leader says of its high watermark and its start. `before`: what was appended
-        of the same answer in earlier turns."""
+        """Append the records of an answer, and follow the leader's high watermark and log start. `before`: what earlier turns
+        have appended of the same answer."""
         partition = state.partition
         held = partition.log
         appended = before
@@ -330,7 +332,7 @@ class ReplicaFetcher:
         try:
             if records:
                 if self._batches_left <= 0:
-                    self._take_later(state, records, high_watermark, log_start_offset, FollowerAppend(0))
+                    self._append_later(state, records, high_watermark, log_start_offset, FollowerAppend(0))
                     return
                 try:
                     appended = held.append_as_follower(records, state.leader_epoch, self._batches_left)
@@ -353,9 +355,9 @@ class ReplicaFetcher:
             if log_start_offset > held.log_start_offset:
                 held.increment_log_start_offset(min(log_start_offset, held.high_watermark))
         except StorageError as error:
-            self._could_not_write(state, error)
+            self._append_failed(state, error)
             return
-        except Exception:  # the others go on, as in Kafka
+        except Exception:  # other partitions continue, as in Kafka
             log.exception("%s: an answer could not be processed", state.name)
             self._session.set_status(state, Status.FAILED)
             return
@@ -367,19 +369,19 @@ class ReplicaFetcher:
         if state.status is Status.TRUNCATING or appended is None:
             return
         if rest is not None:
-            self._take_later(state, rest, high_watermark, log_start_offset, appended)
+            self._append_later(state, rest, high_watermark, log_start_offset, appended)
         elif appended.awaits_sync:
             self._session.set_status(state, Status.SYNCING)
-            if before is not None:  # which was what awaited it, and began it before there was more
-                held.sync_soon()
-            held.when_synced(end, partial(self._synced, state))
+            if before is not None:  # the sync that the earlier part has begun does not cover the rest
+                held.flusher.sync_soon(held.log_end_offset)
+            held.flusher.when_synced(end, partial(self._synced, state))
         elif appended.awaits_write_back:
             self._session.set_status(state, Status.SYNCING)
             held.when_written_back(partial(self._synced, state))
         elif self._settings.quota is not None:
-            self._count(state, appended.size, self._settings.quota)
+            self._record_throttled(state, appended.size, self._settings.quota)
 
-    def _take_later(
+    def _append_later(
         self,
         state: FetchState,
         records: memoryview,
@@ -387,26 +389,26 @@ class ReplicaFetcher:
         log_start_offset: int,
         before: FollowerAppend,
     ) -> None:
-        """Append in the next turns. The answer's buffer is used again after this one, so the rest of it is copied once."""
+        """Append in the next turns. The receive buffer is reused after this one, so the records are copied, once."""
         if not isinstance(records.obj, bytes):
             records = memoryview(bytes(records))
         held = state.partition.log
-        self._rests.append(
-            _Rest(state, held, held.log_end_offset, records, high_watermark, log_start_offset, before)
+        self._remainders.append(
+            _Remainder(state, held, held.log_end_offset, records, high_watermark, log_start_offset, before)
         )
-        self._take_rests_soon()
+        self._append_remainders_soon()
 
-    def _take_rests_soon(self) -> None:
-        if not self._rests_are_due:
-            self._rests_are_due = True
-            self._runtime.call_soon(self._take_rests)
+    def _append_remainders_soon(self) -> None:
+        if not self._remainders_are_due:
+            self._remainders_are_due = True
+            self._runtime.call_soon(self._append_remainders)
 
-    def _take_rests(self) -> None:
-        """Append for a turn. The rest for a partition that has changed since is dropped."""
-        self._rests_are_due = False
+    def _append_remainders(self) -> None:
+        """Append for a turn. The remainder of a partition that has changed since is dropped."""
+        self._remainders_are_due = False
         self._batches_left = TURN_BATCHES
-        while self._rests and self._batches_left > 0:
-            rest = self._rests.popleft()
+        while self._remainders and self._batches_left > 0:
+            rest = self._remainders.popleft()
             state, held = rest.state, rest.log
             if (
                 self._is_current(state)
@@ -414,13 +416,13 @@ class ReplicaFetcher:
                 and state.partition.log is held
                 and held.log_end_offset == rest.end_offset
             ):
-                self._take(state, rest.records, rest.high_watermark, rest.log_start_offset, rest.before)
-        if self._rests:
-            self._take_rests_soon()
+                self._append(state, rest.records, rest.high_watermark, rest.log_start_offset, rest.before)
+        if self._remainders:
+            self._append_remainders_soon()
         self._fetch()
 
-    def _count(self, state: FetchState, size: int, quota: ReplicationQuota) -> None:
-        """So many bytes have come: a replica that is not in sync may have to wait for the next ones (KIP-73)."""
+    def _record_throttled(self, state: FetchState, size: int, quota: ReplicationQuota) -> None:
+        """Count bytes against the quota: a replica that is not in sync may have to wait for the next ones (KIP-73)."""
         partition = state.partition
         if quota.is_set and quota.is_throttled(partition.topic, partition.partition):
             quota.record(size)
@@ -443,8 +445,8 @@ class ReplicaFetcher:
             self._fetch_soon()
 
     def _begin_inside_batch(self, state: FetchState, error: UnexpectedAppendOffset) -> bool:
-        """The leader's start lies inside a batch (DeleteRecords), which comes whole: an empty log starts with it. Returns
-        whether the batch can be appended now."""
+        """The leader's log start lies inside a batch (DeleteRecords), which is sent whole: restart an empty log at the batch.
+        Returns whether the batch can be appended now."""
         held = state.partition.log
         if held.log_start_offset != held.log_end_offset or error.last_offset < held.log_end_offset:
             log.error("%s: %s", state.name, error)
@@ -456,20 +458,22 @@ class ReplicaFetcher:
         log.info("%s starts again at %d: %s", state.name, error.first_offset, error)
         self._session.set_status(state, Status.TRUNCATING)
         try:
-            self._truncations.make_last([(state, held.restart_at(error.first_offset, held.log_start_offset))])
+            self._truncations.make_durable(
+                [(state, held.restart_at(error.first_offset, held.log_start_offset))]
+            )
         except OSError as failure:
             held.io_failed(failure)
-            self._could_not_write(state, StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
+            self._append_failed(state, StorageError(ErrorCode.KAFKA_STORAGE_ERROR, str(failure)))
             return False
         return True
 
-    def _could_not_write(self, state: FetchState, error: StorageError) -> None:
+    def _append_failed(self, state: FetchState, error: StorageError) -> None:
         held = state.partition.log
         if held.offline or held.failure is not None:
             log.error("%s is no longer fetched: %s", state.name, error)
             self._session.set_status(state, Status.FAILED)
         else:
-            log.error("%s: what was fetched is refused: %s", state.name, error)
+            log.error("%s: fetched records are refused: %s", state.name, error)
             self._delay(state, self._settings.backoff_ms)
 
     def _divergence(self, state: FetchState, data: PartitionData) -> int:
@@ -477,7 +481,7 @@ class ReplicaFetcher:
         held = state.partition.log
         state.rounds += 1
         offset = diverging_offset(held, epoch, end_offset)
-        if offset == held.log_end_offset:  # only epochs had to be compared
+        if offset == held.log_end_offset:  # nothing to cut, only epochs to compare
             return offset
         level = logging.WARNING if offset < held.high_watermark else logging.INFO
         log.log(
@@ -492,7 +496,7 @@ class ReplicaFetcher:
         )
         return offset
 
-    def _cut(self, cuts: list[tuple[FetchState, int]]) -> None:
+    def _truncate(self, cuts: list[tuple[FetchState, int]]) -> None:
         for state, _ in cuts:
             self._session.set_status(state, Status.TRUNCATING)
         self._truncations.cut(cuts)
@@ -500,7 +504,7 @@ class ReplicaFetcher:
     def _is_current(self, state: FetchState) -> bool:
         return self._session.states.get(state.key) is state
 
-    def _settled(self, states: list[FetchState], error: BaseException | None) -> None:
+    def _truncated(self, states: list[FetchState], error: BaseException | None) -> None:
         """These have been truncated or restarted, or that has failed."""
         for state in states:
             if not self._is_current(state):
@@ -511,25 +515,25 @@ class ReplicaFetcher:
             elif isinstance(error, StorageError) and error.error in _TRANSIENT:
                 self._refused(state, error.error)
             else:
-                log.error("%s can't be made to agree with its leader: %s", state.name, error)
+                log.error("%s could not be truncated to its leader: %s", state.name, error)
                 self._delay(state, self._settings.backoff_ms)
         self._fetch_soon()
 
     # -- errors
 
     def _refused(self, state: FetchState, code: int) -> None:
-        """The leader did not answer with records."""
+        """The leader has answered with an error."""
         error = ErrorCode.of(code)
         longest_ms = self._settings.backoff_ms
         if error in _TRANSIENT:
-            log.debug("%s: the leader says %s", state.name, error.name)
+            log.debug("%s: the leader answers %s", state.name, error.name)
             longest_ms = min(longest_ms, FIRST_DELAY_S * 1000 * 2 ** min(state.failures, 10))
         else:
-            log.error("%s: the leader says %s", state.name, error.name)
+            log.error("%s: the leader answers %s", state.name, error.name)
         self._delay(state, longest_ms)
 
     def _delay(self, state: FetchState, delay_ms: float) -> None:
-        """Leave the partition out for a while."""
+        """Do not fetch the partition for this time."""
         state.failures += 1
         self._session.set_status(state, Status.DELAYED)
         self._delays.add(state, delay_ms / 1000)

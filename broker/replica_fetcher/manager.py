@@ -1,7 +1,7 @@
-"""The fetchers of a broker: num.replica.fetchers for each leader that it follows anything of.
+"""The fetchers of a broker: up to num.replica.fetchers for each broker that leads partitions followed here.
 
-A partition is fetched by at most one of them. Where this broker becomes the leader of a partition, or no longer hosts it,
-`on_not_following` is called in the same turn, so no record that was fetched comes behind one that was produced.
+A partition is fetched by at most one of them. When this broker becomes the leader of a partition, or no longer hosts it,
+`on_not_following` is called in the same turn, so no fetched record is appended behind a produced one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.replication")
 
-FetcherId = tuple[int, int]  # leader and number
+FetcherId = tuple[int, int]  # leader, number
 
 
 class ReplicaFetcherManager:
@@ -38,10 +38,11 @@ class ReplicaFetcherManager:
     ) -> None:
         self._runtime = runtime
         self._settings = settings
+        self._num_fetchers = settings.num_fetchers
         self._log_manager = log_manager
         self._endpoint = endpoint
         self._fetchers: dict[FetcherId, ReplicaFetcher] = {}
-        self._where: dict[tuple[bytes, int], FetcherId] = {}  # by topic id and partition
+        self._assigned: dict[tuple[bytes, int], FetcherId] = {}  # by topic id and partition
         self._stopped = False
 
     def on_following(self, partitions: Iterable[Partition]) -> None:
@@ -55,10 +56,10 @@ class ReplicaFetcherManager:
                 continue
             key = (partition.topic_id, partition.partition)
             where = (partition.leader_id, self._number(key))
-            before = self._where.get(key)
+            before = self._assigned.get(key)
             if before is not None and before != where:
                 self._remove(key, before)
-            self._where[key] = where
+            self._assigned[key] = where
             added.setdefault(where, []).append(partition)
         for where, those in added.items():
             fetcher = self._fetchers.get(where)
@@ -71,28 +72,28 @@ class ReplicaFetcherManager:
         """These are led by this broker now, have no leader, or are no longer hosted here."""
         for partition in partitions:
             key = (partition.topic_id, partition.partition)
-            where = self._where.pop(key, None)
+            where = self._assigned.pop(key, None)
             if where is not None:
                 self._remove(key, where)
         self._close_idle()
 
     def resize(self, num_fetchers: int, partitions: Iterable[Partition]) -> None:
-        """num.replica.fetchers has changed: of `partitions`, all that are followed, many get another fetcher. What the
-        old one has requested is dropped when it comes."""
-        if num_fetchers == self._settings.num_fetchers:
+        """num.replica.fetchers may have changed: of `partitions`, those whose fetcher is another one now are moved to it. Answers
+        to requests of the old one are dropped."""
+        if num_fetchers == self._num_fetchers:
             return
-        self._settings.num_fetchers = num_fetchers
+        self._num_fetchers = num_fetchers
         moved = []
         for partition in partitions:
             key = (partition.topic_id, partition.partition)
-            before = self._where.get(key)
+            before = self._assigned.get(key)
             if before is not None and before != (partition.leader_id, self._number(key)):
                 moved.append(partition)
         self.on_following(moved)
 
     def brokers_changed(self, node_ids: Container[int]) -> None:
-        """Registrations of brokers have changed: fetchers that wait to connect to them try at once, and those that are connected
-        to a former address connect to the new one."""
+        """Registrations of brokers have changed: fetchers that wait to connect to them connect at once, and those connected to a
+        former address connect to the new one."""
         for (leader_id, _), fetcher in list(self._fetchers.items()):
             if leader_id in node_ids:
                 fetcher.leader_has_changed()
@@ -103,10 +104,10 @@ class ReplicaFetcherManager:
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
-        self._where.clear()
+        self._assigned.clear()
 
     def _number(self, key: tuple[bytes, int]) -> int:
-        return (int.from_bytes(key[0][:4], "big") + key[1]) % self._settings.num_fetchers
+        return (int.from_bytes(key[0][:4], "big") + key[1]) % self._num_fetchers
 
     def _make(self, where: FetcherId) -> ReplicaFetcher:
         leader_id, number = where

@@ -1,12 +1,12 @@
-"""The follower's side of a fetch session (KIP-227): what the leader has of each partition, and what the next request must
-name.
+"""The follower's side of a fetch session (KIP-227): what the leader's session has of each partition, and what the next request
+must name.
 
-A request names the partitions whose offsets have changed since the last one, and takes out those that must not be
-fetched now; so it costs what has changed, however many partitions there are. Without a session, as before the first
-answer or when the leader has no place for one, every request names all.
+A request names the partitions whose offsets have changed since the last one, and forgets those that must not be fetched now;
+so its size depends on the changes, not on the number of partitions. Without a session, as before the first answer or when the
+leader has no room for one, every request names all.
 
-Two requests may be in flight: the second one ends the waiting of the first on the leader, which serves a connection
-in order. So an answer may belong to the offsets of an earlier request; requests are numbered to know which.
+Two requests may be in flight: the second one makes the leader answer the first, as it serves a connection in order. So an
+answer may belong to the offsets of an earlier request; requests have numbers to tell them apart.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ class FollowerSession:
         self.partition_max_bytes = partition_max_bytes
         self.id = NO_SESSION
         self.epoch = INITIAL_EPOCH
-        self._began_with = 0  # the request for the session
-        self._is_denied = False  # the leader had no place for one
-        self._changed: dict[FetchState, None] = {}  # to be named, or to be taken out
-        self._forgotten_keys: dict[Key, None] = {}  # in the leader's session, and no longer in ours
+        self._began_with = 0  # the number of the request for the session
+        self._is_denied = False  # the leader had no room for one
+        self._changed: dict[FetchState, None] = {}  # to be named, or to be forgotten
+        self._forgotten_keys: dict[Key, None] = {}  # in the leader's session, and no longer in this one
 
     # -- partitions
 
     def add(self, state: FetchState) -> None:
-        """From now on it is fetched; takes the place of another one of its key."""
+        """Fetch the partition from now on, in place of another state with its key."""
         self.remove(state.key)
         self.states[state.key] = state
         if self._forgotten_keys.pop(state.key, 0) is None:
@@ -79,13 +79,13 @@ class FollowerSession:
         return state
 
     def set_status(self, state: FetchState, status: Status) -> None:
-        """Of a partition that is ours."""
+        """Set the status of a partition of this session."""
         self.ready_count += (status is Status.READY) - (state.status is Status.READY)
         state.status = status
         self._changed[state] = None
 
     def changed(self, state: FetchState) -> None:
-        """Its offsets have moved."""
+        """The partition's offsets have changed."""
         self._changed[state] = None
 
     @property
@@ -110,7 +110,7 @@ class FollowerSession:
         body = pack_fast_fetch_request(
             self.max_wait_ms, self.min_bytes, self.max_bytes, self.id, self.epoch,
             ONE_TOPIC, partition.topic_id, ONE_PARTITION, partition.partition,
-            state.leader_epoch, log.log_end_offset, log.latest_epoch, log.log_start_offset, self.partition_max_bytes,
+            state.leader_epoch, log.log_end_offset, log.epochs.latest_epoch, log.log_start_offset, self.partition_max_bytes,
             ONLY_REPLICA_STATE, replica_id, broker_epoch,
         )  # fmt: skip
         self.request_made()
@@ -134,7 +134,7 @@ class FollowerSession:
         return state
 
     def _names(self, state: FetchState) -> None:
-        """The request that is being made has the partition's end."""
+        """Note that the next request has the partition's end."""
         log = state.partition.log
         state.named_in = self.request_number
         state.sent_offset = log.log_end_offset
@@ -171,7 +171,7 @@ class FollowerSession:
                     partition=partition.partition,
                     current_leader_epoch=state.leader_epoch,
                     fetch_offset=log.log_end_offset,
-                    last_fetched_epoch=log.latest_epoch,
+                    last_fetched_epoch=log.epochs.latest_epoch,
                     log_start_offset=log.log_start_offset,
                     partition_max_bytes=self.partition_max_bytes,
                 )
@@ -181,7 +181,7 @@ class FollowerSession:
         is_first = self.epoch == INITIAL_EPOCH
         request = FetchRequest(
             replica_state=ReplicaState(replica_id, broker_epoch),
-            # A session that is not founded yet can't be added to: so its id comes at once.
+            # Partitions can't be added before the session has its id: the leader answers at once.
             max_wait_ms=0 if is_first and not self._is_denied else self.max_wait_ms,
             min_bytes=self.min_bytes,
             max_bytes=self.max_bytes,
@@ -211,7 +211,7 @@ class FollowerSession:
     # -- answers
 
     def answered(self, number: int, session_id: int) -> None:
-        """A request has been answered without an error of the whole."""
+        """A request has been answered without an error at the top level."""
         if number == self._began_with and self.epoch == INITIAL_EPOCH:
             self._is_denied = session_id == NO_SESSION
             if session_id != NO_SESSION:

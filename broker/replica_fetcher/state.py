@@ -1,4 +1,4 @@
-"""The state of a partition that is fetched: what the leader knows of it, and why it is not fetched now."""
+"""The state of a partition that is fetched: its status, and what the leader's fetch session has of it."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ TOGETHER_S: Final = 0.001  # delays that end so close to each other end together
 
 
 class Status(enum.Enum):
-    READY = enum.auto()  # is fetched
-    DELAYED = enum.auto()  # until a moment, after an error
+    """Only a READY partition is fetched; the others say why not."""
+
+    READY = enum.auto()
+    DELAYED = enum.auto()  # for some time, after an error
     TRUNCATING = enum.auto()  # the log is being truncated or restarted
     AWAITING_OFFSETS = enum.auto()  # the leader's start and end offsets have been requested
-    SYNCING = enum.auto()  # what was fetched must be synced first
+    SYNCING = enum.auto()  # fetched records must be synced first
     THROTTLED = enum.auto()  # follower.replication.throttled.rate
     FAILED = enum.auto()  # until the metadata changes, as in Kafka
 
 
 class FetchState:
-    """One partition in one leader epoch; another epoch gets another one. `named_in` is the number of the last request
-    that said something of it, 0 when the leader's session does not have it; `sent_offset` what that said."""
+    """A partition in one leader epoch; another epoch gets another state. `named_in`: number of the last request that named the
+    partition, 0 when the leader's session does not have it; `sent_offset`: the offset in that request."""
 
     __slots__ = (
         "failures", "is_caught_up", "key", "leader_epoch", "named_in", "partition", "rounds", "sent_offset",
@@ -41,7 +43,7 @@ class FetchState:
         self.status = Status.READY
         self.failures = 0  # in a row
         self.rounds = 0  # of comparing epochs with the leader, in a row
-        self.is_caught_up = False  # as of the last answer it had everything that was committed
+        self.is_caught_up = False  # as of the last answer it has all committed records
         self.named_in = 0
         self.sent_offset = -1
         self.sent_start_offset = -1
@@ -52,8 +54,8 @@ class FetchState:
 
 
 class FetchDelays:
-    """Partitions that are not fetched until a time of their own, with one timer for all of them. `over(states)` gets those whose
-    time has come; they may have another status by then."""
+    """Delays of partitions, with one timer for all of them. `over(states)` is called with those whose delay has ended; they may
+    have another status by then."""
 
     def __init__(self, runtime: Runtime, over: Callable[[list[FetchState]], object]) -> None:
         self._runtime = runtime
@@ -69,7 +71,7 @@ class FetchDelays:
             self._set_timer()
 
     def stop(self) -> None:
-        """No delay ends any more."""
+        """Cancel all delays."""
         self._waiting.clear()
         self._set_timer()
 

@@ -1,11 +1,10 @@
-"""Truncates and restarts logs for a fetcher: many at once, without holding the loop.
+"""Truncates and restarts logs for a fetcher: many at once, in slices of the loop.
 
-First the checkpoints are lowered, then the logs are truncated, a few milliseconds a turn, then a thread makes it durable;
-until then the partitions are not fetched. A partition that gets another leader in between keeps its log: its next fetcher
-compares the logs again.
+First the checkpoints are lowered, then the logs are truncated, then a thread makes that durable; the partitions are not
+fetched before. A partition that gets another leader in between keeps its log: its next fetcher compares the logs again.
 
-Where a log is cut (KIP-101, KIP-279, KIP-595): the leader answers a fetch whose last epoch does not fit with the largest epoch
-up to that one that it has, and with that epoch's end offset.
+Where a log is cut (KIP-101, KIP-279, KIP-595): to a fetch whose last epoch and offset do not match its log, the leader answers
+with the largest epoch up to that one that it has, and with that epoch's end offset.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ LIST_OFFSETS: Final = 2
 LIST_OFFSETS_VERSION: Final = 11
 LATEST: Final = -1
 EARLIEST: Final = -2
-_SEALING_WAIT_S: Final = 0.005  # until a segment that a thread is sealing is looked at again
+_SEALING_WAIT_S: Final = 0.005  # between two checks whether a thread has sealed a segment
 
 
 def diverging_offset(log: Log, leader_epoch: int, leader_end_offset: int) -> int:
-    """The offset to cut the log back to. When the follower knows nothing of that epoch this is where its own latest
-    epoch before it ends, and the next fetch compares again. As Kafka's AbstractFetcherThread.getOffsetTruncationState."""
+    """The offset to cut the log back to. If the follower has nothing of that epoch, this is the end of its own latest epoch
+    before it, and the next fetch compares again. As Kafka's AbstractFetcherThread.getOffsetTruncationState."""
     end = log.log_end_offset
-    if leader_end_offset < 0:  # the leader knows of no epoch up to that one
+    if leader_end_offset < 0:  # the leader has no epoch up to that one
         return min(log.high_watermark, end)
     if leader_epoch < 0:
         return min(leader_end_offset, end)
     own_epoch, own_end_offset = log.epoch_end_offset(leader_epoch)
-    if own_end_offset < 0:  # no epochs are known here
+    if own_end_offset < 0:  # this log has no epochs
         return min(leader_end_offset, end)
     if own_epoch != leader_epoch:
         return min(own_end_offset, end)
@@ -61,9 +60,9 @@ def diverging_offset(log: Log, leader_epoch: int, leader_end_offset: int) -> int
 def offset_out_of_range(log: Log, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
     """(offset to continue at, whether the log is emptied) when the leader has nothing at the follower's end.
 
-    A leader whose log ends before the follower's was elected uncleanly, or has lost its disk: the follower truncates to its
-    end. One whose log starts behind the follower's end has removed what the follower lacks: the follower restarts there.
-    Else the leader has caught up since. As Kafka's AbstractFetcherThread.fetchOffsetAndTruncate.
+    A leader whose log ends before the follower's was elected uncleanly, or has lost its disk: the follower truncates to the
+    leader's end. A leader whose log starts behind the follower's end has deleted records that the follower lacks: the
+    follower restarts there. Else the leader has caught up since. As Kafka's AbstractFetcherThread.fetchOffsetAndTruncate.
     """
     end = log.log_end_offset
     if leader_end_offset < end:
@@ -74,7 +73,7 @@ def offset_out_of_range(log: Log, leader_start_offset: int, leader_end_offset: i
 
 
 class ReplicaTruncations:
-    """See the module. `settled(states, error)` is called when partitions may be fetched again."""
+    """See the module. `truncated(states, error)` is called when partitions may be fetched again."""
 
     def __init__(
         self,
@@ -83,26 +82,28 @@ class ReplicaTruncations:
         client: InterBrokerClient,
         node_id: int,
         is_current: Callable[[FetchState], bool],
-        settled: Callable[[list[FetchState], BaseException | None], object],
+        truncated: Callable[[list[FetchState], BaseException | None], object],
     ) -> None:
         self._runtime = runtime
         self._log_manager = log_manager
         self._client = client
         self._node_id = node_id
         self._is_current = is_current
-        self._settled = settled
-        self._asking: dict[int, list[FetchState]] = {}
-        self._asked = 0
+        self._truncated = truncated
+        self._requested: dict[
+            int, list[FetchState]
+        ] = {}  # whose offsets were requested, by number of the request
+        self._request_number = 0
 
     def cut(self, cuts: list[tuple[FetchState, int]]) -> None:
         """Cut each log back to its offset."""
 
         def ready(error: BaseException | None) -> None:
             if error is not None:
-                self._settled([state for state, _ in cuts], error)
+                self._truncated([state for state, _ in cuts], error)
                 return
             works: list[tuple[FetchState, Callable[[], object]]] = []
-            in_slices(self._runtime, self._cut_each(cuts, works), lambda: self.make_last(works))
+            in_slices(self._runtime, self._cut_each(cuts, works), lambda: self.make_durable(works))
 
         self._log_manager.when_truncatable(
             [(state.partition.log, offset) for state, offset in cuts if self._is_current(state)], ready
@@ -118,20 +119,20 @@ class ReplicaTruncations:
             if held.is_sealing_from(offset):
                 self._runtime.call_later(_SEALING_WAIT_S, partial(self.cut, [(state, offset)]))
                 continue
-            before = held.log_end_offset, held.latest_epoch
+            before = held.log_end_offset, held.epochs.latest_epoch
             if state.partition.observer is not None:
                 state.partition.observer.cutting(held, offset)
             try:
-                make_last = held.cut_to(offset)
+                finish = held.cut_to(offset)
             except (OSError, StorageError) as error:
                 self._failed(state, error)
                 continue
-            if make_last is not None:
-                works.append((state, make_last))
-            elif before == (held.log_end_offset, held.latest_epoch):
-                self._settled([state], StorageError(ErrorCode.UNKNOWN_LEADER_EPOCH, "nothing to cut"))
+            if finish is not None:
+                works.append((state, finish))
+            elif before == (held.log_end_offset, held.epochs.latest_epoch):
+                self._truncated([state], StorageError(ErrorCode.UNKNOWN_LEADER_EPOCH, "nothing to cut"))
             else:
-                self._settled([state], None)
+                self._truncated([state], None)
             yield
 
     def restart(self, state: FetchState, offset: int) -> None:
@@ -149,46 +150,46 @@ class ReplicaTruncations:
         except (OSError, StorageError) as error:
             self._failed(state, error)
             return
-        self.make_last(works)
+        self.make_durable(works)
 
     def _failed(self, state: FetchState, error: BaseException) -> None:
         if isinstance(error, OSError):
             state.partition.log.io_failed(error)
-        self._settled([state], error)
+        self._truncated([state], error)
 
-    def make_last(self, works: list[tuple[FetchState, Callable[[], object]]]) -> None:
+    def make_durable(self, works: list[tuple[FetchState, Callable[[], object]]]) -> None:
         """Have a thread make the truncations durable."""
         if not works:
             return
 
         def work() -> None:
-            for _, make_last in works:
-                make_last()
+            for _, finish in works:
+                finish()
 
         def done(_result: None, error: BaseException | None) -> None:
             if isinstance(error, OSError):
                 for state, _ in works:
                     if self._is_current(state):
                         state.partition.log.io_failed(error)
-            self._settled([state for state, _ in works], error)
+            self._truncated([state for state, _ in works], error)
 
         self._runtime.run_in_thread(work, done)
 
     # -- offsets out of the leader's range
 
-    def ask(self, states: list[FetchState]) -> None:
+    def request_offsets(self, states: list[FetchState]) -> None:
         """The leader has nothing at the follower's end: request its start and end offsets, then truncate or restart."""
-        self._asked += 1
-        number = self._asked
-        self._asking[number] = states
+        self._request_number += 1
+        number = self._request_number
+        self._requested[number] = states
         ends: dict[tuple[str, int], tuple[int, int]] = {}
 
         def ends_found(response: ListOffsetsResponse) -> None:
             ends.update(_offsets(response))
 
         def starts_found(response: ListOffsetsResponse) -> None:
-            if self._asking.pop(number, None) is not None:
-                self._leader_has(states, _offsets(response), ends)
+            if self._requested.pop(number, None) is not None:
+                self._offsets_received(states, _offsets(response), ends)
 
         for timestamp, done in ((LATEST, ends_found), (EARLIEST, starts_found)):
             self._client.send(
@@ -201,11 +202,11 @@ class ReplicaTruncations:
 
     def connection_lost(self) -> None:
         """The requests in flight get no answer."""
-        asking, self._asking = self._asking, {}
-        for states in asking.values():
-            self._settled(states, None)  # the next fetch will be refused again
+        requested, self._requested = self._requested, {}
+        for states in requested.values():
+            self._truncated(states, None)  # the next fetch will be refused again
 
-    def _leader_has(
+    def _offsets_received(
         self,
         states: list[FetchState],
         starts: Mapping[tuple[str, int], tuple[int, int]],
@@ -221,7 +222,7 @@ class ReplicaTruncations:
             error = end_error or start_error
             if error:
                 code = ErrorCode.of(error)
-                self._settled([state], StorageError(code, f"the leader's offsets: {code.name}"))
+                self._truncated([state], StorageError(code, f"the leader's offsets: {code.name}"))
                 continue
             held = state.partition.log
             offset, restarts = offset_out_of_range(held, start, end)
@@ -239,7 +240,7 @@ class ReplicaTruncations:
             elif offset < held.log_end_offset:
                 cuts.append((state, offset))
             else:
-                self._settled([state], None)
+                self._truncated([state], None)
         if cuts:
             self.cut(cuts)
 

@@ -1,4 +1,4 @@
-"""Requests on the way to their handlers and back: registrations, context, dispatcher, work in slices, bounds.
+"""Requests between connections and handlers: registrations, contexts, the dispatcher, work in slices, bounds.
 
 It may import config alone.
 """

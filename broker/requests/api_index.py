@@ -1,7 +1,7 @@
 """The APIs that this broker serves, by key.
 
 Generated from the handlers' registrations by `python -m barnabas.api_table`, and compared with them by a test; do not edit.
-A start reads this instead of loading forty handlers with all their messages.
+A start reads this instead of loading all handlers with their messages.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SERVED: Final[dict[int, Served]] = {
     8: Served("offset_commit", 2, 10, False),
     9: Served("offset_fetch", 1, 10, False),
     10: Served("find_coordinator", 0, 6, False),
-    11: Served("join_group", 0, 9, False),
-    12: Served("heartbeat", 0, 4, False),
-    13: Served("leave_group", 0, 5, False),
-    14: Served("sync_group", 0, 5, False),
+    11: Served("group_membership", 0, 9, False),
+    12: Served("group_membership", 0, 4, False),
+    13: Served("group_membership", 0, 5, False),
+    14: Served("group_membership", 0, 5, False),
     15: Served("describe_groups", 0, 6, False),
     16: Served("list_groups", 0, 5, False),
     18: Served("api_versions", 0, 4, False),
@@ -41,9 +41,9 @@ SERVED: Final[dict[int, Served]] = {
     21: Served("delete_records", 0, 2, False),
     22: Served("init_producer_id", 0, 5, False),
     23: Served("offset_for_leader_epoch", 2, 4, False),
-    29: Served("describe_acls", 1, 3, False),
-    30: Served("create_acls", 1, 3, False),
-    31: Served("delete_acls", 1, 3, False),
+    29: Served("acls", 1, 3, False),
+    30: Served("acls", 1, 3, False),
+    31: Served("acls", 1, 3, False),
     32: Served("describe_configs", 1, 4, False),
     33: Served("alter_configs", 0, 2, False),
     34: Served("alter_replica_log_dirs", 1, 2, False),
@@ -51,19 +51,19 @@ SERVED: Final[dict[int, Served]] = {
     37: Served("create_partitions", 0, 3, False),
     42: Served("delete_groups", 0, 2, False),
     43: Served("elect_leaders", 0, 2, False),
-    44: Served("incremental_alter_configs", 0, 1, False),
-    45: Served("alter_partition_reassignments", 0, 1, False),
-    46: Served("list_partition_reassignments", 0, 0, False),
+    44: Served("alter_configs", 0, 1, False),
+    45: Served("reassignments", 0, 1, False),
+    46: Served("reassignments", 0, 0, False),
     47: Served("offset_delete", 0, 0, False),
     55: Served("describe_quorum", 0, 2, False),
-    56: Served("alter_partition", 2, 3, True),
+    56: Served("broker_to_controller", 2, 3, True),
     57: Served("update_features", 0, 2, False),
     60: Served("describe_cluster", 0, 2, False),
-    62: Served("broker_registration", 0, 4, True),
-    63: Served("broker_heartbeat", 0, 2, True),
-    64: Served("unregister_broker", 0, 0, False),
-    67: Served("allocate_producer_ids", 0, 0, True),
-    73: Served("assign_replicas_to_dirs", 0, 0, True),
+    62: Served("broker_lifecycle", 0, 4, True),
+    63: Served("broker_lifecycle", 0, 2, True),
+    64: Served("broker_lifecycle", 0, 0, False),
+    67: Served("broker_to_controller", 0, 0, True),
+    73: Served("broker_to_controller", 0, 0, True),
     74: Served("list_config_resources", 0, 1, False),
     75: Served("describe_topic_partitions", 0, 0, False),
     # end

@@ -1,4 +1,4 @@
-"""A request in flight: its context, the way back for its answer, and what a handler returns instead of a response."""
+"""A request in flight: its context, the reply that takes its response, and the outcomes that a handler may return instead."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ log = logging.getLogger("barnabas.controller")
 
 
 class Outcome(enum.Enum):
-    """What a handler returns when it has no response yet, or none at all."""
+    """Returned by a handler that has no response yet, or none at all."""
 
     PENDING = enum.auto()
     NO_RESPONSE = enum.auto()
     CLOSE = enum.auto()
-    # To a request of another node (cluster/controller_server.py): this controller has lost its term, and whether the change
-    # is committed is not known. The node sends the request again.
+    # To a request of another node (cluster/controller_server.py): this controller has lost its leadership, and it is not known
+    # whether the change is committed. The node sends the request again.
     NOT_CONTROLLER = enum.auto()
 
 
@@ -29,16 +29,26 @@ CLOSE_CONNECTION: Final = Outcome.CLOSE
 
 
 class RawResponse(msgspec.Struct, frozen=True):
-    """A response that is encoded already."""
+    """An encoded response."""
 
     body: bytes
+
+
+class PeerBroker:
+    """The broker at the other end of a connection, once it is authenticated (inter_broker_authentication.py)."""
+
+    __slots__ = ("broker_id", "handshake")
+
+    def __init__(self, broker_id: int = -1) -> None:
+        self.broker_id = broker_id  # -1: not authenticated as any broker
+        self.handshake: object | None = None  # an authentication that has begun
 
 
 class Reply(Protocol):
     """The connection's side of a request: takes the response when it is ready."""
 
-    peer_broker_id: int  # the broker that the connection is authenticated as; -1: none
-    peer_handshake: object | None  # of an authentication that has begun (inter_broker_authentication.py)
+    @property
+    def peer(self) -> PeerBroker: ...
 
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None: ...
 
@@ -62,11 +72,11 @@ class Requester(Reply, Protocol):
 S = TypeVar("S", covariant=True)
 
 
-class RequestContext(msgspec.Struct, Generic[S], gc=False):
+class RequestContext(msgspec.Struct, Generic[S]):
     """One request in flight. Made for every request, so it holds references only.
 
-    `S` is what the code that gets the context may use of the broker: handlers all of it (`HandlerContext`, services.py), the
-    rooms below them what they name in a protocol, or nothing (`object`).
+    `S` is the type of `services`: handlers see the whole broker (`HandlerContext`, services.py), the rooms below them what they
+    name in a protocol, or nothing (`object`).
     """
 
     services: S
@@ -79,13 +89,13 @@ class RequestContext(msgspec.Struct, Generic[S], gc=False):
     client_host: str  # peer address, such as "127.0.0.1"
 
     def complete(self, response: msgspec.Struct | Outcome) -> None:
-        """Send the response of a request whose handler returned PENDING, or do what the outcome says. Once; the response is
-        dropped when the connection has ended in the meantime."""
+        """Send the response of a request whose handler returned PENDING, or act on the outcome. To be called once; without effect
+        when the connection has ended."""
         self.reply.complete(self, response)
 
     @property
     def closed(self) -> bool:
-        """Whether the connection has ended, so that the response would be dropped."""
+        """Whether the connection has ended."""
         return self.reply.closed
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
@@ -108,10 +118,9 @@ NewContext = Callable[[Reply, int, int, str | None, str, str], RequestContext[An
 
 
 class LocalReply:
-    """The way back for a request that came over no connection of a client."""
+    """The reply of a request that came over no client connection."""
 
-    peer_broker_id = -1
-    peer_handshake: object | None = None
+    peer: Final = PeerBroker()
 
     def __init__(
         self,
@@ -120,8 +129,8 @@ class LocalReply:
         lost: Callable[[], object] | None = None,
         request_id: bytes = b"",
     ) -> None:
-        """Exactly one of them is called, once. `failed()`: there is no response, where a connection would be closed;
-        `lost()`: the controller has lost its term, and the request may be sent again under its id."""
+        """Exactly one of the callbacks is called, once. `failed()`: there is no response, where a connection would be closed;
+        `lost()`: the controller has lost its leadership, and the request may be sent again under its id."""
         self.request_id = request_id
         self._done = done
         self._failed = failed
@@ -145,10 +154,10 @@ class LocalReply:
         return False
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
-        """Never: no connection can end."""
+        """Never called back: there is no connection."""
 
     def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
-        """Without effect: nothing comes behind the request."""
+        """Without effect: no request follows."""
 
     def on_next_request(self, callback: Callable[[int], object]) -> None:
-        """Never: nothing comes behind the request."""
+        """Never called back: no request follows."""

@@ -1,7 +1,7 @@
 """Dispatches request frames to handlers, and encodes their responses.
 
-A route holds what one API in one version needs: reader, handler, writer, and which headers frame them. Routes
-are made on first use, so that a start loads no message module that is not used.
+A route holds the reader, handler, writer and header versions of one API in one version. Routes are created on first use, so
+that a start loads no message module that is not used.
 
 A frame that cannot be answered closes its connection, as in Kafka: an API key or a version that is not served (except
 ApiVersions, which answers v0 with UNSUPPORTED_VERSION so that a newer client can fall back, KIP-511), a header or a body
@@ -55,7 +55,7 @@ class Route(msgspec.Struct, frozen=True):
     write: Writer[Any]
     handler: Handler
     fast_path: RawHandler | None
-    is_forwarded: bool  # the active controller answers, whichever broker is asked
+    is_forwarded: bool  # to the active controller
     large: Large | None
     flexible_request: bool
     flexible_response_header: bool
@@ -63,13 +63,13 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class DispatchServices(Protocol):
-    """What the dispatcher uses itself; handlers get all of it in their contexts."""
+    """What the dispatcher uses of the broker; handlers get all of it in their contexts."""
 
     large_requests: LargeRequests
 
     @property
     def forward(self) -> RawHandler:
-        """Has the active controller answer a request; None when that is this node's."""
+        """Forwards a request to the active controller; its result is None when that is this node."""
         ...
 
     @property
@@ -150,7 +150,7 @@ class Dispatcher:
     def _serve_large(
         self, route: Route, context: RequestContext[Any], buffer: memoryview, start: int, end: int
     ) -> Outcome | None:
-        """None when it is to be decoded now, as any."""
+        """None when the request is to be decoded and handled at once."""
         if route.large is not None:
             return route.large(context, route.read, buffer, start, end)
         body = buffer[start:end].tobytes()
@@ -165,7 +165,7 @@ class Dispatcher:
         return _frame(route, context.correlation_id, response)
 
     def _make_route(self, key: int) -> Route:
-        """The route of what stands first in a request, its API key and version."""
+        """The route of an API key and version, the first four bytes of a request."""
         api_key, api_version = _unpack_key(key.to_bytes(4, "big"))
         if key == AUTHENTICATE_BROKER << 16 and self._services.authenticate is not None:
             route = self._routes[key] = self._authentication_route(self._services.authenticate)
@@ -192,7 +192,7 @@ class Dispatcher:
             return route
         if api_key != API_VERSIONS:
             raise DecodeError(f"{registration.name} version {api_version} is not served")
-        return Route(  # whatever stands in the request, the handler says in version 0 what it knows
+        return Route(  # the handler answers in version 0, without reading the request
             api_key,
             api_version,
             read=_read_nothing,
@@ -243,7 +243,7 @@ def _frame(route: Route, correlation_id: int, response: msgspec.Struct) -> Answe
         others = len(kinds) - kinds.count(bytes)
         if others:
             size = sum(map(len, parts))
-            if others == 1 and FileRegion in kinds:  # as nearly always: one piece before it and one behind
+            if others == 1 and FileRegion in kinds:  # the usual case: one piece before it and one behind
                 at = kinds.index(FileRegion)
                 head = _response_header(route, size, correlation_id) + _joined(parts[:at])
                 return [head, parts[at], _joined(parts[at + 1 :])]

@@ -1,9 +1,9 @@
 """Serves large requests one at a time, so that others are served meanwhile and one at a time takes memory.
 
-A request without records is small: ten thousand partitions take half a megabyte. One of BODY_BYTES_MAX, made of the
-smallest elements there are, takes a second to decode and fifty times its size in memory. So a thread decodes it, a sliced
-handler takes its slices, and a thread encodes the answer; then the next request is served. A handler that is not sliced is
-called at once, and may answer later. A Produce is as large as its records; api/produce.py says which are decoded here.
+A request without records is small: ten thousand partitions take half a megabyte. One of BODY_BYTES_MAX with the smallest
+elements takes a second to decode and fifty times its size in memory. So a thread decodes it, a sliced handler serves it in
+slices, and a thread encodes the response; then the next request is served. A handler that is not sliced is called at once,
+and may respond later. A Produce is as large as its records; api/produce.py says which are decoded here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.connection")
 
-LARGE_BODY_BYTES: Final = 64 * 1024  # from here on a request's body is served here
+LARGE_BODY_BYTES: Final = 64 * 1024  # a request with a larger body is served here
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024  # of every API but Produce
 
 
 class LargeRequests:
-    """The queue of those of all connections, and of those that other nodes send to this one's controller."""
+    """The queue of large requests, from all connections and from other nodes."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._queue = StepQueue(runtime)

@@ -1,8 +1,8 @@
 """Refuses transactions, which are not served yet: the client's answer, and one warning per transactional id.
 
-The answer must end the client's attempt at once; on a retriable error Java's producer retries for a minute, librdkafka
-and aiokafka for ever. Neither repeated attempts nor clients with a new id each time may fill the log: after
-`IDS_LOGGED_MAX` ids no more are logged.
+The error must end the client's attempt at once: on a retriable one Java's producer retries for a minute, librdkafka and
+aiokafka for ever. Neither repeated attempts nor clients with ever new ids fill the log: after `IDS_LOGGED_MAX` ids no more
+are logged.
 """
 
 from __future__ import annotations

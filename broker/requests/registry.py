@@ -1,12 +1,11 @@
-"""The registrations: which API, in which versions, is served by which function.
+"""Registrations of handlers: the function that serves an API, and its versions.
 
-A handler file registers itself with `@api(...)`; ApiVersions, the dispatch table and the README's table
-are all derived from what is registered here. A start loads no handler: api_index.py, generated from the registrations,
-says which there are, and the file of an API is loaded when it is looked up.
+A handler registers itself with `@api(...)`; ApiVersions, the routes of the dispatcher and the table in docs/compatibility.md
+are derived from the registrations. A start loads no handler: api_index.py, generated from the registrations, lists them, and
+the module of an API is loaded when it is looked up.
 
-A handler is a plain function `(context, request) -> response`. Where it has to wait it returns `PENDING`
-and calls `context.complete(response)` later, exactly once; where no answer is due (Produce with acks=0)
-it returns `NO_RESPONSE`.
+A handler is a function `(context, request) -> response`. One that has to wait returns `PENDING` and calls
+`context.complete(response)` later, exactly once; where there is no response (Produce with acks=0) it returns `NO_RESPONSE`.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.controller")
 
 Handler = Callable[[RequestContext[Any], Any], "msgspec.Struct | Outcome"]
-# Serves the request body at (buffer, start, end) without decoding it, if it has the form that nearly all have
-# (broker/fastpath): the response's body, in pieces where there are records; what a handler would return; or None when the
-# request has another form, and nothing has happened.
+# Serves the request body at (buffer, start, end) without decoding it, if it has the usual form (broker/fastpath). Returns the
+# response's body, in pieces where there are records; what a handler would return; or None, without any effect, when the
+# request has another form.
 RawHandler = Callable[
     [RequestContext[Any], memoryview, int, int], "bytes | list[Part] | msgspec.Struct | Outcome | None"
 ]
-# Serves a large request body with its reader; None when it is to be decoded and handled at once, and nothing has happened.
+# Serves a large request body with its reader; None, without any effect, when it is to be decoded and handled at once.
 Large = Callable[[RequestContext[Any], "Reader[Any]", memoryview, int, int], "Outcome | None"]
 H = TypeVar("H", bound=Callable[..., "msgspec.Struct | Outcome"])
 
@@ -59,7 +58,7 @@ class Registration(msgspec.Struct, frozen=True):
 
 
 class Registrations(Mapping[int, Registration]):
-    """All APIs that are served, by key. Looking one up loads its handler; knowing the keys does not."""
+    """All APIs that are served, by key. A look-up loads the handler; iteration does not."""
 
     def __init__(self) -> None:
         self._loaded: dict[int, Registration] = {}
@@ -78,18 +77,17 @@ class Registrations(Mapping[int, Registration]):
         return len(SERVED)
 
     def loaded(self) -> list[Registration]:
-        """Those whose handlers have been loaded, by key."""
+        """The registrations whose handlers are loaded, in the order of keys."""
         return [self._loaded[key] for key in sorted(self._loaded)]
 
     def add(self, registration: Registration) -> None:
-        """What `api` does."""
+        """Add one; called by `api`."""
         assert registration.key not in self._loaded, f"API {registration.key} is registered twice"
         self._loaded[registration.key] = registration
 
 
 REGISTRATIONS: Final = Registrations()
-# The one API that is not Kafka's, whose keys count from 0: between brokers, and neither advertised nor in any registration
-# (inter_broker_authentication.py).
+# The one API that is not Kafka's: between brokers, neither advertised nor registered (inter_broker_authentication.py).
 AUTHENTICATE_BROKER: Final = 0x4241
 
 
@@ -109,10 +107,10 @@ def api(
 
     `fast_path` is tried first, in flexible versions (broker/fastpath).
     `large` is asked before a body of LARGE_BODY_BYTES or more is decoded, instead of large_requests.py.
-    `controller`: the active controller answers, whichever broker is asked; the handler may run on a node that
-    is no broker, and uses no more of the services than the controller, the configuration and the runtime.
-    `internal`: between nodes only; it is not advertised to clients and not served to them. `shared`: the broker that is asked does its
-    own part, and may have the active controller do the rest.
+    `controller`: requests are forwarded to the active controller; the handler may run on a node that is no broker, and uses only
+    the controller, the configuration and the runtime of the services.
+    `internal`: between nodes only; neither advertised to clients nor served to them. `shared`: the broker does its own part,
+    and may send the rest to the active controller.
     """
 
     def register(handler: H) -> H:

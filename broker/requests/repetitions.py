@@ -1,7 +1,7 @@
 """Bounds the answers to requests that repeat names.
 
-Kafka answers each repetition in full; here the first REPETITIONS_MAX are, and the rest get INVALID_REQUEST, as Kafka
-answers repetitions elsewhere (IncrementalAlterConfigs, ListOffsets): a name takes a few bytes, an answer many thousands.
+Kafka answers each repetition in full. Here the first REPETITIONS_MAX are answered, and the rest get INVALID_REQUEST, Kafka's
+error for repetitions in IncrementalAlterConfigs and ListOffsets: a name takes a few bytes, a response many thousands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage
 
 REPETITIONS_MAX: Final = 10  # in a request
-PARTITIONS_NAMED_MAX: Final = 10_000  # or all that there are
+PARTITIONS_NAMED_MAX: Final = 10_000  # or as many as exist
 MESSAGE: Final = f"The request repeats names more than {REPETITIONS_MAX} times."
 TOO_MANY_TOPICS: Final = "The request names more topics than there are."
 TOO_MANY_PARTITIONS: Final = "The request names more partitions than there are."

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def may_act_as_replica(context: RequestContext[Any], replica_id: int) -> bool:
     """Whether the request may be that of broker `replica_id`. Refusals are logged once a minute for each host."""
-    peer_id = context.reply.peer_broker_id
+    peer_id = context.reply.peer.broker_id
     if replica_id == peer_id:
         return True
     reason = "not authenticated" if peer_id < 0 else f"authenticated as broker {peer_id}"

@@ -1,7 +1,7 @@
-"""Turns a response that has no encoding into UNKNOWN_SERVER_ERROR.
+"""Turns a response that cannot be encoded into UNKNOWN_SERVER_ERROR.
 
-Such a response is a defect of the handler: a string longer than the protocol allows, for example. The client must be
-answered nevertheless, because it repeats a request without an answer for ever.
+Such a response is a bug of the handler: a string longer than the protocol allows, for example. The client must get a response
+nevertheless, because it repeats a request without one for ever.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _ERROR_CODES = ("error_code", "partition_error_code")
 
 
 def encode_or_server_error(api_key: int, write: Writer[Any], response: msgspec.Struct) -> list[Part]:
-    """The encoded response; if it has no encoding, the same response with UNKNOWN_SERVER_ERROR wherever it has an error
-    code. Raises EncodeError if that has none either."""
+    """The encoded response; if it cannot be encoded, the same response with UNKNOWN_SERVER_ERROR in all its error codes.
+    EncodeError if that cannot be encoded either."""
     parts: list[Part] = []
     try:
         write(response, parts.append)
@@ -39,7 +39,7 @@ def encode_or_server_error(api_key: int, write: Writer[Any], response: msgspec.S
 
 
 def _fail(message: msgspec.Struct) -> None:
-    """Set the error code of the message and of every struct in it, and cut strings to what has an encoding."""
+    """Set the error code of the message and of every struct in it, and cut strings to the longest that can be encoded."""
     for name in message.__struct_fields__:
         value = getattr(message, name)
         if name in _ERROR_CODES:

@@ -14,7 +14,7 @@ from barnabas.storage.manager.manager import LogManager
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.metadata_records import TopicRecord
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC = "__consumer_offsets"

@@ -39,7 +39,7 @@ from barnabas.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = b"topic".ljust(16)
@@ -116,7 +116,7 @@ class Leader:
         topic_id: bytes = TOPIC_ID,
     ) -> None:
         replicas = [1, 2, 3] if replicas is None else replicas
-        own = self.node.services.log_manager.online_ids()[0]
+        own = self.node.services.log_manager.directories.online_ids()[0]
         state = PartitionState(
             replicas=replicas,
             isr=replicas if isr is None else isr,

@@ -26,8 +26,7 @@ from barnabas.wire.messages.metadata_records import (
     RegisterBrokerRecord,
     TopicRecord,
 )
-from barnabas.wire.record_batch import Record, build_batch
-from barnabas.wire.records import decode_records
+from barnabas.wire.records import Record, build_batch, iterate_records
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import VirtualWorld
@@ -100,7 +99,7 @@ class Replica:
         return [
             (record.value or b"").decode()
             for batch in read_all(self.log, 1 << 20)
-            for record in decode_records(batch, 1 << 20)
+            for record in iterate_records(batch, 1 << 20)
         ]
 
     def commit(self, records: list[Any]) -> None:
@@ -139,7 +138,7 @@ class Replicas:
             leader=leader,
             leader_epoch=0,
             partition_epoch=0,
-            directories=[manager.online_ids()[0] for manager in managers],
+            directories=[manager.directories.online_ids()[0] for manager in managers],
         )
         self.commit(TopicRecord(name="t", topic_id=TOPIC_ID), partition_record(TOPIC_ID, 0, state))
 

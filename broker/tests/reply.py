@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from barnabas.broker.requests.context import Outcome, RequestContext
+from barnabas.broker.requests.context import Outcome, PeerBroker, RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.services import Services
 from barnabas.wire.message_type import MessageType
@@ -17,10 +17,8 @@ class Reply:
     """The way back of one request. `answer` is the response once there is one; `outcome` is what the handler says instead.
     `peer_broker_id`: the broker that the connection is authenticated as."""
 
-    peer_handshake: Any = None
-
     def __init__(self, peer_broker_id: int = -1) -> None:
-        self.peer_broker_id = peer_broker_id
+        self.peer = PeerBroker(peer_broker_id)
         self.closed = False
         self.answer: Any = None
         self.outcome: Outcome | None = None

@@ -1,8 +1,8 @@
-"""`python -m compat_tests.bench`: Barnabas and Apache Kafka 4.3.1 side by side, in one run, as a table.
+"""`python -m compat_tests.bench`: compares Barnabas and Apache Kafka 4.3.1 in one run and prints a table.
 
-Both run at the same time on this machine and take turns, workload by workload and round by round, so that the
-machine's fast and slow phases meet both. Kafka's JIT gets rounds of its own before anything counts. Absolute
-figures drift from machine to machine and from hour to hour: quote the ratios.
+Both run at the same time on this machine. Workloads and rounds alternate between them, so that the machine's fast and
+slow phases affect both. Rounds that do not count warm up Kafka's JIT. Absolute figures differ between machines and from
+hour to hour: quote the ratios.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measure_rounds(brokers: dict[str, Broker], results: Results, rounds: int, sc
 
 
 def measure_hostile(brokers: dict[str, Broker], results: Results, rounds: int, scale: float) -> None:
-    """Last, as it leaves a JVM with a full heap. A broker that does not survive it has no figures."""
+    """Measured last, as it fills the JVM's heap. A broker that does not survive it has no figures."""
     for number in range(rounds):
         for name, broker in brokers.items():
             hostile.wait_for_rest(brokers.values())

@@ -1,8 +1,8 @@
-"""`python -m compat_tests.bench.cluster`: three of ours and three Apache Kafka 4.3.1 side by side, as a table.
+"""`python -m compat_tests.bench.cluster`: compares clusters of three Barnabas and three Apache Kafka 4.3.1 nodes in a table.
 
-Both clusters run at the same time and take turns, so that the machine's fast and slow phases meet both; six
-processes share its cores, and the driver too. Quote the ratios. Failovers are measured with each side's default
-times, and again with both tuned to the same session timeout of three seconds: with one, busy JVMs lose their followers.
+Both clusters run at the same time and measurements alternate, so that the machine's fast and slow phases affect both; six
+processes and the driver share its cores. Quote the ratios. Failovers are measured with the default timeouts of each, and
+again with a session timeout of three seconds for both: with one second, busy JVMs lose their followers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ApacheNode
 
 _TUNED = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
-# Kafka's quorum as quick as it bears on a busy machine; ours needs no word
+# the shortest timeouts that Kafka's quorum tolerates on a busy machine; ours needs no settings
 _TUNED_QUORUM = {
     "controller.quorum.fetch.timeout.ms": "1000",
     "controller.quorum.election.timeout.ms": "500",
@@ -33,7 +33,7 @@ _BOTH = {"auto.leader.rebalance.enable": "false"}
 
 
 class WarmApacheNode(ApacheNode):
-    """Apache Kafka as one runs it for its speed, at its default times: G1, the whole of the JIT, 1 GB of heap."""
+    """Apache Kafka tuned for speed, with its default timeouts: G1, the full JIT, 1 GB of heap."""
 
     jvm_options = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
     times: Mapping[str, str] = {}
@@ -80,7 +80,7 @@ def measure_load(clusters: Mapping[str, Cluster], results: Results, rounds: int,
 
 
 def measure_moves(clusters: Mapping[str, Cluster], results: Results, rounds: int) -> None:
-    """Leaders that hand over at the controller's word."""
+    """Leaders that the controller moves."""
     for number in range(rounds):
         for name, cluster in list(clusters.items())[:: 1 if number % 2 == 0 else -1]:
             results.add(name, cluster_moves.moves(cluster, _MOVES))
@@ -88,7 +88,7 @@ def measure_moves(clusters: Mapping[str, Cluster], results: Results, rounds: int
 
 
 def measure_failover(clusters: Mapping[str, Cluster], results: Results, rounds: int, label: str) -> None:
-    """Leaders that die, and one that falls silent."""
+    """Leaders that are killed, and one that is suspended."""
     for number in range(rounds):
         for name, cluster in clusters.items():
             for controller, who in (
@@ -112,7 +112,7 @@ def main() -> int:
     results = Results(["Apache Kafka", "Barnabas"])
     try:
         _measure(results, options)
-    finally:  # what there is, also when it was cut short
+    finally:  # print the results so far, also after an interruption
         print(
             f"Medians of {options.rounds} rounds and {options.failovers} failovers (lowest - highest); "
             f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, "

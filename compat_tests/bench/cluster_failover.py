@@ -1,7 +1,7 @@
-"""How long a partition is away: from the death of its leader to the next acknowledged record, acks=all.
+"""Unavailability of a partition: from the death of its leader to the next acknowledged record, acks=all.
 
-The client is the quickest one can be: it asks the survivors for the new leader without a pause worth the name
-and sends there at once. Clients' own back-offs come on top of what is measured here.
+The client asks the surviving nodes for the new leader almost without a pause and sends there at once. The back-off of
+real clients adds to the measured time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.raw import RawConnection
 
-_PATIENCE_S = 90
+_TIMEOUT_S = 90
 _PAUSE_S = 0.002
 _ATTEMPTS = 3
 _numbers = itertools.count()
@@ -56,7 +56,7 @@ def _lose(cluster: Cluster, how: signal.Signals, *, controller: bool, partitions
 
 
 def _topic_of(cluster: Cluster, leader: int, others: list[int], partitions: int) -> str:
-    """A topic that the node leads, all of it, and that has taken records; the others are next in line in equal parts."""
+    """A topic with records whose partitions the node leads all; the other nodes are the next leaders in equal parts."""
     half = partitions // 2
     assignment = [[leader, *others]] * (partitions - half) + [[leader, *reversed(others)]] * half
     for _ in range(_ATTEMPTS):
@@ -82,10 +82,10 @@ def _bring_back(cluster: Cluster, node: int, how: signal.Signals) -> None:
 
 
 def _produce_anywhere(survivors: list[str], topic: str, left: set[int], dead: int) -> None:
-    """Until every partition in `left` has acknowledged a record from another node than `dead`."""
-    deadline = time.perf_counter() + _PATIENCE_S
+    """Wait until another node than `dead` has acknowledged a record in every partition of `left`."""
+    deadline = time.perf_counter() + _TIMEOUT_S
     for address in itertools.cycle(survivors):
-        assert time.perf_counter() < deadline, f"{len(left)} partitions of {topic} are still away"
+        assert time.perf_counter() < deadline, f"{len(left)} partitions of {topic} are still unavailable"
         try:
             view = cluster_view.metadata(address, timeout=2)
         except (OSError, EOFError):

@@ -1,6 +1,6 @@
-"""What a cluster of three does under load: latency by promise, large batches, and what it costs at rest.
+"""Load on a cluster of three: latency by acks, large batches, and the CPU of an idle cluster.
 
-Topics have three replicas, and CPU is what all three nodes used together. The driver talks to the leader alone.
+Topics have three replicas, and CPU is the sum of all three nodes. The driver talks to the leader only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from compat_tests.harness.cluster_work import create_topic
 _LARGE = prepared.batch(1000, 1000)  # 1 MB
 _KILOBYTE = prepared.batch(1, 1000)
 _numbers = itertools.count()
-# Rao's three promises, in the order of his table
+# acks and their names in the table
 _PROMISES = ((0, "no ack"), (1, "leader"), (-1, "committed"))
 
 
 @contextmanager
 def topic_of(cluster: Cluster, leader: int) -> Iterator[str]:
-    """A new topic of one partition, led by a node and replicated on all; gone again soon afterwards."""
+    """A new topic of one partition, led by the given node and replicated on all; deleted afterwards."""
     name = f"bench-{next(_numbers)}"
     others = [node for node in cluster.nodes if node != leader]
     configs = {"file.delete.delay.ms": "100", "retention.ms": "-1", "min.insync.replicas": "2"}
@@ -50,7 +50,7 @@ def idle(cluster: Cluster, seconds: float) -> Measures:
 
 
 def latencies(cluster: Cluster, scale: float) -> Measures:
-    """One record of 1 KB at a time, with each of the three promises."""
+    """One record of 1 KB at a time, with each setting of acks."""
     samples = max(200, int(3000 * scale))
     measures: Measures = {}
     for acks, promise in _PROMISES:
@@ -62,8 +62,8 @@ def latencies(cluster: Cluster, scale: float) -> Measures:
 
 
 def touch_memory(folder: Path, size: int) -> None:
-    """Have as many bytes of page cache ready as will be written. A virtual machine gives free memory back to its host after
-    a second or two, and the next writer pays for each page: 2 s of CPU a GB, more than all else that either broker does."""
+    """Touch as many bytes of page cache as will be written. A virtual machine returns free memory to its host after a second
+    or two, and the next write to each page costs 2 s of CPU a GB, more than the rest of either broker's work."""
     scratch = folder / "scratch"
     with scratch.open("wb") as file:
         for _ in range(size // len(_LARGE)):
@@ -87,7 +87,7 @@ def large_batches(cluster: Cluster, scale: float) -> Measures:
 
 
 def loads(cluster: Cluster, scale: float) -> Measures:
-    """Both, and how often the controller's term changed meanwhile."""
+    """Both workloads, and how often the controller's term changed meanwhile."""
     before = cluster.quorum()
     measures = latencies(cluster, scale) | large_batches(cluster, scale)
     after = cluster.quorum()

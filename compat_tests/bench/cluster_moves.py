@@ -1,8 +1,7 @@
-"""How soon a new leader takes records: from asking for its election to the first record it acknowledges, acks=1.
+"""Time of a leader move: from the request for an election to the first record that the new leader acknowledges, acks=1.
 
-What is measured is more than the way from the controller's decision to the leader: the request goes to the active
-controller's node, is decided and committed by a majority, and reaches the new leader, which is asked all the time. The old
-leader lives, and no failure has to be detected.
+The time includes the request to the active controller's node, the commit of the election by a majority, and its way to
+the new leader, which the driver polls. The old leader stays alive, so no failure has to be detected.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from compat_tests.harness.raw import RawConnection
 _ALTER_PARTITION_REASSIGNMENTS, _ELECT_LEADERS = 45, 43
 _PREFERRED = 0
 _TIMEOUT_MS = 10_000
-_PATIENCE_S = 10
+_TIMEOUT_S = 10
 _PAUSE_S = 0.0002  # the driver and six nodes share the machine
-_REST_S = 0.05  # so that the moves do not come on top of each other
+_REST_S = 0.05  # between two moves, so that they do not overlap
 _BATCH = raw.good_batch(bytes(100))
 _numbers = itertools.count()
 
 
 def moves(cluster: Cluster, count: int) -> Measures:
-    """One partition with three replicas goes round, `count` times."""
+    """Move the leader of a partition with three replicas round the nodes, `count` times."""
     nodes = sorted(cluster.addresses)
     topic = f"moves-{next(_numbers)}"
     create_topic(cluster, topic, assignment=[nodes])
@@ -41,7 +40,7 @@ def moves(cluster: Cluster, count: int) -> Measures:
             _prefer(controller, topic, nodes)
             time.sleep(_REST_S)
             seconds = _move(controller, homes[nodes[0]], topic)
-            if number >= len(nodes):  # each has led once before it counts
+            if number >= len(nodes):  # count only after each node has led once
                 found.append(seconds)
         for home in homes.values():
             home.socket.close()
@@ -52,7 +51,7 @@ def moves(cluster: Cluster, count: int) -> Measures:
 
 
 def _prefer(controller: RawConnection, topic: str, nodes: list[int]) -> None:
-    """The same replicas in another order: no replica moves, and the first leads after an election."""
+    """Reorder the replicas: none moves, and the first becomes leader with the next election."""
     replicas = raw.varint(len(nodes) + 1) + b"".join(struct.pack(">i", node) for node in nodes)
     partitions = b"\x02" + struct.pack(">i", 0) + replicas + b"\0"
     topics = b"\x02" + raw.varint(len(topic) + 1) + topic.encode() + partitions + b"\0"
@@ -69,7 +68,7 @@ def _move(controller: RawConnection, home: RawConnection, topic: str) -> float:
     started = time.perf_counter()
     controller.send(raw.request(_ELECT_LEADERS, 1, body))
     while raw.produce(home, topic, _BATCH, acks=1)[0] != 0:
-        assert time.perf_counter() < started + _PATIENCE_S, f"no broker leads {topic}"
+        assert time.perf_counter() < started + _TIMEOUT_S, f"no broker leads {topic}"
         time.sleep(_PAUSE_S)
     seconds = time.perf_counter() - started
     controller.receive()

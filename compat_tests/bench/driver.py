@@ -1,4 +1,4 @@
-"""The driver: blocking sockets that send prepared bytes and read whole responses, and little besides.
+"""The driver: blocking sockets that send prepared bytes and read whole responses.
 
 Every loop checks that the broker did the work (error codes, offsets that add up, sizes of fetched batches), so
 that a fast refusal is not measured as a fast answer.
@@ -180,20 +180,20 @@ def feed_tail(address: str, topic: str, batch: bytes, records: int, batches: int
     return seconds
 
 
-def wait_until_served(address: str, topic: str, patience: float = 30) -> None:
-    """Return when the topic's partition answers: Kafka's takes a moment after the topic was created."""
+def wait_until_served(address: str, topic: str, timeout: float = 30) -> None:
+    """Wait until the topic's partition answers, which in Kafka takes a moment after the topic's creation."""
     connection = Connection(address)
     request = prepared.fetch(topic, 0, 1, max_wait_ms=0)
-    deadline = time.perf_counter() + patience
+    deadline = time.perf_counter() + timeout
     while prepared.fetched_error(topic, connection.ask(request)) != 0:
-        assert time.perf_counter() < deadline, f"{topic} is not served after {patience} s"
+        assert time.perf_counter() < deadline, f"{topic} is not served after {timeout} s"
         time.sleep(0.01)
     connection.close()
 
 
-def first_produce(address: str, topic: str, batch: bytes, patience: float = 60) -> None:
-    """Return when the broker, which may still be starting, has acknowledged a record in a topic it creates."""
-    deadline = time.perf_counter() + patience
+def first_produce(address: str, topic: str, batch: bytes, timeout: float = 60) -> None:
+    """Wait until the broker, which may still be starting, has acknowledged a record in a topic that it creates."""
+    deadline = time.perf_counter() + timeout
     while True:
         try:
             connection = Connection(address)
@@ -204,7 +204,7 @@ def first_produce(address: str, topic: str, batch: bytes, patience: float = 60) 
                 return
         except OSError:
             pass
-        assert time.perf_counter() < deadline, f"no produce was acknowledged within {patience} s"
+        assert time.perf_counter() < deadline, f"no produce was acknowledged within {timeout} s"
         time.sleep(0.001)
 
 

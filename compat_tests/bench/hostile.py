@@ -1,7 +1,7 @@
-"""A small produce beside one client that sends the worst requests that are known, one after the other without a pause.
+"""Latency of a small produce while another client sends the most expensive known requests without a pause.
 
 The hostile client (`python -m compat_tests.bench.hostile HOST:PORT`) is a process of its own, so that building and
-sending its requests takes nothing from the one that measures. Its requests are those of compat_tests/fuzz/worst.py.
+sending its requests does not slow down the measuring client. Its requests are those of compat_tests/fuzz/worst.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compat_tests.fuzz.worst import WORST
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import NewTopic
 
-# What both brokers know; each of them is one of the costliest of its kind for one of the two.
+# Requests that both brokers serve; each is among the most expensive of its kind for one of the two.
 REQUESTS = (
     "wide batch far ahead",
     "wide batch, compacted",
@@ -42,9 +42,9 @@ TOPICS = {
     "fuzz-compacted": {"cleanup.policy": "compact"},
     "fuzz-packed": {"compression.type": "gzip"},
 }
-PERIOD_S = 0.02  # between two small produces, so that a slow one does not make the next ones late
+PERIOD_S = 0.02  # between two small produces
 _KILOBYTE = prepared.batch(1, 1000)
-_SECONDS_MAX = 60.0  # of one measurement, even where the hostile client is not through with its requests
+_SECONDS_MAX = 60.0  # of one measurement, even if the hostile client has not sent all its requests
 _ANSWER_MAX = 256 << 20  # what a hostile client reads at once
 
 
@@ -61,7 +61,7 @@ def beside(broker: Broker, seconds: float) -> Measures:
 
 
 def wait_for_rest(brokers: Iterable[Broker], timeout_s: float = 120) -> None:
-    """Until none of them works any more at what it was sent before: a JVM may for a long time."""
+    """Wait until all brokers are idle; a JVM may work on earlier requests for a long time."""
     deadline = time.monotonic() + timeout_s
     pids = [broker.pid for broker in brokers]
     while time.monotonic() < deadline:
@@ -72,8 +72,8 @@ def wait_for_rest(brokers: Iterable[Broker], timeout_s: float = 120) -> None:
 
 
 def scheduled(address: str, topic: str, seconds: float, enough: Callable[[], bool]) -> list[float]:
-    """Seconds from the moment that each was due, whether it could be sent then or had to wait for the one before; for
-    that long, and until it is enough."""
+    """Seconds from the time at which each produce was due, even if it had to wait for the one before; runs at least that
+    long, and until `enough()`."""
     connection = Connection(address)
     request = prepared.produce(topic, _KILOBYTE)
     latencies: list[float] = []
@@ -93,7 +93,7 @@ def scheduled(address: str, topic: str, seconds: float, enough: Callable[[], boo
 
 @contextmanager
 def hostile_client(address: str) -> Iterator[Counter[str]]:
-    """While it runs: how often each of its requests was done with."""
+    """Run the hostile client; yields how often each of its requests was completed."""
     done: Counter[str] = Counter()
     command = [sys.executable, "-m", "compat_tests.bench.hostile", address]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -114,7 +114,7 @@ def _tally(done: Counter[str], lines: Iterable[str]) -> None:
 
 
 def create_topics(address: str) -> None:
-    """Those of the requests, where they are not there yet."""
+    """Create the topics of the requests that do not exist yet."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
     known = admin.list_topics(timeout=30).topics
     missing = {name: configs for name, configs in TOPICS.items() if name not in known}
@@ -130,7 +130,7 @@ def create_topics(address: str) -> None:
 
 
 def attack(address: str) -> None:
-    """The requests, again and again, until the process is ended."""
+    """Send the requests repeatedly until the process is ended."""
     cases = {name: WORST[name]() for name in REQUESTS}
     for case in cases.values():
         for piece in case.prepared:

@@ -1,8 +1,8 @@
 """`python -m compat_tests.bench.in_process` (`make bench-testing`): what `barnabas.testing.Broker` costs a test suite.
 
-Each figure is the median of several tries, as time on the clock and as CPU time of this process: on a machine that is busy with other
-things only the second says much. Starts are measured in interpreters of their own; the client is a bare socket with
-ready-made bytes, so that the broker is timed and not its client.
+Each figure is the median of several tries, as elapsed time and as CPU time of this process; on a busy machine only the
+CPU time is meaningful. Starts are measured in interpreters of their own; the client is a plain socket with prepared
+bytes, so that its own cost does not count.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def starts(kind: str, count: int) -> list[list[float]]:
     for _ in range(count + 1):
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         found.append(json.loads(done.stdout))
-    return found[1:]  # the first one may have compiled byte code
+    return found[1:]  # the first start may have compiled byte code
 
 
 def timed(work: Callable[[], object], count: int) -> tuple[list[float], list[float]]:

@@ -10,7 +10,7 @@ _RECORD_SIZE = 1000
 
 
 def perf_tools(broker: Broker, tools: JavaTools, scale: float) -> Measures:
-    """What the tools report in MB/s (2^20 bytes there, 10^6 here), and the broker's CPU per GB of values."""
+    """MB/s that the tools report (converted from 2^20 to 10^6 bytes), and the broker's CPU per GB of values."""
     records = max(20_000, int(300_000 * scale))
     volume = records * _RECORD_SIZE
     with topic_of(broker) as topic:

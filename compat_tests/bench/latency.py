@@ -1,4 +1,4 @@
-"""How long one record takes: to its acknowledgement, and to a consumer that waits for it."""
+"""Latency of one record: to its acknowledgement, and to a waiting consumer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from compat_tests.bench.driver import Connection
 def acknowledged(address: str, topic: str, batch: bytes, samples: int, acks: int) -> list[float]:
     """Seconds from sending to the acknowledgement, one request in flight.
 
-    acks=0 has none: there it is the answer to a second, small request right behind the first, which a broker
-    gives only when it is done with the first.
+    With acks=0 there is none: the time is to the answer of a small request sent right after it, which the broker
+    serves after the produce.
     """
     connection = Connection(address)
     request = prepared.produce(topic, batch, acks)

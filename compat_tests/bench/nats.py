@@ -1,7 +1,7 @@
-"""`python -m compat_tests.bench.nats`: NATS messages into topics, beside JetStream and a script written by hand, as tables.
+"""`python -m compat_tests.bench.nats`: compares NATS messages into topics with JetStream and with a script, in tables.
 
-Publishers, nats-server and broker share this machine's cores, so rates say what they reach together, and CPU time says
-what each of them costs. All take turns, load by load and round by round.
+Publishers, nats-server and broker share this machine's cores: the rate is that of all together, the CPU time that of each
+process. Loads and rounds alternate.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rounds:
             self.samples.setdefault(name, {}).setdefault(measure, []).append(value)
 
     def table(self, head: Mapping[str, str]) -> str:
-        """`head` has the measures, and what stands above them."""
+        """The medians as a table; `head` maps each measure to its column title."""
         rows = [("", *head.values())]
         for name, found in self.samples.items():
             rows.append((name, *(cell(found.get(measure, [])) for measure in head)))
@@ -65,7 +65,7 @@ class Rounds:
 
 
 def compared(rounds: Rounds) -> str:
-    """A core binding beside the script: rate, and CPU of all that stands between nats-server and the log."""
+    """A core binding compared with the script: rate, and CPU of all processes between nats-server and the log."""
     ours, theirs = nats_loads.PLAIN_CORE, nats_loads.BY_HAND
     if ours not in rounds.samples or theirs not in rounds.samples:
         return ""
@@ -88,7 +88,7 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="bench-nats-") as folder:
             _measure(Path(folder), options, ((throughput, rates), (latency, latencies)))
-    finally:  # what there is, also when it was cut short
+    finally:  # print the results so far, also after an interruption
         print(
             f"256 B, 1,000 subjects; medians of {options.rounds} rounds (lowest - highest); {os.cpu_count()} cores, "
             f"{platform.system()} {platform.release()}, Python {platform.python_version()}\n"

@@ -1,7 +1,7 @@
-"""What people write today to have NATS messages in a Kafka topic: nats-py receives, confluent-kafka produces.
+"""A script that copies NATS messages to a Kafka topic: nats-py receives, confluent-kafka produces.
 
 `python -m compat_tests.bench.nats_by_hand NATS_URL BOOTSTRAP SUBJECT TOPIC` prints "ready" when it is subscribed and runs
-until it is ended. Its settings are what one would choose for throughput, acks=all as it is confluent-kafka's own.
+until SIGTERM. Its settings are for throughput, with acks=all, the default of confluent-kafka.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the NATS benchmark measures: messages on their way into a topic, or into a stream, and how soon one is acknowledged.
+"""Loads of the NATS benchmark: messages into a topic or a stream, and the latency of an acknowledgement.
 
-256 B of JSON on each of 1,000 subjects in turn. Every run counts: what was published is there, once, or it fails.
+Messages are 256 B of JSON on 1,000 subjects in turn. Every run fails unless each published message arrived once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compat_tests.bench.workloads import Measures
 
 BROKER, SERVER, SCRIPT, PUBLISHER = "broker", "nats-server", "script", "publisher"
 _FULL = 400_000
-_BY_HAND_SHARE = 0.4  # it takes so much longer
+_BY_HAND_SHARE = 0.4  # of the messages, because the script is slower
 _RECORD_BYTES = PAYLOAD_BYTES + 150
 _SAMPLES = 4000
 _SETTLE_S = 0.05
@@ -33,10 +33,10 @@ def _count(scale: float, share: float = 1.0) -> int:
 
 
 def _exactly(arrived: Callable[[], int], wanted: int) -> None:
-    """Nothing more comes."""
+    """Assert that the count has its final value and does not grow."""
     time.sleep(_SETTLE_S)
     found = arrived()
-    assert found == wanted, f"{found} instead of {wanted} are there"
+    assert found == wanted, f"{found} messages instead of {wanted}"
 
 
 def core(
@@ -104,7 +104,7 @@ def stream(headers: bool, system: System, scale: float, *, acks: bool) -> Measur
 
 
 def jetstream(partitions: int, headers: bool, delivery: str, system: System, scale: float) -> Measures:
-    """What a stream holds already, into a topic that is then bound to it."""
+    """Messages already in a stream, into a topic that is then bound to it."""
     count, prefix = _count(scale), new_prefix()
     with system.stream(prefix) as name, system.topic({}, partitions) as topic:
         with (

@@ -1,4 +1,4 @@
-"""How many records a topic has that consumers may read: ListOffsets by hand, since it is asked a hundred times a second."""
+"""Number of committed records of a topic, by raw ListOffsets requests, which are fast enough for a hundred a second."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A publisher that costs little: a raw socket that sends ready-made PUB and HPUB lines, as many as it is asked for.
+"""A publisher with little CPU: a raw socket that sends prepared PUB and HPUB lines.
 
-`python -m compat_tests.bench.nats_publisher HOST PORT PREFIX COUNT HEADERS ACKS` prints "ready" and then reads numbers, a
-line each: so many messages may have been sent by now. When all are sent and, with ACKS, answered, it prints how many
-answers came, and ends with its standard input. A process of its own, so that its CPU can be told from the others'.
+`python -m compat_tests.bench.nats_publisher HOST PORT PREFIX COUNT HEADERS ACKS` prints "ready" and then reads numbers, one
+a line: the total number of messages that it may have sent. When all are sent and, with ACKS, answered, it prints the
+number of answers, and ends with its standard input. It is a process of its own, so that its CPU is counted separately.
 
-Its caller keeps what is in flight far below the 64 MiB at which nats-server cuts a reader off.
+Its caller keeps the messages in flight far below the 64 MiB at which nats-server disconnects a slow consumer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def payload(number: int) -> bytes:
 
 
 def message(prefix: bytes, number: int, *, headers: bool, reply: bytes = b"") -> bytes:
-    """What a client sends to publish message `number`."""
+    """The bytes that publish message `number`."""
     subject = b"%b.%d" % (prefix, number % SUBJECTS)
     if reply:
         subject += b" " + reply
@@ -42,7 +42,7 @@ def message(prefix: bytes, number: int, *, headers: bool, reply: bytes = b"") ->
 
 
 def connect(host: str, port: int) -> socket.socket:
-    """A connection that has said CONNECT."""
+    """A connection on which CONNECT has been sent."""
     connection = socket.create_connection((host, port), timeout=60)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(
@@ -89,10 +89,10 @@ def publish(connection: socket.socket, pieces: list[bytes], count: int, *, acks:
                 raise ConnectionError("the server has closed the connection")
             lines += incoming.count(b"\n", 0, size)  # two an answer, and a PING that can wait
         if sys.stdin in readable:
-            told = os.read(sys.stdin.fileno(), 65536).split()
-            if not told:
+            words = os.read(sys.stdin.fileno(), 65536).split()
+            if not words:
                 break
-            allowed = int(told[-1])
+            allowed = int(words[-1])
     return lines // 2
 
 

@@ -1,4 +1,4 @@
-"""The processes of the NATS benchmark, and what each run of it needs of them: topics, streams, publishers, counts."""
+"""The processes of the NATS benchmark, with the topics, streams, publishers and counts that its runs use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 from compat_tests.nats.streams import Streams
 
-WINDOW = 50_000  # messages in flight: about 20 MB, where nats-server cuts at 64 MiB
+WINDOW = 50_000  # messages in flight: about 20 MB; nats-server disconnects at 64 MiB
 _POLL_S = 0.01
 _STALLED_S = 30.0
 _numbers = itertools.count()
@@ -43,7 +43,7 @@ class System:
 
     @contextmanager
     def topic(self, configs: Mapping[str, str], partitions: int) -> Iterator[str]:
-        """A new topic, gone again afterwards."""
+        """A new topic, deleted afterwards."""
         name = f"bench-{next(_numbers)}"
         admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 2})
         always = {"file.delete.delay.ms": "100", "retention.ms": "-1"}
@@ -56,7 +56,7 @@ class System:
 
     @contextmanager
     def stream(self, prefix: str) -> Iterator[str]:
-        """A new stream with file store of all below the prefix, gone again afterwards."""
+        """A new stream with file store for all subjects below the prefix, deleted afterwards."""
         name = prefix.upper()
         self.streams.add(name, f"{prefix}.>")
         try:
@@ -72,7 +72,7 @@ class System:
 
 
 def new_prefix() -> str:
-    """Subjects that were not used before."""
+    """A subject prefix that was not used before."""
     return f"bench{next(_numbers)}"
 
 
@@ -81,7 +81,7 @@ class Prober:
 
     def __init__(self, server: NatsServer) -> None:
         self._socket = connect("127.0.0.1", server.port)
-        self._data = b""  # what has come and is no whole message yet
+        self._data = b""  # received bytes of an incomplete message
         self._socket.sendall(b"SUB %b 1\r\n" % _INBOX)
 
     def ask(self, subject: bytes, payload: bytes, *, headers: bytes = _ASK) -> bytes:
@@ -160,7 +160,7 @@ class Publisher:
         assert self._line() == b"ready"
 
     def run(self, arrived: Callable[[], int]) -> None:
-        """Have everything sent, as fast as it arrives; return when all of it is there and answered."""
+        """Have all messages sent, as fast as they arrive; return when all have arrived and are answered."""
         assert self._process.stdin is not None
         base = arrived()
         moved_at, last = time.monotonic(), -1

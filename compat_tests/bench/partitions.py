@@ -1,8 +1,8 @@
-"""`python -m compat_tests.bench.partitions`: what many partitions cost, on this broker and on Apache Kafka 4.3.1.
+"""`python -m compat_tests.bench.partitions`: cost of many partitions, on this broker and on Apache Kafka 4.3.1.
 
-A topic of 1,000 partitions created, 10,000 partitions in all, what each holds in memory and in open files, how
-long Metadata takes about all of them, and how long the broker needs from exec until every one is served again:
-after a clean stop and after kill -9, idle and written to. The brokers run one after the other.
+Measures the creation of topics of 1,000 partitions, 10,000 in all; memory and open files per partition; the time of
+Metadata for all of them; and the time from exec until every partition is served again, after a clean stop and after
+kill -9, with partitions idle and written to. The brokers run one after the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compat_tests.harness.raw import RawConnection
 
 _LIST_OFFSETS, _METADATA, _CREATE_TOPICS = 2, 3, 19
 _PER_TOPIC = 1000
-_PATIENCE_S = 300
+_TIMEOUT_S = 300
 
 
 def create_topic(connection: RawConnection, topic: str, partitions: int) -> None:
@@ -49,10 +49,10 @@ def is_served(connection: RawConnection, topic: str, partitions: int) -> bool:
 
 def wait_until_served(connection: RawConnection, topics: Sequence[str]) -> None:
     """Return when every partition of the topics answers."""
-    deadline = time.perf_counter() + _PATIENCE_S
+    deadline = time.perf_counter() + _TIMEOUT_S
     for topic in topics:
         while not is_served(connection, topic, _PER_TOPIC):
-            assert time.perf_counter() < deadline, f"{topic} is not served after {_PATIENCE_S} s"
+            assert time.perf_counter() < deadline, f"{topic} is not served after {_TIMEOUT_S} s"
             time.sleep(0.005)
 
 
@@ -87,22 +87,22 @@ def start_until_served(broker: Broker, topics: Sequence[str]) -> float:
     """Seconds from exec until every partition answers."""
     started = time.perf_counter()
     broker.start()
-    with RawConnection(broker.bootstrap, timeout=_PATIENCE_S) as connection:
+    with RawConnection(broker.bootstrap, timeout=_TIMEOUT_S) as connection:
         wait_until_served(connection, topics)
     return time.perf_counter() - started
 
 
 def restart(broker: Broker, topics: Sequence[str], *, kill: bool = False) -> tuple[float, float]:
     """Seconds of stopping, and of starting until all is served."""
-    stopping = seconds(broker.kill if kill else lambda: broker.stop(timeout=_PATIENCE_S))
+    stopping = seconds(broker.kill if kill else lambda: broker.stop(timeout=_TIMEOUT_S))
     return stopping, start_until_served(broker, topics)
 
 
 def measure(broker: Broker, topics: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """Name and value of every figure, one after the other. The broker runs and is stopped in the end."""
+    """Yield name and value of every figure. The broker must run, and is stopped at the end."""
     partitions = len(topics) * _PER_TOPIC
-    with RawConnection(broker.bootstrap, timeout=_PATIENCE_S) as connection:
-        create_topic(connection, "warm-up", 1)  # what a first request loads is no partition's
+    with RawConnection(broker.bootstrap, timeout=_TIMEOUT_S) as connection:
+        create_topic(connection, "warm-up", 1)  # memory of the first request does not count for partitions
         metadata_of_all(connection)
         time.sleep(1)
         before = broker.resident_bytes()
@@ -137,7 +137,7 @@ def measure(broker: Broker, topics: Sequence[str]) -> Iterator[tuple[str, float]
     )
     yield "unclean restart, idle, s", restart(broker, topics, kill=True)[1]
     batch = raw.good_batch(bytes(100))
-    with RawConnection(broker.bootstrap, timeout=_PATIENCE_S) as connection:
+    with RawConnection(broker.bootstrap, timeout=_TIMEOUT_S) as connection:
         yield "first record into every partition, s", seconds(lambda: write_to_all(connection, topics, batch))
         yield "open files, written to", open_files(broker)
         yield (
@@ -149,10 +149,10 @@ def measure(broker: Broker, topics: Sequence[str]) -> Iterator[tuple[str, float]
     yield "clean stop, written to, s", stopping
     yield "clean restart, written to, s", starting
     yield "clean stop, unchanged, s", restart(broker, topics)[0]
-    with RawConnection(broker.bootstrap, timeout=_PATIENCE_S) as connection:
+    with RawConnection(broker.bootstrap, timeout=_TIMEOUT_S) as connection:
         write_to_all(connection, topics, batch)
     yield "unclean restart, written to, s", restart(broker, topics, kill=True)[1]
-    broker.stop(timeout=_PATIENCE_S)
+    broker.stop(timeout=_TIMEOUT_S)
 
 
 def main() -> int:

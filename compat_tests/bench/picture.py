@@ -12,7 +12,7 @@ _MARKS = (0.05, 0.1, 0.2, 0.4, 1, 2, 5)
 
 
 def draw(ratios: Mapping[str, float], note: str) -> str:
-    """SVG text. `ratios` are ours over Kafka's by measure; those of rates are turned, so that less is better."""
+    """SVG text. `ratios` are ours over Kafka's by measure; those of rates are inverted, so that less is better."""
     rows = {name: _cost(name, ratio) for name, ratio in ratios.items() if ratio > 0}
     height = _TOP + _ROW * len(rows) + 30
     width = _LABELS + 2 * _HALF + 60

@@ -1,7 +1,7 @@
-"""Requests and record batches as ready-made bytes, so that a measurement times the broker and not its driver.
+"""Requests and record batches as prepared bytes, so that a measurement times the broker and not its driver.
 
-Written out by hand from the message formats, in the versions that today's clients send where topics go by name:
-Produce 12 and Fetch 12 (flexible), Metadata 4. Sizes are in bytes, offsets count records.
+Encoded field by field, in the last versions that have topic names: Produce 12 and Fetch 12 (flexible); and Metadata 4.
+Sizes are in bytes, offsets count records.
 """
 
 from __future__ import annotations

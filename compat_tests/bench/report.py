@@ -43,7 +43,7 @@ class Results:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns stand below each other; the first row is its head."""
+    """A Markdown table with aligned columns; the first row is its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |"

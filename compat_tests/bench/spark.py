@@ -1,10 +1,10 @@
-"""`python -m compat_tests.bench.spark`: Spark on this broker and on Apache Kafka 4.3.1, in turns, as a table of times.
+"""`python -m compat_tests.bench.spark`: compares Spark on this broker and on Apache Kafka 4.3.1 in a table of times.
 
-One Spark on two cores, with the whole of its JIT, writes a topic as a batch, reads it as a batch and as a stream with
-`availableNow`: 100-byte records in four partitions. Both brokers run all the time and share the machine with Spark; they
-take turns in each workload, the first one changing from round to round. Every run counts what it wrote and read. What is
-quoted is the ratio of times: Spark itself is most of them. It takes about seven minutes on two idle
-cores, most of it in the seven rounds; each workload of each round is logged to standard error.
+One Spark on two cores, with its full JIT, writes a topic as a batch, reads it as a batch and as a stream with
+`availableNow`: 100-byte records in four partitions. Both brokers run all the time and share the machine with Spark. Each
+workload runs on both, and rounds alternate which of them goes first. Every run counts the records that it wrote and read.
+Quote the ratios: most of the time is Spark's own. It takes about seven minutes on two idle cores, most of it in the
+seven rounds; each workload of each round is logged to standard error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCH = 250_000  # records of one batch of a stream
 
 
 class Bench:
-    """The workloads, each against one broker; what one wrote the next ones read."""
+    """The workloads, each against one broker; later ones read the records of the first."""
 
     def __init__(self, spark: SparkSession, folder: Path, records: int) -> None:
         self._spark = spark
@@ -107,7 +107,7 @@ class Bench:
 
 
 def measure(bench: Bench, brokers: dict[str, Broker], results: Results, rounds: int, warm_up: int) -> None:
-    """Rounds that count after rounds that do not: the JITs of Spark and of Kafka get warm."""
+    """Warm-up rounds for the JITs of Spark and Kafka, then rounds that count."""
     workloads = (bench.write, bench.read, bench.stream, bench.stream_through)
     for number in range(-warm_up, rounds):
         turns = list(brokers.items())[:: 1 if number % 2 == 0 else -1]

@@ -19,7 +19,7 @@ _RECORD = prepared.batch(1, 100)
 
 
 class WarmApacheBroker(ApacheBroker):
-    """Apache Kafka as one runs it for its speed: G1, the whole of the JIT, a gigabyte of heap."""
+    """Apache Kafka tuned for speed: G1, the full JIT, 1 GB of heap."""
 
     jvm_options = ("-Xmx1g", "-Xms1g", "-XX:+UseG1GC")
 
@@ -70,9 +70,9 @@ def idle_memory(broker: Broker) -> Measures:
 
 
 def connection_memory(broker: Broker, count: int = 1000) -> Measures:
-    """What a connection that has said hello and then does nothing adds to resident memory.
+    """Resident memory of a connection that is idle after its first request.
 
-    The first hundred are not counted: they fill what the broker keeps anyway.
+    The first hundred are not counted: they use memory that the broker keeps anyway.
     """
     hello = prepared.api_versions()
     opened = [driver.Connection(broker.bootstrap, receive_buffer=1 << 12) for _ in range(100)]

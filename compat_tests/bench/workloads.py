@@ -1,6 +1,6 @@
-"""What is measured, in one round against one broker. Each workload gets a topic of its own, deleted afterwards.
+"""The workloads of one round against one broker. Each has a topic of its own, deleted afterwards.
 
-MB and GB are 10^6 and 10^9 bytes of record batches; CPU is what the broker's process used, all its threads.
+MB and GB are 10^6 and 10^9 bytes of record batches; CPU is that of the broker's process, all its threads.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ def cpu_seconds(pid: int) -> float:
 
 @functools.cache
 def _admin(bootstrap: str) -> AdminClient:
-    """One client for each broker, and a quiet one: that a broker stops in the end is no news."""
+    """One client for each broker, without a log, as it would report that a broker stops at the end."""
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
 
 
 @contextmanager
 def topic_of(broker: Broker) -> Iterator[str]:
-    """A new topic with one partition, gone again soon afterwards.
+    """A new topic with one partition, deleted soon afterwards.
 
-    Its pages go back to the system before the next round: on a virtual machine, memory that is touched for
-    the first time can cost several times what the broker does, and would hide it.
+    Its pages return to the system before the next round: on a virtual machine the first access to memory can cost
+    several times as much as the broker's own work.
     """
     name = f"bench-{next(_topic_number)}"
     admin = _admin(broker.bootstrap)
@@ -64,7 +64,7 @@ def _rates(name: str, volume: int, seconds: float, cpu: float) -> Measures:
 
 
 def produce_and_fetch(broker: Broker, scale: float) -> Measures:
-    """Batches of every size in over 1 and 10 connections, acks=1 and all; then out again, one a request."""
+    """Produce batches of every size over 1 and 10 connections, acks=1 and all; then fetch them, one a request."""
     measures: Measures = {}
     for size, records, full in _SIZES:
         batch = prepared.batch(records, 1000)
@@ -89,7 +89,7 @@ def produce_and_fetch(broker: Broker, scale: float) -> Measures:
 
 
 def tail(broker: Broker, scale: float) -> Measures:
-    """1 MB batches to consumers that wait at the tail: MB delivered, and the CPU of bringing them in and out."""
+    """1 MB batches to consumers that wait at the tail: MB delivered, and the CPU of producing and fetching them."""
     measures: Measures = {}
     for consumers in (1, 10):
         batches = max(20, int(300 * scale) // consumers)

@@ -1,4 +1,5 @@
-"""Nodes that don't belong, and strangers on the controller port: refused by name, and nothing is harmed."""
+"""Misconfigured nodes and unauthenticated clients of the controller port: each is refused with a reason, and the
+cluster is unharmed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.barnabas_only
 def cluster(
     request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """One for all tests that leave it as it was."""
+    """One cluster for all tests that leave it unchanged."""
     made = Cluster(tmp_path_factory.mktemp("cluster"), broker_kind, loop=request.config.getoption("--loop"))
     made.start()
     create_topic(made, "topic")
@@ -37,9 +38,9 @@ def cluster(
 
 @pytest.fixture(autouse=True)
 def unharmed(cluster: Cluster) -> Iterator[None]:
-    """After each test the cluster serves, nothing was raised, and the quorum was left alone: a node that the machine lets wait
-    for a third of a second is taken for dead, so one election or another is nobody's work. A stranger who can cause them
-    causes some in every second."""
+    """After each test the cluster serves, no node logged a traceback, and the quorum held at most two elections. On a
+    busy machine a node that waits for a third of a second counts as dead and causes an election; an attacker that can
+    cause elections causes some in every second."""
     before = cluster.quorum()
     yield
     assert cluster.live == [1, 2, 3]
@@ -55,17 +56,17 @@ def unharmed(cluster: Cluster) -> Iterator[None]:
 
 
 def _wait_for_text(nodes: list[ClusterNode], *words: str, timeout: float = 60) -> None:
-    """Until one of the nodes has said all of the words in one line."""
+    """Waits until one of the nodes has logged all of the words in one line."""
 
-    def said() -> bool:
+    def is_logged() -> bool:
         lines = [line for node in nodes for line in node.log_text().splitlines()]
         return any(all(word in line for word in words) for line in lines)
 
     try:
-        eventually(said, timeout)
+        eventually(is_logged, timeout)
     except AssertionError:
         logs = "\n".join(node.log_text()[-3000:] for node in nodes)
-        raise AssertionError(f"nobody said {words}:\n{logs}") from None
+        raise AssertionError(f"no node logged {words}:\n{logs}") from None
 
 
 def _bystander(cluster: Cluster) -> ClusterNode:
@@ -80,7 +81,7 @@ def _id(node: ClusterNode) -> int:
 
 
 def _refused(node: ClusterNode, *words: str) -> None:
-    """The node does not get to serve; it says why, with these words, and says it in words."""
+    """The node refuses to serve, and logs these words instead of a traceback."""
     node.launch()
     try:
         _wait_for(lambda: not node.alive() or all(word in node.log_text() for word in words), 60)
@@ -102,29 +103,29 @@ def _wait_for(reached: Callable[[], bool], timeout: float) -> None:
 def test_a_node_of_another_cluster(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
     """A broker whose directory belongs to another cluster."""
     other = fresh_cluster({1: "broker,controller", 4: "broker"}, settings={"min.insync.replicas": "1"})
-    stranger = other.nodes[4]
+    outsider = other.nodes[4]
     other_id = other.metadata().cluster_id
     other.stop(4)
-    stranger.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
-    _refused(stranger, other_id, cluster.metadata().cluster_id)
+    outsider.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
+    _refused(outsider, other_id, cluster.metadata().cluster_id)
 
 
 def test_a_voter_of_another_cluster(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
-    """A voter's place taken by a node whose directory belongs to another cluster."""
+    """A node with a voter's id whose directory belongs to another cluster."""
     node = _bystander(cluster)
     other = fresh_cluster({_id(node): "broker,controller"}, settings={"min.insync.replicas": "1"})
-    stranger = other.nodes[_id(node)]
+    outsider = other.nodes[_id(node)]
     other.stop()
     for name in ("controller.quorum.voters", "listeners", "advertised.listeners"):
-        stranger.settings[name] = node.settings[name]
+        outsider.settings[name] = node.settings[name]
     try:
-        _refused(stranger, "cluster")
+        _refused(outsider, "cluster")
     finally:
         cluster.start(_id(node))
 
 
 def test_a_broker_id_that_is_taken(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
-    """A second node 2, as a broker with a directory of its own, while the first is alive."""
+    """A second node 2, a broker with its own directory, while the first is alive."""
     second = fresh_cluster({2: "broker"}, start=False).nodes[2]
     second.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
     _refused(second, "2")
@@ -133,7 +134,8 @@ def test_a_broker_id_that_is_taken(cluster: Cluster, fresh_cluster: ClusterFacto
 
 
 def test_a_voter_id_that_is_taken(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
-    """A copy of a voter's properties with another port and directory, while the voter is alive: no wiped disk."""
+    """A copy of a voter's properties with another port and directory, while the voter is alive: not taken for a voter
+    with a wiped disk."""
     second = fresh_cluster({2: "broker,controller"}, start=False).nodes[2]
     second.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
     _refused(second, "two running nodes have node.id=2", "give one of them another node.id")
@@ -143,7 +145,7 @@ def test_a_voter_id_that_is_taken(cluster: Cluster, fresh_cluster: ClusterFactor
 
 
 def test_voter_lists_with_different_addresses(cluster: Cluster) -> None:
-    """They may be right; whoever reads a log learns of them."""
+    """Nodes log the difference and serve: both addresses may be right."""
     node = _bystander(cluster)
     voters = node.settings["controller.quorum.voters"]
     node.settings["controller.quorum.voters"] = voters.replace("1@127.0.0.1", "1@localhost", 1)
@@ -159,7 +161,7 @@ def test_voter_lists_with_different_addresses(cluster: Cluster) -> None:
         cluster.start(_id(node))
 
 
-def test_the_quorum_is_described_with_its_addresses_of_today(fresh_cluster: ClusterFactory) -> None:
+def test_the_quorum_is_described_with_its_current_addresses(fresh_cluster: ClusterFactory) -> None:
     moved = fresh_cluster()
     moved.stop()
     for node in moved.nodes.values():
@@ -175,13 +177,13 @@ def test_the_quorum_is_described_with_its_addresses_of_today(fresh_cluster: Clus
 
 
 def test_a_controller_that_is_no_voter(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
-    stranger = fresh_cluster({4: "broker,controller"}, start=False).nodes[4]
-    stranger.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
-    _refused(stranger, "controller.quorum.voters")
+    outsider = fresh_cluster({4: "broker,controller"}, start=False).nodes[4]
+    outsider.settings["controller.quorum.voters"] = cluster.nodes[1].settings["controller.quorum.voters"]
+    _refused(outsider, "controller.quorum.voters")
 
 
 def test_a_wrong_voter_list(cluster: Cluster) -> None:
-    """A node comes back with a list of other voters: refused, and welcome again with the right one."""
+    """A node that restarts with a list of other voters is refused; with the right list it starts."""
     node = _bystander(cluster)
     voters = node.settings["controller.quorum.voters"]
     node.settings["controller.quorum.voters"] = voters.replace("1@", "7@", 1)
@@ -194,24 +196,25 @@ def test_a_wrong_voter_list(cluster: Cluster) -> None:
 
 def test_no_voter_list(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
     """A broker that names no controllers."""
-    stranger = fresh_cluster({4: "broker"}, start=False).nodes[4]
-    del stranger.settings["controller.quorum.voters"]
-    _refused(stranger, "controller.quorum")
+    outsider = fresh_cluster({4: "broker"}, start=False).nodes[4]
+    del outsider.settings["controller.quorum.voters"]
+    _refused(outsider, "controller.quorum")
 
 
 def test_a_voter_list_with_the_port_of_a_broker(cluster: Cluster, fresh_cluster: ClusterFactory) -> None:
-    """The node is told what is wrong, and what it calls says it once."""
-    stranger = fresh_cluster({4: "broker"}, start=False).nodes[4]
+    """The node logs what is wrong, and the node that it connects to logs it once."""
+    outsider = fresh_cluster({4: "broker"}, start=False).nodes[4]
     voters = ",".join(f"{node}@{address}" for node, address in cluster.addresses.items())
-    stranger.settings["controller.quorum.voters"] = voters
-    _refused(stranger, "PLAINTEXT is a listener for clients", "controller.quorum.voters")
+    outsider.settings["controller.quorum.voters"] = voters
+    _refused(outsider, "PLAINTEXT is a listener for clients", "controller.quorum.voters")
     for node in cluster.nodes.values():
         assert "a frame of" not in node.log_text()
         assert node.log_text().count("a node of a cluster calls the listener PLAINTEXT") <= 1
 
 
 def test_a_damaged_journal(cluster: Cluster) -> None:
-    """A bit flipped in the middle of what a voter has kept: it refuses to start; with its files back it does."""
+    """A flipped bit in the middle of a voter's journal: the voter refuses to start, and starts when its files are
+    restored."""
     node = _bystander(cluster)
     folder = node.log_dir / "__cluster_metadata-0"
     journals = sorted((one for one in folder.iterdir() if one.is_file()), key=lambda one: one.stat().st_size)
@@ -231,7 +234,7 @@ def test_a_damaged_journal(cluster: Cluster) -> None:
 
 
 def test_a_wiped_voter(cluster: Cluster) -> None:
-    """Its vote in elections past is gone with its disk: it is not counted under its old id."""
+    """The votes that it cast in earlier elections are lost with its disk, so it must not vote under its old id."""
     node = _bystander(cluster)
     kept = cluster.directory / "kept"
     shutil.move(node.log_dir, kept)
@@ -258,7 +261,7 @@ def test_a_wiped_voter(cluster: Cluster) -> None:
     ids=["http", "tls", "zeros", "ones", "oversized", "negative", "oversized-le", "random"],
 )
 def test_garbage_on_the_controller_port(cluster: Cluster, data: bytes) -> None:
-    """The connection is closed; how much a frame claims to be costs no memory."""
+    """The node closes the connection, and allocates nothing for the size that a frame claims."""
     leader = cluster.active_controller()
     memory = cluster.nodes[leader].resident_bytes()
     host, port = cluster.controllers[leader].rsplit(":", 1)
@@ -271,8 +274,8 @@ def test_garbage_on_the_controller_port(cluster: Cluster, data: bytes) -> None:
     assert cluster.nodes[leader].resident_bytes() < memory + (20 << 20)
 
 
-def test_connections_that_say_nothing(cluster: Cluster) -> None:
-    """A hundred of them, left open: they are closed, and the nodes' own links live on."""
+def test_idle_connections_are_closed(cluster: Cluster) -> None:
+    """A hundred idle connections are closed, and the nodes' own links stay open."""
     leader = cluster.active_controller()
     host, port = cluster.controllers[leader].rsplit(":", 1)
     opened = [socket.create_connection((host, int(port)), timeout=30) for _ in range(100)]
@@ -286,17 +289,17 @@ def test_connections_that_say_nothing(cluster: Cluster) -> None:
 
 
 def test_a_client_on_the_controller_port(cluster: Cluster) -> None:
-    """A Kafka client that has the wrong port is told so and closed, and the log names it."""
+    """A Kafka client at the wrong port gets an error and is closed, and the log names it."""
     leader = cluster.active_controller()
     with raw.RawConnection(cluster.controllers[leader]) as connection:
         connection.send(raw.request(18, 0, b""))
-        while connection.socket.recv(1 << 16):  # it may be told why, and is closed in any case
+        while connection.socket.recv(1 << 16):  # it may get an error, and is closed in any case
             pass
     _wait_for_text([cluster.nodes[leader]], "controller", "127.0.0.1")
 
 
 def test_a_node_without_the_secret(fresh_cluster: ClusterFactory, tmp_path: Path) -> None:
-    """Controllers with a secret talk to those who have it, and to nobody else."""
+    """Controllers with a secret accept only nodes that have it."""
     right, wrong = tmp_path / "right", tmp_path / "wrong"
     right.write_text("a long and well kept secret, 0123456789")
     wrong.write_text("another long and well kept secret, 0123")
@@ -306,12 +309,12 @@ def test_a_node_without_the_secret(fresh_cluster: ClusterFactory, tmp_path: Path
     guarded = fresh_cluster(settings={name: str(right)})
     create_topic(guarded, "topic")
     assert "barnabas.controller.secret.file" not in guarded.nodes[1].log_text(), "no warning is due"
-    stranger = guarded.add(4, "broker", {name: ""})
-    _refused(stranger, name)
-    stranger.settings[name] = str(wrong)
-    _refused(stranger, "secret")
-    stranger.settings[name] = str(right)
-    stranger.start()
+    outsider = guarded.add(4, "broker", {name: ""})
+    _refused(outsider, name)
+    outsider.settings[name] = str(wrong)
+    _refused(outsider, "secret")
+    outsider.settings[name] = str(right)
+    outsider.start()
     guarded.wait_until_known()
 
 

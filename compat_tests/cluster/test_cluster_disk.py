@@ -1,4 +1,5 @@
-"""A full disk on one node of three: the others go on, nothing acknowledged is lost, with room it comes back."""
+"""A full disk on one node of three: the others continue, no acknowledged record is lost, and the node recovers when
+it has space."""
 
 from __future__ import annotations
 
@@ -35,13 +36,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(tmp_path)], capture_output=True, check=False
     )
     if mounted.returncode != 0:
-        pytest.skip("may not mount here; the test with a file size limit covers unprivileged runs")
+        pytest.skip("mounting is not permitted; the test with a file size limit covers unprivileged runs")
     yield tmp_path
     subprocess.run(["umount", "-l", str(tmp_path)], check=False)
 
 
 def _produce(cluster: Cluster, value: bytes) -> bool:
-    """Whether whoever leads has acknowledged it."""
+    """Whether the current leader has acknowledged the record."""
     try:
         with RawConnection(cluster.addresses[cluster.partition("topic", 0).leader]) as connection:
             return raw.produce(connection, "topic", raw.good_batch(value))[0] == 0
@@ -50,7 +51,7 @@ def _produce(cluster: Cluster, value: bytes) -> bool:
 
 
 def _fill(cluster: Cluster, count: int, size: int) -> list[bytes]:
-    """Values that were acknowledged, one after the other; an attempt that failed may be there as well."""
+    """Values that were acknowledged one after the other; a failed attempt may be in the log as well."""
     acknowledged = []
     for number in range(count):
         value = b"%06d" % number + os.urandom(size)
@@ -74,7 +75,7 @@ def _check(cluster: Cluster, acknowledged: list[bytes]) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("role", ["leader", "follower"])
-def test_a_full_disk_on_one(fresh_cluster: ClusterFactory, small_disk: Path, role: str) -> None:
+def test_a_full_disk_on_one_node(fresh_cluster: ClusterFactory, small_disk: Path, role: str) -> None:
     full = 1 if role == "leader" else 2
     cluster = fresh_cluster(settings=SMALL, node_settings={full: {"log.dirs": str(small_disk / "data")}})
     create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
@@ -93,8 +94,8 @@ def test_a_full_disk_on_one(fresh_cluster: ClusterFactory, small_disk: Path, rol
 
 @pytest.mark.barnabas_only
 @pytest.mark.timeout(300)
-def test_files_that_can_not_grow_on_one(fresh_cluster: ClusterFactory) -> None:
-    """The unprivileged full disk: on the leader, writes fail beyond 4 MB with EFBIG."""
+def test_a_file_size_limit_on_one_node(fresh_cluster: ClusterFactory) -> None:
+    """The unprivileged full disk: on the leader, writes beyond 4 MB fail with EFBIG."""
     cluster = fresh_cluster(settings=SMALL, start=False)
     leader = cluster.nodes[1]
     assert isinstance(leader, BarnabasBroker)

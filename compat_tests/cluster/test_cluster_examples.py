@@ -1,4 +1,5 @@
-"""The literal examples: Rao's recovery, a follower that restarts, an ISR that shrinks and grows, min.insync 2 of 3."""
+"""Textbook examples: Rao's recovery, a follower that restarts, an ISR that shrinks and grows, min.insync.replicas=2
+of 3."""
 
 from __future__ import annotations
 
@@ -29,26 +30,26 @@ def _values(cluster: Cluster, count: int) -> list[bytes | None]:
 
 
 def _end(cluster: Cluster, node: int) -> int:
-    """How many bytes of the partition a node has on disk."""
+    """Bytes of the partition on a node's disk."""
     folder = cluster.nodes[node].log_dir / "topic-0"
     return sum(log.stat().st_size for log in folder.glob("*.log"))
 
 
 def test_raos_recovery_example(fresh_cluster: ClusterFactory) -> None:
-    """A leads and has m1 m2 m3, B has m1 m2, C has m1, and m1 is committed; A dies, B leads and takes m4 m5;
-    A comes back, forgets m3, and ends with m1 m2 m4 m5, as the rest."""
+    """A leads and has m1 m2 m3, B has m1 m2, C has m1, and m1 is committed. A dies; B leads and appends m4 m5. A
+    returns, truncates m3, and all replicas have m1 m2 m4 m5."""
     cluster = fresh_cluster(settings={**QUICK, "replica.fetch.wait.max.ms": "100"})
     create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "1"})
     a, b, c = 1, 2, 3
     assert _produce(cluster, a, b"m1") == (0, 0)
     eventually(lambda: _end(cluster, b) == _end(cluster, c) == _end(cluster, a))
-    time.sleep(1)  # followers have the high watermark behind m1, which only their next fetch tells them
+    time.sleep(1)  # followers get the high watermark after m1 with their next fetch only
     cluster.suspend(c)
-    time.sleep(1)  # a fetch of C's that waits at A is over
+    time.sleep(1)  # a fetch of C that waits at A has ended
     assert _produce(cluster, a, b"m2", acks=1) == (0, 1)
     eventually(lambda: _end(cluster, b) == _end(cluster, a))
     cluster.suspend(b)
-    time.sleep(1)  # a fetch of B's that waits at A is over
+    time.sleep(1)  # a fetch of B that waits at A has ended
     assert _produce(cluster, a, b"m3", acks=1) == (0, 2)
     assert _end(cluster, a) > _end(cluster, b) > _end(cluster, c)
     cluster.kill(a)
@@ -69,7 +70,7 @@ def _accepted(cluster: Cluster, node: int, value: bytes) -> int:
 
 
 def test_a_follower_restarts_and_catches_up(fresh_cluster: ClusterFactory) -> None:
-    """Then the ISR shrinks for one that stands still, and grows again when it wakes."""
+    """Then the ISR shrinks while a follower is paused, and grows again when it resumes."""
     cluster = fresh_cluster(settings={"replica.lag.time.max.ms": "4000"})
     create_topic(cluster, "topic", assignment=[[1, 2, 3]])
     leader = cluster.leader("topic")
@@ -83,7 +84,7 @@ def test_a_follower_restarts_and_catches_up(fresh_cluster: ClusterFactory) -> No
     assert compare_replicas(cluster, "topic") == 2
 
     cluster.suspend(follower)
-    assert _produce(cluster, leader, b"while it sleeps") == (0, 2)
+    assert _produce(cluster, leader, b"while it is paused") == (0, 2)
     eventually(lambda: sorted(cluster.metadata(leader).partitions["topic", 0].isr) == [1, 2])
     cluster.resume(follower)
     cluster.wait_until_whole()
@@ -91,7 +92,8 @@ def test_a_follower_restarts_and_catches_up(fresh_cluster: ClusterFactory) -> No
 
 
 def test_two_of_three_must_be_in_sync(fresh_cluster: ClusterFactory) -> None:
-    """With one left acks=all is refused, acks=1 is taken, and consumers see it when a second is back."""
+    """With one replica left acks=all fails and acks=1 succeeds; consumers read that record when a second replica is
+    back."""
     cluster = fresh_cluster(ONE_CONTROLLER, settings=QUICK)
     create_topic(cluster, "topic", assignment=[[1, 2, 3]], configs={"min.insync.replicas": "2"})
     assert _produce(cluster, 1, b"three") == (0, 0)
@@ -103,7 +105,7 @@ def test_two_of_three_must_be_in_sync(fresh_cluster: ClusterFactory) -> None:
     assert _produce(cluster, 1, b"one", acks=1) == (0, 2)
     with RawConnection(cluster.addresses[1]) as connection:
         error, high_watermark, _ = raw.fetch(connection, "topic", 0)
-    assert (error, high_watermark) == (0, 2), "what one replica holds alone is not committed"
+    assert (error, high_watermark) == (0, 2), "a record on one replica only is not committed"
     cluster.start(2)
     eventually(lambda: _accepted(cluster, 1, b"again two"))
     assert _values(cluster, 4) == [b"three", b"two", b"one", b"again two"]

@@ -1,6 +1,6 @@
-"""Clusters whose directories an earlier version left behind: on other ports, node by node, and grown from one.
+"""Clusters whose directories an earlier version wrote: started on other ports, node by node, and grown from one node.
 
-`golden/cluster-1`: three combined nodes with Raft's journal and snapshot; stopped cleanly.
+`golden/cluster-1`: three combined nodes with Raft's journal and snapshot, stopped cleanly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.barnabas_only
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("cluster-*")))
-def test_a_cluster_goes_on_and_is_restarted_node_by_node(name: str, tmp_path: Path) -> None:
+def test_a_cluster_of_an_earlier_version_is_restarted_node_by_node(name: str, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "barnabas", settings=SETTINGS)
     for node in cluster.nodes:
         shutil.copytree(GOLDEN / name / f"node-{node}", tmp_path / f"node-{node}" / "data")
@@ -48,7 +48,7 @@ def test_a_cluster_goes_on_and_is_restarted_node_by_node(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("directory-*")))
-def test_a_single_node_of_old_grows_to_three(name: str, tmp_path: Path) -> None:
+def test_a_single_node_of_an_earlier_version_grows_to_three(name: str, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, "barnabas", settings=SETTINGS)
     shutil.copytree(GOLDEN / name, tmp_path / "node-1" / "data")
     try:

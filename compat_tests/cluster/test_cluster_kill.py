@@ -1,6 +1,7 @@
 """kill -9 under load: of a leader, a follower, the active controller, two of three, all three.
 
-One round of the five; BARNABAS_CHAOS_ROUNDS asks for more, in random order, with a line each (`make chaos`).
+The short form is one round of the five; BARNABAS_CHAOS_ROUNDS sets more rounds, in random order, with a line each
+(`make chaos`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ VICTIMS = ("leader", "follower", "active controller", "two of three", "all three
 
 
 def victims(cluster: Cluster, which: str, topic: str) -> list[int]:
-    """The nodes that are meant."""
+    """The nodes to kill."""
     if which == "all three":
         return list(cluster.nodes)
     if which == "active controller":
@@ -35,7 +36,7 @@ def victims(cluster: Cluster, which: str, topic: str) -> list[int]:
 
 
 @pytest.mark.timeout(300 + 150 * ROUNDS)
-def test_kill_under_load_loses_nothing_acknowledged(
+def test_kill_under_load_loses_no_acknowledged_record(
     fresh_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = fresh_cluster()
@@ -45,7 +46,7 @@ def test_kill_under_load_loses_nothing_acknowledged(
         order = VICTIMS if ROUNDS == 1 else random.sample(VICTIMS, len(VICTIMS))
         for which in order:
             work.await_progress()
-            time.sleep(random.random() / 2)  # it dies at any point of the clients' work
+            time.sleep(random.random() / 2)  # the node dies at a random point of the clients' work
             dead = victims(cluster, which, topic)
             started = time.monotonic()
             cluster.kill(*dead)
@@ -57,7 +58,7 @@ def test_kill_under_load_loses_nothing_acknowledged(
             if ROUNDS > 1:
                 with capsys.disabled():
                     print(
-                        f"\nround {number + 1} of {ROUNDS}: {which} (node {dead}): everybody goes on after "
+                        f"\nround {number + 1} of {ROUNDS}: {which} (node {dead}): all clients continue after "
                         f"{outage:.1f} s, all in sync after {time.monotonic() - started:.1f} s",
                         end="",
                         flush=True,

@@ -1,4 +1,5 @@
-"""`make cluster`: three nodes in one command, stopped by Ctrl-C, and there again the next time."""
+"""`make cluster`: starts three nodes with one command, stops them on Ctrl-C, and starts them again with their
+data."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def _running(folder: Path, *ports: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The process and the bootstrap string it printed."""
+    """The process and the bootstrap string that it printed."""
     command = [sys.executable, "-m", "compat_tests.harness.cluster_local", "--directory", str(folder)]
     command += ports
     with subprocess.Popen(
@@ -41,7 +42,7 @@ def _running(folder: Path, *ports: str) -> Iterator[tuple[subprocess.Popen[str],
 
 
 def _free_ports() -> int:
-    """The first of three ports in a row that are free, as are those a hundred further on."""
+    """The first of three consecutive free ports, where the ports a hundred higher are free as well."""
 
     def found() -> int:
         first = free_port()
@@ -55,7 +56,7 @@ def _taken(port: int) -> bool:
     return any(f":{port:04X} " in line for line in Path("/proc/net/tcp").read_text().splitlines())
 
 
-def test_one_command_and_again(tmp_path: Path) -> None:
+def test_one_command_starts_the_cluster_and_restarts_it(tmp_path: Path) -> None:
     port = _free_ports()
     folder = tmp_path / "data"
     with _running(folder, "--port", str(port)) as (process, bootstrap):
@@ -75,12 +76,12 @@ def test_one_command_and_again(tmp_path: Path) -> None:
         os.kill(pids[1], signal.SIGKILL)
         assert process.stderr.readline().startswith("node 2 was killed (signal 9); start it again with: ")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(40) == 0, "a death that was announced is no failure"
+        assert process.wait(40) == 0, "a node whose death was reported does not fail the command"
         assert process.stderr.read() == ""
 
 
-def test_the_last_words_of_a_node_that_does_not_start(tmp_path: Path) -> None:
-    """Those of this run; and one that fails while all are stopped is told of."""
+def test_the_last_log_lines_of_a_node_that_does_not_start(tmp_path: Path) -> None:
+    """They come from this run; the exit status is 1 only for a failure that was not reported before."""
     (tmp_path / "log").write_text("of an earlier run\n" * 10)
     node = LocalNode(1, tmp_path, "no.such=value\nlisteners=nonsense\n")
     assert node.process.wait(30) > 0

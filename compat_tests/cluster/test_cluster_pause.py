@@ -1,6 +1,6 @@
-"""SIGSTOP: a node that stands still with its connections open, and wakes as if nothing had been.
+"""SIGSTOP: a node is paused with its connections open, and resumes without knowing.
 
-It may believe that it still leads. Four seconds in the short form, ten with BARNABAS_CHAOS_ROUNDS set.
+It may believe that it still leads. The pause is four seconds in the short form, ten with BARNABAS_CHAOS_ROUNDS set.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SETTINGS = {"broker.session.timeout.ms": "2000", "broker.heartbeat.interval.ms":
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("which", ["leader", "active controller"] if LONG else ["leader"])
-def test_a_node_stands_still_and_wakes(fresh_cluster: ClusterFactory, which: str) -> None:
+def test_a_paused_node_resumes(fresh_cluster: ClusterFactory, which: str) -> None:
     cluster = fresh_cluster(settings=SETTINGS)
     work = Work(cluster)
     work.await_progress()

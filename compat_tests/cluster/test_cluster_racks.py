@@ -1,4 +1,4 @@
-"""Racks: replicas are spread over them, and a consumer that names its own reads from a follower there (KIP-392)."""
+"""Racks: replicas are spread over racks, and a consumer with a rack reads from a follower in it (KIP-392)."""
 
 from __future__ import annotations
 
@@ -58,4 +58,4 @@ def test_a_consumer_reads_in_its_own_rack(fresh_cluster: ClusterFactory) -> None
     CLIENTS[2].produce(cluster.bootstrap, "near", [Sample(None, b"11")])
     eventually(lambda: len(values) >= 12 or read(12))
     consumer.close()
-    assert values[11] == b"11", "the leader serves those whose rack has nobody"
+    assert values[11] == b"11", "the leader serves consumers whose rack has no replica"

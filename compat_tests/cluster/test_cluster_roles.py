@@ -1,4 +1,4 @@
-"""Controllers and brokers apart; a broker that lost its disk; a single node that grows to three."""
+"""Separate controllers and brokers; a broker that lost its disk; a single node that grows to three."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def _values(cluster: Cluster, topic: str) -> list[Sample]:
 
 
 @pytest.mark.timeout(300)
-def test_controllers_and_brokers_apart(fresh_cluster: ClusterFactory) -> None:
-    """The active controller dies, then a broker, then a broker comes back without its data."""
+def test_separate_controllers_and_brokers(fresh_cluster: ClusterFactory) -> None:
+    """The active controller dies, then a broker dies, then a broker restarts without its data."""
     cluster = fresh_cluster(SEPARATE, settings=TWO)
     assert sorted(cluster.metadata().brokers) == [11, 12]
     create_topic(cluster, "topic", replicas=2, partitions=2)
@@ -46,14 +46,14 @@ def test_controllers_and_brokers_apart(fresh_cluster: ClusterFactory) -> None:
     cluster.wait_until_whole()
     assert compare_replicas(cluster, "topic") > 0
     survivor = next(node for node in cluster.addresses if node != leader)
-    cluster.stop(survivor)  # what it had is on the other now
+    cluster.stop(survivor)  # the other broker has replicated its data
     assert cluster.leader("topic") == leader
     assert _values(cluster, "topic") == SAMPLES
 
 
 @pytest.mark.barnabas_only
 def test_one_node_grows_to_three_with_its_topics(fresh_cluster: ClusterFactory) -> None:
-    """Started as a user starts it, without a word about clusters; then the same directory among three."""
+    """First started alone, without any cluster setting, then with the same directory as one of three."""
     cluster = fresh_cluster(start=False)
     first = cluster.nodes[1]
     kept = dict(first.settings)
@@ -93,8 +93,8 @@ def test_a_further_broker_joins_a_running_cluster(fresh_cluster: ClusterFactory)
     assert _values(cluster, "topic") == SAMPLES
 
 
-def test_two_of_three_start_again(fresh_cluster: ClusterFactory) -> None:
-    """The last two in sync die together and come back alone."""
+def test_the_last_two_of_three_restart_alone(fresh_cluster: ClusterFactory) -> None:
+    """The last two nodes in sync die together, and restart without the third."""
     cluster = fresh_cluster()
     create_topic(cluster, "topic")
     cluster.kill(1)
@@ -107,8 +107,9 @@ def test_two_of_three_start_again(fresh_cluster: ClusterFactory) -> None:
 
 
 @pytest.mark.barnabas_only
-def test_voters_by_address_alone(fresh_cluster: ClusterFactory) -> None:
-    """controller.quorum.bootstrap.servers: nothing is formed before all have met; afterwards two are enough."""
+def test_voters_by_address_only(fresh_cluster: ClusterFactory) -> None:
+    """controller.quorum.bootstrap.servers: the quorum forms when all voters have met; afterwards two of three are
+    enough."""
     cluster = fresh_cluster(start=False)
     for node in cluster.nodes.values():
         del node.settings["controller.quorum.voters"]

@@ -1,6 +1,6 @@
-"""A controlled rolling restart: no client with its library's own defaults sees an error, no group is shaken.
+"""A controlled rolling restart: no client with its library's defaults sees an error, and groups keep their members.
 
-What clients retried is no error; how much that was is printed with BARNABAS_CHAOS_ROUNDS set.
+A retry is no error; with BARNABAS_CHAOS_ROUNDS set the number of retries is printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _retries: dict[str, int] = {}
 
 
 def _librdkafka(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
-    """confluent-kafka as it comes, but for counting what it retries."""
+    """confluent-kafka with its defaults, and a count of its retries."""
 
     def note(text: str) -> None:
         brokers = json.loads(text)["brokers"].values()
@@ -49,7 +49,7 @@ def _librdkafka(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> Sen
 
 
 def _kafka_python(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
-    """kafka-python as it comes."""
+    """kafka-python with its defaults."""
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
 
     def send(number: int) -> None:
@@ -71,8 +71,8 @@ WRITERS: Mapping[str, Writer] = {
 }
 
 
-def _told(text: str) -> list[dict[str, object]]:
-    """What one of the verifiable tools has reported; the last line may still be half of one."""
+def _events(text: str) -> list[dict[str, object]]:
+    """The events that a verifiable tool has printed; its last line may be incomplete."""
     return [json.loads(line) for line in text.splitlines() if line.startswith("{") and line.endswith("}")]
 
 
@@ -106,7 +106,7 @@ def test_rolling_restart_without_an_error(
     for load in work.loads.values():
         assert not load.failed, load.failed[:3]
     for member in work.members:
-        # a coordinator that moves takes its groups along: nobody has to join again, bar a lost connection
+        # a coordinator moves with its groups: members do not rejoin, except after a lost connection
         assert member.rebalances - before[member.library] <= 2 * len(cluster.nodes)
     if LONG:
         with capsys.disabled():
@@ -115,12 +115,12 @@ def test_rolling_restart_without_an_error(
 
 @pytest.mark.timeout(300)
 def test_rolling_restart_under_javas_clients(fresh_cluster: ClusterFactory, java_tools: JavaTools) -> None:
-    """Java's verifiable producer and two verifiable consumers of one group, with their own defaults."""
+    """Java's verifiable producer and two verifiable consumers of one group, with the clients' defaults."""
     cluster = fresh_cluster()
     create_topic(cluster, "java", 2)
     folder = cluster.directory / "clients"
     folder.mkdir()
-    # the tool switches retries off; these are the producer's own defaults
+    # the tool disables retries; these are the producer's defaults
     (folder / "producer").write_text("retries=2147483647\nenable.idempotence=true\n")
     bootstrap = ("--bootstrap-server", cluster.bootstrap, "--topic", "java")
     group = (*bootstrap, "--group-id", "group", "--session-timeout", "6000", "--verbose")
@@ -136,12 +136,12 @@ def test_rolling_restart_under_javas_clients(fresh_cluster: ClusterFactory, java
         seen = producer.stdout.count("producer_send_success")
         producer.wait_for(_more_than(seen + 50))
     producer.stop()
-    sent = _told(producer.wait().stdout)
+    sent = _events(producer.wait().stdout)
     assert not [one for one in sent if one["name"] == "producer_send_error"]
     values = {one["value"] for one in sent if one["name"] == "producer_send_success"}
 
     def consumed() -> list[dict[str, object]]:
-        return [one for each in consumers for one in _told(each.stdout)]
+        return [one for each in consumers for one in _events(each.stdout)]
 
     def all_seen(_text: str) -> bool:
         return values <= {one.get("value") for one in consumed() if one["name"] == "record_data"}
@@ -151,4 +151,4 @@ def test_rolling_restart_under_javas_clients(fresh_cluster: ClusterFactory, java
         consumer.stop()
         consumer.wait()
     rebalances = sum(one["name"] == "partitions_assigned" for one in consumed())
-    assert rebalances <= 2 * (len(cluster.nodes) + 2), "the group was shaken"
+    assert rebalances <= 2 * (len(cluster.nodes) + 2), "the group rebalanced too often"

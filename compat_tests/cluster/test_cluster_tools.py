@@ -1,4 +1,4 @@
-"""Kafka's own command-line tools on a cluster, each as an operator uses it."""
+"""Kafka's command-line tools on a cluster, each as an operator uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compat_tests.harness.java_tools import JavaTools
 def cluster(
     broker_kind: str, tmp_path_factory: pytest.TempPathFactory, java_tools: JavaTools
 ) -> Iterator[Cluster]:
-    """One for all tests of this file."""
+    """One cluster for all tests of this file."""
     if broker_kind not in ("barnabas", "apache"):
         pytest.skip("needs a cluster of its own")
     settings = {"auto.leader.rebalance.enable": "false"}
@@ -70,7 +70,7 @@ def test_kafka_topics(cluster: Cluster, java_tools: JavaTools) -> None:
 
 
 def test_kafka_reassign_partitions(cluster: Cluster, java_tools: JavaTools, tmp_path: Path) -> None:
-    """A plan made by the tool, moved under a throttle, verified; then one that is cancelled."""
+    """A plan that the tool makes, executed with a throttle and verified; then one that is cancelled."""
     create_topic(cluster, "moved", assignment=[[1, 2], [1, 2]])
     samples = [Sample(None, b"%d" % number * 500) for number in range(1000)]
     for partition in (0, 1):
@@ -119,7 +119,7 @@ def test_a_reassignment_is_cancelled(cluster: Cluster, java_tools: JavaTools, tm
     plan = tmp_path / "plan"
     plan.write_text('{"version": 1, "partitions": [{"topic": "stays", "partition": 0, "replicas": [3, 2]}]}')
     chosen = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(plan))
-    # 2 MB at 100 KB/s: long enough to be seen
+    # 2 MB at 100 KB/s: long enough to be listed
     java_tools.run("kafka-reassign-partitions", *chosen, "--execute", "--throttle", "100000")
     listed = java_tools.run("kafka-reassign-partitions", *chosen[:2], "--list").stdout
     assert "stays-0: replicas: 3,2,1. adding: 3. removing: 1." in listed
@@ -166,7 +166,7 @@ def test_kafka_features(cluster: Cluster, java_tools: JavaTools) -> None:
     where = ("--bootstrap-server", cluster.bootstrap)
     text = java_tools.run("kafka-features", *where, "describe").stdout
     assert "Feature: metadata.version" in text
-    # to what it is already: accepted, and no other
+    # the upgrade of an unknown feature fails
     finalized = re.search(r"Feature: metadata.version.*FinalizedVersionLevel: (\S+)", text)
     assert finalized is not None
     refused = java_tools.run("kafka-features", *where, "upgrade", "--feature", "no.such=1", status=1)
@@ -175,8 +175,8 @@ def test_kafka_features(cluster: Cluster, java_tools: JavaTools) -> None:
 
 def test_kafka_cluster(cluster: Cluster, java_tools: JavaTools) -> None:
     where = ("--bootstrap-server", cluster.bootstrap)
-    told = java_tools.run("kafka-cluster", "cluster-id", *where).stdout
-    assert told.strip() == f"Cluster ID: {cluster.metadata().cluster_id}"
+    printed = java_tools.run("kafka-cluster", "cluster-id", *where).stdout
+    assert printed.strip() == f"Cluster ID: {cluster.metadata().cluster_id}"
     listed = java_tools.run("kafka-cluster", "list-endpoints", *where).stdout
     rows = [line.split() for line in listed.strip().splitlines()[1:]]
     assert {int(row[0]): f"{row[1]}:{row[2]}" for row in rows} == cluster.addresses
@@ -196,7 +196,7 @@ def test_kafka_log_dirs(cluster: Cluster, java_tools: JavaTools) -> None:
 def test_kafka_dump_log_accepts_every_replica(
     cluster: Cluster, java_tools: JavaTools, tmp_path: Path
 ) -> None:
-    """The last one: the cluster is stopped, and all that its nodes have on disk is judged."""
+    """Runs last: stops the cluster, and runs kafka-dump-log on the partitions of all nodes."""
     create_topic(cluster, "judged", 2)
     for partition in (0, 1):
         samples = [Sample(b"%d" % number, b"v" * number) for number in range(500)]

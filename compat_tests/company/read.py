@@ -1,4 +1,4 @@
-"""Read everything that stands in a topic now, with librdkafka."""
+"""Reads all current records of a topic with librdkafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka Connect, distributed, with the file connectors: its own compacted topics, its group, its REST side."""
+"""Kafka Connect, distributed, with the file connectors: its own compacted topics, its group, its REST API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE_CONNECTOR = "org.apache.kafka.connect.file.FileStream{}Connector"
 
 
 class Rest:
-    """The worker's REST side."""
+    """Client of the worker's REST API."""
 
     def __init__(self, port: int) -> None:
         self._base = f"http://127.0.0.1:{port}"
@@ -39,7 +39,7 @@ class Rest:
             return None
 
     def put(self, path: str, body: Mapping[str, str]) -> None:
-        """PUT JSON; again while the worker says that it can't now, as it does in a rebalance."""
+        """PUT JSON; repeated while the worker refuses it because of a rebalance."""
         request = urllib.request.Request(
             self._base + path,
             json.dumps(body).encode(),
@@ -67,7 +67,7 @@ class Rest:
         return status["connector"]["state"] == "RUNNING" and tasks == ["RUNNING"]
 
 
-def test_files_through_a_topic_and_back_and_on_after_a_restart(
+def test_file_connectors_copy_through_a_topic_and_continue_after_a_restart(
     broker: Broker, topic: TopicFactory, unique: UniqueName, tmp_path: Path
 ) -> None:
     name, group = topic(), unique("connect")

@@ -1,7 +1,7 @@
 """MirrorMaker 2 between Apache Kafka and the broker under test, both ways at once.
 
-It copies records with keys, headers and timestamps into topics of the same partitions, takes topic settings
-along and translates the offsets of consumer groups.
+It copies records with keys, headers and timestamps into topics with the same partitions, copies topic settings and
+translates the offsets of consumer groups.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ def _has_setting(broker: Broker, topic: str) -> bool:
 
 
 def _committed_follows(source: Broker, topic: str, target: Broker, copy: str) -> bool:
-    """Whether the group's offset has come over; MirrorMaker may place it before the original, never behind.
+    """Whether the group's offset is translated; MirrorMaker may place it before the original, never after.
 
-    It translates only offsets that it has seen go by, so the topic and the group move on meanwhile.
+    It translates only offsets of records that it has copied, so the topic and the group advance meanwhile.
     """
     producer = Producer({"bootstrap.servers": source.bootstrap})
     for _ in range(20):

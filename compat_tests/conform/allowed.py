@@ -1,7 +1,7 @@
-"""The differences from Apache Kafka that are meant, each with its reason. Keep it short.
+"""The intended differences from Apache Kafka, each with its reason.
 
-(What no two brokers can share - cluster id, ports, topic, member and producer ids, the clock - is replaced by
-names in transcript.py and needs no entry here.)
+(transcript.py replaces values that always differ - cluster id, ports, topic, member and producer ids, the clock - by
+names; they need no entry here.)
 """
 
 from __future__ import annotations

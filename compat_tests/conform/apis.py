@@ -1,7 +1,7 @@
 """The APIs under comparison: key and version range as Apache Kafka 4.3 advertises them.
 
-The table is the specification's side: it does not come from this broker's registrations, so an API that is
-registered with a wrong range shows up as a difference of the ApiVersions case.
+The table does not come from this broker's registrations, so an API that is registered with a wrong range is a
+difference in the ApiVersions case.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Record batches for the comparison, written independently of the broker's own builder.
 
-`batch` builds a correct magic 2 batch; its keyword arguments override single header fields, so a case can say
-exactly which one lies. The CRC is computed over whatever the header says, unless `crc` overrides it too.
+`batch` builds a correct magic 2 batch; its keyword arguments override single header fields, so a case can choose the
+wrong one. The CRC is computed over the resulting header, unless `crc` overrides it too.
 `message_set` builds the old formats (magic 0 and 1) that Kafka refuses.
 """
 
@@ -70,7 +70,7 @@ def batch(
     payload: bytes | None = None,
     use_gzip: bool = False,
 ) -> bytes:
-    """A magic 2 batch of `values`; every keyword overrides what an honest writer would put there."""
+    """A magic 2 batch of `values`; every keyword overrides the right value of a field."""
     if payload is None:
         payload = b"".join(record(i, value, keys[i] if keys else None) for i, value in enumerate(values))
     if use_gzip:

@@ -1,7 +1,7 @@
 """A blocking Kafka connection for the comparison: one socket, one request at a time.
 
-It knows nothing of topics or retries: frames out, frames in, and three outcomes besides an answer: the broker
-closed the connection, the broker stayed silent, or the answer does not decode.
+It sends and receives frames, without topics or retries. Besides an answer there are three outcomes: the broker closed
+the connection, did not answer in time, or sent an answer that does not decode.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def encode_request(request: object, version: int, correlation_id: int = 1) -> by
 
 
 class Connection:
-    """One connection to one broker. Every method raises ConnectionClosed when the broker has hung up."""
+    """One connection to one broker. Every method raises ConnectionClosed if the broker has closed it."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), timeout=ANSWER_SECONDS)

@@ -1,8 +1,7 @@
 """Runs every case against both brokers and compares the transcripts.
 
-Each broker gets a thread of its own, so the slower one sets the pace. A case that breaks on the way (a refused
-set-up, an answer without the expected field) leaves a `<failed ...>` step, which then differs or shows that the
-case itself is wrong.
+Each broker has a thread of its own. A case that fails (a refused set-up, an answer without the expected field) records
+a `<failed ...>` step, which is then a difference or shows that the case itself is wrong.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ def play(
         started = time.monotonic()
         try:
             case.run(session)
-        except Exception as error:  # noqa: BLE001 - whatever breaks a case is part of its transcript
+        except Exception as error:  # noqa: BLE001 - any failure of a case is part of its transcript
             session.record(f"<failed: {type(error).__name__}: {names.text(str(error))}>", ABSENT)
         finally:
             session.close()

@@ -1,7 +1,7 @@
-"""What a case gets to work with: one broker, one API version, and a transcript that it fills by asking.
+"""Session of a case: one broker, one API version, and the transcript of its answers.
 
-`ask` records the answer; `quiet` asks without recording, for setting things up. Topic and group names are the
-same on both brokers: they are made of the case, the version and the run's tag, which the transcript hides.
+`ask` records the answer; `quiet` asks without recording, for set-up. Topic and group names are the same on both
+brokers: they consist of the case, the version and the run's tag, which the transcript hides.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Topic(NamedTuple):
 
 
 def made_up_id(number: int) -> bytes:
-    """A topic id that no broker has given out, the same on both."""
+    """A topic id that neither broker has assigned, the same on both."""
     return bytes(15) + bytes([number])
 
 
@@ -131,7 +131,7 @@ class Session:
         self.steps.append({"step": note, "answer": outcome})
 
     def quiet(self, request: object, *, version: int | None = None, on: str = "setup") -> Any:
-        """Ask without recording, at the API's last version unless told."""
+        """Ask without recording, by default at the API's last version."""
         last = APIS[type(request).__name__.removesuffix("Request")].last
         return self.connection(on).ask(request, last if version is None else version)
 
@@ -161,7 +161,7 @@ class Session:
         self.wait_until(topic.name, 1, present=False)
 
     def wait_until(self, name: str, partitions: int, *, present: bool) -> None:
-        """Kafka answers CreateTopics and DeleteTopics before its partitions follow: ask until they have."""
+        """Wait until the partitions exist or are gone: Kafka answers CreateTopics and DeleteTopics earlier."""
         wanted = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(partitions)]
         request = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic(name=name, partitions=wanted)])
 

@@ -1,11 +1,11 @@
-"""The comparison itself sees what differs; `make conform` runs it over every API and version."""
+"""The comparison finds differences; `make conform` runs it over every API and version."""
 
 from __future__ import annotations
 
 from compat_tests.conform.transcript import differences
 
 
-def test_differences_are_seen() -> None:
+def test_differences_are_found() -> None:
     """A changed leaf, a missing field, a missing element."""
     theirs = {"a": 1, "topics": [{"name": "x", "error": 0}, {"name": "y", "error": 3}]}
     ours = {"a": 2, "topics": [{"name": "x", "error": 0, "more": 1}]}

@@ -1,9 +1,8 @@
-"""Answers as plain trees, with what may not be compared replaced by names.
+"""Answers as plain trees, with values that always differ replaced by names.
 
-Two brokers never share a cluster id, a port, topic ids, member ids or the clock. Each of these is replaced by a
-name that says what it is (`<topic id of a>`, `<member 1>`), so that an answer with the wrong topic's id still
-differs. Order inside arrays of structs carries no meaning in Kafka's answers, so those are sorted.
-Everything else is compared as it came.
+The cluster id, ports, topic ids, member ids and the clock differ between two brokers. Each of these is replaced by a
+descriptive name (`<topic id of a>`, `<member 1>`), so that an answer with the wrong topic's id still differs. The order
+of arrays of structs has no meaning in Kafka's answers, so they are sorted. Everything else is compared unchanged.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _TIMES = {"log_append_time_ms"}
 
 
 class Names:
-    """Turns one broker's private values into names shared by both; first come, first numbered."""
+    """Replaces one broker's own values by names that both share, numbered in the order of appearance."""
 
     def __init__(self, run_tag: str, port: int) -> None:
         self._run_tag = run_tag
@@ -98,7 +97,7 @@ class Names:
 
 
 def _known_id(value: bytes) -> str | None:
-    """Ids that the cases make up themselves are 15 zero bytes and a number; everything else is random."""
+    """The name of an id that a case made up: 15 zero bytes and a number. All other ids are random."""
     return f"<made up id {value[15]}>" if value[:15] == bytes(15) else None
 
 

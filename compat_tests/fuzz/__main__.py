@@ -1,6 +1,7 @@
-"""`python -m compat_tests.fuzz requests 17`: one case, with its story and figures. `--seeds 1000` runs as many from there on.
+"""`python -m compat_tests.fuzz requests 17`: runs one case, with its description and figures. `--seeds 1000` runs
+1,000 cases from there on.
 
-Kinds are those of `cases.py`. Exit 1 when a case fails.
+Kinds are those of `cases.py`. Exits with 1 when a case fails.
 """
 
 from __future__ import annotations
@@ -20,14 +21,12 @@ from compat_tests.fuzz.systems import SYSTEMS
 
 
 def main() -> int:
-    """Run what the command line says."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument(
-        "seed", type=int, nargs="?", help="the first case (all of the kind where it is left out)"
-    )
-    parser.add_argument("--seeds", type=int, default=0, help="how many (default: one, or all)")
-    parser.add_argument("--failures", type=int, default=5, help="end after so many (default 5)")
+    parser.add_argument("seed", type=int, nargs="?", help="the first case (default: all of the kind)")
+    parser.add_argument("--seeds", type=int, default=0, help="number of cases (default: one, or all)")
+    parser.add_argument("--failures", type=int, default=5, help="stop after so many (default 5)")
     options = parser.parse_args()
     first = options.seed or 0
     count = options.seeds or (1 if options.seed is not None else 1_000_000)

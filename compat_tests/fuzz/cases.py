@@ -1,4 +1,4 @@
-"""The kinds of cases, each numbered from 0: endless ones by seed, the others a list."""
+"""The kinds of cases, each numbered from 0: endless ones by seed, the others from a list."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ KINDS = (*_SEEDED, *_LISTED)
 
 
 def cases(kind: str, world: World, first: int = 0) -> Iterator[Case]:
-    """From number `first` on."""
+    """Cases of a kind from number `first` on."""
     make = _SEEDED.get(kind)
     made: Iterator[Case]
     if make is not None:

@@ -1,4 +1,4 @@
-"""Runs cases against a system of its own, judges each, and makes a failing one small."""
+"""Runs cases against a system, judges each, and shrinks a failing one."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from compat_tests.fuzz.systems import System
 
 COMMAND = "python -m compat_tests.fuzz"
 SHRINK_RUNS = 24
-SHRINKABLE = ("requests", "inter-broker")  # pieces that are requests
+SHRINKABLE = ("requests", "inter-broker")  # kinds whose pieces are requests
 CASES_PER_SYSTEM = 2000
 
 Make = Callable[[], System]
 
 
 class Findings:
-    """Verdicts of a run: the failed ones in full, the costly ones by their figures."""
+    """Verdicts of a run: failed cases in full, costly ones by their figures."""
 
     def __init__(self) -> None:
         self.verdicts: list[Verdict] = []
         self.failures: list[str] = []
 
     def worst(self, count: int = 10) -> list[str]:
-        """The cases that kept the client beside them waiting most, and those that took most memory."""
+        """The cases with the slowest answers to the probe, and those that took most memory."""
         waited = sorted(self.verdicts, key=lambda one: -one.worst.cpu_seconds)[:count]
         grown = sorted(self.verdicts, key=lambda one: -one.peak_bytes)[: count // 2]
         return [one.line() for one in waited] + [one.line() for one in grown if one not in waited]
@@ -39,7 +39,7 @@ def run_cases(
     failures_max: int = 5,
     say: Callable[[str], object] = lambda _line: None,
 ) -> Findings:
-    """All cases against one system after another; one that failed is replaced."""
+    """Runs all cases against one system; a system that failed is replaced by a new one."""
     findings = Findings()
     system = make()
     run = 0
@@ -65,7 +65,7 @@ def run_cases(
 
 
 def describe(case: Case, verdict: Verdict, make: Make) -> str:
-    """What failed, how to run it again, and the smallest form of it that was found to fail."""
+    """A report of a failure: the faults, the command that repeats it, and the smallest failing form found."""
     small, runs = shrink(case, make) if case.name.startswith(SHRINKABLE) else (case, 0)
     faults = "\n  ".join(verdict.faults)
     return (
@@ -75,7 +75,7 @@ def describe(case: Case, verdict: Verdict, make: Make) -> str:
 
 
 def shrink(case: Case, make: Make) -> tuple[Case, int]:
-    """The case with fewer pieces and a shorter last one, as long as it fails alone on a new system."""
+    """The case with fewer pieces and a shorter last one, as long as it still fails alone on a new system."""
     runs = 0
 
     def fails(candidate: Case) -> bool:
@@ -89,7 +89,7 @@ def shrink(case: Case, make: Make) -> tuple[Case, int]:
 
     smallest = case
     if not fails(case):
-        case.story.append("alone on a new system it passes")
+        case.story.append("the case passes alone on a new system")
         return case, runs
     for piece in case.pieces if len(case.pieces) > 1 else ():
         if runs < SHRINK_RUNS and fails(alone := replace(case, pieces=[piece])):
@@ -108,5 +108,5 @@ def shrink(case: Case, make: Make) -> tuple[Case, int]:
 
 
 def _resized(frame: bytes) -> bytes:
-    """A frame cut short, with its size made true."""
+    """A frame cut short, with a correct size."""
     return (len(frame) - 4).to_bytes(4, "big", signed=True) + frame[4:] if len(frame) >= 4 else frame

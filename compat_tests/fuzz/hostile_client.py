@@ -1,4 +1,5 @@
-"""Sends a case: writes and reads at the same time, until all is answered, the broker hangs up, or `stop` is called."""
+"""Sends a case: writes and reads at the same time, until all requests are answered, the broker closes the connection,
+or `stop` is called."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from compat_tests.fuzz.case import Pace
 
 
 class HostileClient:
-    """One connection, in a thread of its own."""
+    """One connection, in its own thread."""
 
     def __init__(
         self,
@@ -36,14 +37,14 @@ class HostileClient:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up, unless the case is one of silence: then the socket stays open until `close`."""
+        """Closes the socket, except in a silent case: then the socket stays open until `close`."""
         self._stopping.set()
         self._thread.join(30)
         if self._pace is not Pace.SILENT:
             self.close()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Closes the socket."""
         if self.socket is not None:
             self.socket.close()
 
@@ -54,7 +55,7 @@ class HostileClient:
             self.socket.setblocking(False)
             self._exchange(self.socket)
         except OSError:
-            pass  # it hung up on us
+            pass  # the broker closed the connection
         finally:
             self.done.set()
 
@@ -95,7 +96,7 @@ class _Answers:
         self._count = 0
 
     def feed(self, data: bytes) -> int:
-        """How many frames have come whole."""
+        """Number of complete frames so far."""
         view = memoryview(data)
         while view:
             if self._missing:

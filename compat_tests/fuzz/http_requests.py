@@ -1,4 +1,4 @@
-"""Cases for the HTTP ports: metrics, and the controls of a test broker."""
+"""Cases for the HTTP ports: metrics, and the control port of a test broker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BODIES = (b"", b"{}", b"[" * 100_000, b'{"api": "*"}', b'{"api": 1e999}', b"\xf
 
 
 def http(port: str, seed: int, _world: World) -> Case:
-    """One request, or what looks like one."""
+    """One HTTP request, possibly malformed."""
     rng = random.Random(f"{port} {seed}")
     method, target, version = rng.choice(_METHODS), rng.choice(_TARGETS), rng.choice(_VERSIONS)
     headers = [f"Host: {rng.choice(('127.0.0.1', 'localhost', 'evil.example', 'x' * 5000, ''))}"]

@@ -1,4 +1,4 @@
-"""Sends a case as a node that has the cluster's secret: the handshake first, then frames with true seals."""
+"""Sends a case as a node that has the cluster's secret: the handshake, then frames with valid MACs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from barnabas.controller.link.messages import Hello, Identity, MalformedMessage,
 
 
 class LinkClient:
-    """One link, in a thread of its own; the interface is HostileClient's."""
+    """One link, in its own thread; the interface is HostileClient's."""
 
     def __init__(
         self, address: str, secret: bytes | None, identity: Identity, pieces: Sequence[bytes]
@@ -33,13 +33,13 @@ class LinkClient:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hang up."""
+        """Closes the connection."""
         self._stopping.set()
         self._thread.join(30)
         self.close()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Closes the socket."""
         if self.socket is not None:
             self.socket.close()
 
@@ -48,12 +48,12 @@ class LinkClient:
             self.socket = socket.create_connection(self._address, timeout=30)
             self._exchange(self.socket)
         except (OSError, MalformedMessage):
-            pass  # it hung up on us
+            pass  # the node closed the connection
         finally:
             self.done.set()
 
     def _exchange(self, connection: socket.socket) -> None:
-        reader = FrameReader(lambda kind, payload: self._heard.append((kind, payload)))
+        reader = FrameReader()
         kind = messages.AUTHENTICATION_NONE if self._secret is None else messages.AUTHENTICATION_SECRET
         hello = encode(Hello(messages.PROTOCOL_VERSION_MIN, messages.PROTOCOL_VERSION, kind, os.urandom(16)))
         connection.sendall(PREFACE + encode_frame(messages.HELLO, hello, None))
@@ -67,7 +67,7 @@ class LinkClient:
         self.linked = True
         for piece in self._pieces:
             connection.sendall(encode_frame(piece[0], piece[1:], sending))
-        # a ping behind them: its answer says that they have been looked at
+        # a ping after them: its answer shows that they were handled
         connection.sendall(encode_frame(messages.PING, b"done", sending))
         while (messages.PONG, b"done") not in self._heard:
             self._read(connection, reader)
@@ -91,4 +91,4 @@ class LinkClient:
             return
         if not data:
             raise ConnectionResetError
-        reader.feed(data)
+        self._heard.extend(reader.read(data))

@@ -1,7 +1,8 @@
-"""Cases for the controller listener and the proof of the inter-broker listener: a stranger's bytes, and messages of a node that has the secret.
+"""Cases for the controller listener and for authentication at the inter-broker listener: bytes of an unauthenticated
+client, and messages of a node that has the secret.
 
-What a node with the secret says is believed as far as it can be read, so its messages here are wrong in their form, or ask
-for what is not there: none claims to lead, and none carries votes or entries of Raft.
+Nodes trust valid messages of a node with the secret, so its messages here are malformed, or request what does not
+exist: none claims leadership, and none carries votes or entries of Raft.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from compat_tests.fuzz.case import Case, Pace, framed
 from compat_tests.fuzz.requests import World, request_body
 from compat_tests.harness import raw
 
-BROKER_ID = 4  # of the node that is played
-# kinds that an open link takes, and nothing is believed of
+BROKER_ID = 4  # of the impersonated node
+# kinds of messages that an open link accepts; their contents here have no effect
 PEER_KINDS = (
     messages.HELLO,
     messages.IDENTITY,
@@ -46,7 +47,7 @@ _HUGE = b"\xdd\x7f\xff\xff\xff"  # an array of 2^31-1 elements, in msgpack
 
 
 def stranger(seed: int, _world: World) -> Case:
-    """Bytes on the controller port, by one who does not know the secret or has none."""
+    """Bytes on the controller port from a client that does not know the secret, or has none."""
     rng = random.Random(f"stranger {seed}")
     case = Case([])
     preface = PREFACE if rng.random() < 0.8 else damage(PREFACE, rng)[0]
@@ -89,7 +90,8 @@ def peer(seed: int, world: World) -> Case:
 
 
 def proof(seed: int, _world: World) -> Case:
-    """AuthenticateBroker on the inter-broker listener, by one who does not know the secret; and a Fetch as a follower."""
+    """AuthenticateBroker on the inter-broker listener from a client that does not know the secret; and a Fetch as a
+    follower."""
     rng = random.Random(f"proof {seed}")
     case = Case([], rng.choice((Pace.ONE_WRITE, Pace.ONE_BY_ONE)))
     for _ in range(rng.choice((1, 2, 2, 3))):
@@ -118,7 +120,7 @@ def authenticate(token: bytes) -> bytes:
 
 
 def prove(connection: socket.socket, secret: bytes, cluster_id: str, peer_id: int, listener: str) -> None:
-    """Become a broker of the cluster on a connection to its inter-broker listener. ConnectionError."""
+    """Authenticates as a broker of the cluster on a connection to its inter-broker listener. ConnectionError."""
     hello = msgspec.msgpack.encode(
         inter_broker.Hello(cluster_id, BROKER_ID, 0, peer_id, listener, os.urandom(16))
     )
@@ -129,7 +131,7 @@ def prove(connection: socket.socket, secret: bytes, cluster_id: str, peer_id: in
 
 
 def _token(connection: socket.socket) -> bytes:
-    """Of the next answer: its size, correlation id, error, message and bytes."""
+    """The token of the next answer, which has a size, correlation id, error, message and bytes."""
     (size,) = struct.unpack(">i", _exactly(connection, 4))
     answer = _exactly(connection, size)
     error, length = struct.unpack_from(">hh", answer, 4)
@@ -143,7 +145,7 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         more = connection.recv(count - len(data))
         if not more:
-            raise ConnectionError("it hung up")
+            raise ConnectionError("connection closed")
         data += more
     return data
 
@@ -185,7 +187,7 @@ def _payload(kind: int, world: World, rng: random.Random, case: Case) -> bytes:
 
 
 def _packed(value: Any, rng: random.Random, case: Case, chance: float = 0.6) -> bytes:
-    """msgpack of a value, some of whose parts are something else."""
+    """msgpack of a value, some of whose parts are replaced."""
     if isinstance(value, list) and rng.random() < chance:
         value = list(value)
         at = rng.randrange(len(value) + 1)

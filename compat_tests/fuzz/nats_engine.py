@@ -1,6 +1,6 @@
 """Runs personalities of a hostile nats-server against a broker whose topics are bound to it, and judges each.
 
-`python -m compat_tests.fuzz.nats_engine 17` runs one seed, `--seeds 1000` as many from there on.
+`python -m compat_tests.fuzz.nats_engine 17` runs one seed, `--seeds 1000` runs 1,000 seeds from there on.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from compat_tests.harness.eventually import eventually
 
 COMMAND = "python -m compat_tests.fuzz.nats_engine"
 CLIENTS = 3  # connections of a broker to one server
-OPERATIONS = 150  # of the server, then a seed is over
-CASE_S_MAX = 2.5  # or after so long: some servers say nothing, or are left after a word
-RECORDS = 5  # that are produced for each way out, each time
-ATTEMPTS_AT_ONCE = 12  # of one client: its pauses grow from 0.05 s to 2 s
+OPERATIONS = 150  # of the server; then the seed ends
+CASE_S_MAX = 2.5  # ... or after this time: some servers send nothing, or lose their clients at once
+RECORDS = 5  # produced per egress binding and seed
+ATTEMPTS_AT_ONCE = 12  # of one client: its backoff grows from 0.05 s to 2 s
 ATTEMPTS_A_SECOND = 4
-LOG_LINES_MAX = 80  # each connection that begins or ends is a line, and what five bindings say of it
+LOG_LINES_MAX = 80  # each connection logs a line when it begins and ends, and so do five bindings
 LOG_LINE_CHARACTERS_MAX = 2500
 BOUND = {
     "core": {"nats.subjects": "c.>", "nats.acks": "reply"},
@@ -50,7 +50,7 @@ ACKNOWLEDGED_IN = ("core", "often", "dead")
 
 
 class FuzzedByNats:
-    """A broker, its probe and judge, and the server that it believes in."""
+    """A broker, its probe and judge, and the hostile server of its bindings."""
 
     def __init__(self, folder: Path, loop: str = "") -> None:
         self.server = HostileNatsServer()
@@ -65,7 +65,7 @@ class FuzzedByNats:
         self._producer = Producer({"bootstrap.servers": self.broker.bootstrap, "log_level": 2})
 
     def run(self, seed: int) -> Verdict:
-        """One personality, from the first connection to the last."""
+        """Runs one personality, from the first connection to the last."""
         before = self.judge.begin()
         self.server.begin(seed)
         verdict = Verdict(f"nats {seed} ({self.server.mutator})")
@@ -85,24 +85,22 @@ class FuzzedByNats:
         return verdict
 
     def end(self) -> list[str]:
-        """What the broker no longer does as it should; it is stopped cleanly."""
+        """Faults that show only at the end; stops the broker cleanly."""
         faults: list[str] = []
         self.probe.stop()
         try:
-            assert self.probe.error is None, f"the client beside it failed: {self.probe.error!r}"
+            assert self.probe.error is None, f"the probe failed: {self.probe.error!r}"
             assert self._producer.flush(60) == 0, "records of the bound topics are not acknowledged"
             check_everything_is_there(self.broker.bootstrap, self.probe.acknowledged)
             there = set().union(*(self._values(topic) for topic in ACKNOWLEDGED_IN))
             missing = self.server.acknowledged.payloads - there
-            assert not missing, (
-                f"{len(missing)} messages are acknowledged and not there: {sorted(missing)[:5]}"
-            )
+            assert not missing, f"{len(missing)} acknowledged messages are missing: {sorted(missing)[:5]}"
             longest = max(map(len, self.broker.log_text().splitlines()))
             assert longest <= LOG_LINE_CHARACTERS_MAX, f"a line of {longest} characters in its log"
             code = self.broker.stop()
-            assert code == 0, f"a clean stop ends with {code}"
+            assert code == 0, f"a clean stop exits with {code}"
         except (AssertionError, OSError, EOFError) as error:
-            faults.append(f"afterwards: {type(error).__name__}: {error}")
+            faults.append(f"at the end: {type(error).__name__}: {error}")
         finally:
             if self.broker.alive():
                 self.broker.kill()
@@ -122,7 +120,7 @@ class FuzzedByNats:
                 consumer.assign([TopicPartition(topic, index, low)])
                 position = low
                 while position < high:
-                    for message in consumer.consume(1000, 1.0):
+                    for message in consumer.consume(min(1000, high - position), 1.0):
                         assert message.error() is None, message.error()
                         position = (message.offset() or 0) + 1
                         found.add(message.value() or b"")
@@ -142,7 +140,7 @@ def run_seeds(
     failures_max: int = 3,
     say: Callable[[str], object] = lambda _line: None,
 ) -> tuple[list[Verdict], list[str]]:
-    """All verdicts, and what is wrong, each with the command that runs its seed alone."""
+    """All verdicts, and the failures, each with the command that repeats its seed."""
     verdicts: list[Verdict] = []
     failures: list[str] = []
     fuzzed = FuzzedByNats(folder, loop)
@@ -160,7 +158,7 @@ def run_seeds(
 
 
 def main() -> int:
-    """Run what the command line says."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seed", type=int, nargs="?", default=1)
     parser.add_argument("--seeds", type=int, default=1)

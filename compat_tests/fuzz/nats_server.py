@@ -1,11 +1,12 @@
-"""A nats-server that lies: what a server sends, put together from the protocol and JetStream's answers, and then damaged.
+"""A hostile nats-server: composes valid messages of the protocol and of JetStream, then damages them.
 
-Each seed is a personality: which kinds of damage it does, and how often. Connections of the same seed get the same operations
-as far as the broker asks the same things. Everything is valid but for what `Mutator` changes: sizes, counts and fields of
-lines, header blocks, JSON of answers, the numbers in reply subjects, statuses of pulls, the bytes and the pace of it all.
+Each seed is a personality: which kinds of damage it does, and how often. Connections of the same seed get the same
+operations as long as the broker sends the same requests. Everything is valid except what `Mutator` changes: sizes,
+counts and fields of lines, header blocks, JSON of answers, the numbers in reply subjects, statuses of pulls, the
+bytes and their pace.
 
-It remembers what it has delivered unharmed and what of that was acknowledged: a message that the broker acknowledges must be
-in the log, whatever else was said.
+The server remembers the messages that it delivered undamaged, and which of them the broker acknowledged: an
+acknowledged message must be in the log, regardless of all other messages.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Mutator:
         return kind in self.kinds and self.random.random() < self.chance
 
     def line(self, fields: list[bytes]) -> bytes:
-        """The line of a message, its sizes and fields."""
+        """The protocol line of a message, with sizes and fields possibly changed."""
         if self.hits("sizes"):
             fields[-1 - self.random.randrange(2) * (fields[0] == b"HMSG")] = self.random.choice(SIZES)
         if self.hits("fields"):
@@ -177,7 +178,7 @@ class Mutator:
             return
 
     def bytes(self, data: bytes) -> bytes:
-        """Of a whole operation."""
+        """The bytes of a whole operation."""
         if self.hits("bits") and data:
             damaged = bytearray(data)
             for _ in range(self.random.choice((1, 1, 8))):
@@ -187,33 +188,34 @@ class Mutator:
 
 
 class Acknowledged:
-    """What was delivered unharmed, and what of that the broker has acknowledged."""
+    """Messages that were delivered undamaged, and those of them that the broker has acknowledged."""
 
     def __init__(self) -> None:
         self.payloads: set[bytes] = set()
-        self._delivered: dict[bytes, bytes] = {}  # by reply subject
+        self._delivered: dict[bytes, bytes] = {}  # payloads by reply subject
 
     def delivered(self, reply: bytes, payload: bytes) -> None:
         self._delivered[reply] = payload
 
     def answered(self, reply: bytes, payload: bytes) -> None:
-        """Something was published there."""
+        """The broker has published to a reply subject."""
         found = self._delivered.get(reply)
         if found is not None and (payload == b"+ACK" or payload.startswith(b'{"stream"')):
             self.payloads.add(found)
 
 
 class HostileNatsServer:
-    """Listens in a thread of its own, as the personality of the last `begin`; between `end` and `begin` it is away."""
+    """Listens in its own thread, with the personality of the last `begin`; between `end` and `begin` its port is
+    closed."""
 
     def __init__(self) -> None:
         self.acknowledged = Acknowledged()
-        self.connections = 0  # accepted, since the last `begin`
-        self.operations = 0  # sent, since then
+        self.connections = 0  # accepted since the last `begin`
+        self.operations = 0  # sent since then
         self.mutator = Mutator(0)
         self.seed = 0
         self.created = ""
-        self.numbers = 0  # messages of all seeds: no payload comes twice
+        self.numbers = 0  # counts messages of all seeds, so that payloads are unique
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -230,12 +232,12 @@ class HostileNatsServer:
     def begin(self, seed: int) -> None:
         self.seed, self.mutator = seed, Mutator(seed)
         self.numbers += 1
-        self.created = moment(self.numbers)  # its streams are new ones
+        self.created = stored_at(self.numbers)  # a new time makes new streams
         self.connections = self.operations = 0
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(60)
 
     def end(self) -> None:
-        asyncio.run_coroutine_threadsafe(self._away(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(self._stop_listening(), self._loop).result(60)
 
     def close(self) -> None:
         self.end()
@@ -253,21 +255,21 @@ class HostileNatsServer:
         self._server = await self._loop.create_server(accept, "127.0.0.1", self.port, reuse_address=True)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _away(self) -> None:
+    async def _stop_listening(self) -> None:
         if self._server is not None:
             self._server.close()
         for connection in tuple(self._open):
             connection.abort()
 
 
-def moment(number: int) -> str:
-    """When message `number` was stored: a stream counts its messages, and here the nanoseconds as well."""
+def stored_at(number: int) -> str:
+    """Time at which message `number` was stored: its number is also its nanoseconds."""
     seconds, nanoseconds = divmod(number, 1_000_000_000)
     return f"2026-01-01T00:00:{seconds:02}.{nanoseconds:09}Z"
 
 
 class _Connection(asyncio.Protocol):
-    """One client."""
+    """Connection of one client."""
 
     def __init__(self, server: HostileNatsServer, lost: Callable[[_Connection], object]) -> None:
         self._server = server
@@ -276,9 +278,9 @@ class _Connection(asyncio.Protocol):
         self._transport: Any = None
         self._held = b""
         self._subscriptions: dict[bytes, bytes] = {}
-        self._sequences: dict[bytes, int] = {}  # of consumers
+        self._sequences: dict[bytes, int] = {}  # by consumer
         self._durables: dict[str, Any] = {}
-        self._is_harmed = False  # what is delivered may be read as something else
+        self._is_damaged = False  # the client may misread what is delivered from now on
         self._to_drip = bytearray()
 
     def connection_made(self, transport: Any) -> None:
@@ -296,7 +298,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the broker sends
+    # -- operations of the broker
 
     def data_received(self, data: bytes) -> None:
         self._held += data
@@ -336,7 +338,7 @@ class _Connection(asyncio.Protocol):
             return
         if subject.startswith(b"$JS.API."):
             self._answer(reply, self._mutator.json(self._api(subject.decode("latin-1")[8:], payload)))
-        else:  # what is published to a stream
+        else:  # a message to a stream
             self._server.numbers += 1
             self._answer(reply, self._mutator.json({"stream": "KV_b", "seq": self._server.numbers}))
 
@@ -358,7 +360,9 @@ class _Connection(asyncio.Protocol):
             return {"config": config, "created": self._server.created, "state": state, "total": 1}
         if what.startswith("STREAM.MSG.GET"):
             sequence = json.loads(payload).get("seq", 1)
-            return {"message": {"subject": "s.1", "seq": sequence, "time": moment(sequence), "data": "eA=="}}
+            return {
+                "message": {"subject": "s.1", "seq": sequence, "time": stored_at(sequence), "data": "eA=="}
+            }
         if what.startswith("CONSUMER.CREATE"):
             config = json.loads(payload)["config"]
             self._durables[config["name"]] = config
@@ -377,7 +381,7 @@ class _Connection(asyncio.Protocol):
             "ack_floor": zero, "num_ack_pending": 0, "num_redelivered": 0, "num_waiting": 0, "num_pending": 5,
         }  # fmt: skip
 
-    # -- what is sent of its own accord
+    # -- operations of the server
 
     def _answer(self, reply: bytes, payload: bytes) -> None:
         for sid, pattern in tuple(self._subscriptions.items()):
@@ -385,12 +389,12 @@ class _Connection(asyncio.Protocol):
                 self._message(reply, sid, b"", b"", payload)
 
     def _some_messages(self, pattern: bytes, sid: bytes) -> None:
-        """On a subject that is subscribed to, some of which ask for an acknowledgement."""
+        """Sends messages on a subject with a subscription; some request an acknowledgement."""
         chance = self._mutator.random
         for _ in range(chance.randrange(1, 8)):
             subject = pattern.replace(b">", b"%d" % chance.randrange(9)).replace(b"*", b"x")
             payload = self._payload()
-            if subject.startswith((b"_", b"$")):  # what brokers say to each other, and the listing
+            if subject.startswith((b"_", b"$")):  # messages between brokers, and the listing
                 payload = self._mutator.json({"broker": 1, "mark": [1, 2], "partition": 0, "seq": 7})
             reply = b"_INBOX.asked.%d" % self._server.numbers if chance.random() < 0.5 else b""
             self._message(subject, sid, reply, b"", payload)
@@ -398,7 +402,7 @@ class _Connection(asyncio.Protocol):
     def _payload(self) -> bytes:
         self._server.numbers += 1
         payload = b"<%d/%d>" % (self._server.seed, self._server.numbers)
-        if self._mutator.hits("large"):  # some are too large for a record, some for a message
+        if self._mutator.hits("large"):  # some exceed the limit of a record, some that of a message
             payload += bytes(
                 self._mutator.random.choice((60_000, 1_048_000, 1_048_560, 2_097_152, 2_097_200))
             )
@@ -439,10 +443,10 @@ class _Connection(asyncio.Protocol):
         head.append(b"%d" % (len(block) + len(payload)))
         line = self._mutator.line(list(head))
         if line != b" ".join(head):
-            self._is_harmed = True
+            self._is_damaged = True
         self._send(line + b"\r\n" + block + payload + b"\r\n")
-        # Numbers that lie say that a message is another one: it is acknowledged for that one's sake.
-        if reply and not self._is_harmed and "tokens" not in self._mutator.kinds:
+        # A changed number names another message, and the broker acknowledges that one.
+        if reply and not self._is_damaged and "tokens" not in self._mutator.kinds:
             self._server.acknowledged.delivered(reply, payload)
 
     def _chatter(self) -> None:
@@ -469,7 +473,7 @@ class _Connection(asyncio.Protocol):
         mutator = self._mutator
         damaged = mutator.bytes(data)
         if damaged != data:
-            self._is_harmed = True
+            self._is_damaged = True
         if mutator.hits("cuts"):
             self._transport.write(
                 bytes(self._to_drip) + damaged[: mutator.random.randrange(len(damaged) + 1)]

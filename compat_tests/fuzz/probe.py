@@ -1,7 +1,7 @@
-"""A client that is not hostile: small requests on a connection of its own, one behind the other, all the time.
+"""A well-behaved client: sends small requests on its own connection, one after the other, all the time.
 
-Of each request it notes how long the answer took, and how much CPU the broker's process used meanwhile. The second
-figure is the one to judge by: it does not grow because other processes keep the machine busy.
+It measures the latency of each request and the CPU time of the broker's process meanwhile. The CPU time is judged: it
+does not grow because other processes keep the machine busy.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ TOPIC = "beside"
 
 @dataclass
 class Worst:
-    """The slowest answer since it was last asked for."""
+    """The slowest answer since the last reset."""
 
     seconds: float = 0.0
-    cpu_seconds: float = 0.0  # of the answer during which the broker used most of it
+    cpu_seconds: float = 0.0  # of the answer with the largest CPU time of the broker
     request: str = ""
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used, all its threads, in nanoseconds' resolution (the clock that Linux derives from a pid)."""
+    """CPU time of all threads of a process, in nanoseconds' resolution (the clock that Linux derives from a pid)."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 class Probe:
-    """Produces numbered records to one topic, fetches them and asks for ApiVersions."""
+    """Produces numbered records to one topic, fetches them and requests ApiVersions."""
 
     def __init__(self, bootstrap: str, pid: int, acknowledged: int = 0) -> None:
-        """`acknowledged`: records that are in the topic already."""
+        """`acknowledged`: number of records already in the topic."""
         self.acknowledged = acknowledged
         self.requests = 0
         self.error: BaseException | None = None
@@ -50,22 +50,22 @@ class Probe:
         self._thread.start()
 
     def stop(self) -> None:
-        """After the request at hand."""
+        """Stops after the current request."""
         self._stopping = True
         self._thread.join(120)
 
     def reset(self) -> None:
-        """Begin a new measurement; a request that still waits counts for it."""
+        """Starts a new measurement; a pending request counts for it."""
         with self._lock:
             self._worst = Worst()
 
     def worst(self) -> Worst:
-        """Since `reset`."""
+        """The slowest answer since `reset`."""
         with self._lock:
             return Worst(self._worst.seconds, self._worst.cpu_seconds, self._worst.request)
 
     def wait_for_rounds(self, rounds: int, timeout: float) -> bool:
-        """Whether so many whole rounds of requests have been answered from now on."""
+        """Whether so many complete rounds of requests are answered from now on."""
         goal = self.requests + 3 * (rounds + 1)
         with suppress(AssertionError):
             eventually(lambda: self.requests >= goal or self.error is not None, timeout)
@@ -79,7 +79,7 @@ class Probe:
                     self._measure("Produce", lambda: self._produce(connection))
                     self._measure("Fetch", lambda: self._fetch(connection))
                     time.sleep(0.002)  # the rate: the probe is a small load
-        except BaseException as error:  # noqa: BLE001 - the judge hears of it
+        except BaseException as error:  # noqa: BLE001 - the judge reports it
             self.error = error
 
     def _measure(self, name: str, ask: object) -> None:
@@ -107,7 +107,7 @@ class Probe:
 
 
 def check_everything_is_there(bootstrap: str, acknowledged: int) -> None:
-    """Every record that was acknowledged can be read, in its order."""
+    """Asserts that every acknowledged record can be read, in order."""
     with RawConnection(bootstrap) as connection:
         offset = 0
         while offset < acknowledged:
@@ -118,5 +118,5 @@ def check_everything_is_there(bootstrap: str, acknowledged: int) -> None:
             while at >= 0 and found < acknowledged:
                 found += 1
                 at = records.find(b"%010d" % found, at)
-            assert found > offset, f"record {offset} of {acknowledged} is not there"
+            assert found > offset, f"record {offset} of {acknowledged} is missing"
             offset = found

@@ -1,7 +1,7 @@
-"""Cases for a client listener: valid requests of every API and version that the broker serves, and what is made of them.
+"""Cases for a client listener: valid requests of every API and version that the broker serves, and mutations of them.
 
-Names are those of `TOPICS`, of a few groups, and of things that do not exist; the topic of the client beside it is in no
-request, and no request changes a broker's own settings: an administrator's wish is no defect.
+Requests name the topics of `TOPICS`, a few groups, and things that do not exist. No request names the probe's topic,
+and none changes the broker's configuration: a valid change by an administrator is no defect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from barnabas.wire.tests.mutations import damage, mutate, repeat
 from compat_tests.fuzz.case import Case, Pace, framed
 from compat_tests.harness import raw
 
-# what makes a broker look at records, each in a topic of its own
+# configs that make a broker decode records, one per topic
 TOPICS: Mapping[str, Mapping[str, str]] = {
     "fuzz-plain": {},
     "fuzz-compacted": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"},
@@ -48,12 +48,12 @@ MUTATION_ROOM = 1_000_000  # bytes that one mutation may add
 _CONFIGS = ("retention.ms", "cleanup.policy", "max.message.bytes", "no.such.config", "")
 _TEXTS = ("", "m", "range", "consumer", "User:a", "*", "x" * 127, "x" * 300)
 _OF_FOLLOWERS = (1, 2, 23)  # Fetch, ListOffsets, OffsetForLeaderEpoch
-_NOT_MADE_HERE = {"SaslHandshake", "SaslAuthenticate"}  # not served; kept out should they be
+_EXCLUDED = {"SaslHandshake", "SaslAuthenticate"}  # not served; left out if they ever are
 
 
 @dataclass
 class Served:
-    """An API that the broker serves, as it says itself."""
+    """An API that the broker serves, by its ApiVersions answer."""
 
     message: Message
     first: int
@@ -62,20 +62,20 @@ class Served:
 
 @dataclass
 class World:
-    """What cases may name."""
+    """Names and ids for cases."""
 
     apis: list[Served]
     topic_ids: dict[str, bytes]
-    replica_ids: tuple[int, ...] = (-1,)  # that a Fetch may claim to come from
+    replica_ids: tuple[int, ...] = (-1,)  # replica ids of Fetch requests
 
 
 def served_apis(ranges: Mapping[int, tuple[int, int]]) -> list[Served]:
-    """The requests of the schema, in the versions of an ApiVersions answer."""
+    """The schema's requests, in the versions of an ApiVersions answer."""
     folder = Path(next(iter(barnabas.wire.__path__))) / "schema"
     found: list[Served] = []
     for path in sorted(folder.glob("*.txt")):
         for message in parse_file(path).messages:
-            if message.kind == "request" and message.api_key in ranges and message.name not in _NOT_MADE_HERE:
+            if message.kind == "request" and message.api_key in ranges and message.name not in _EXCLUDED:
                 first, last = ranges[message.api_key]
                 first, last = max(first, message.versions.first), min(last, message.versions.last)
                 found.append(Served(message, first, last))
@@ -108,18 +108,18 @@ def mutated(seed: int, world: World) -> Case:
         last = case.pieces[-1]
         case.pieces[-1] = last[: rng.randrange(1, max(2, len(last)))]
         case.pace = Pace.SILENT
-        case.story.append("the last one cut, and silence")
+        case.story.append("the last one cut, then silence")
     return case
 
 
 def follower(seed: int, world: World) -> Case:
-    """As `mutated`, of what followers send."""
+    """Like `mutated`, with the APIs of followers."""
     apis = [served for served in world.apis if served.message.api_key in _OF_FOLLOWERS]
     return mutated(seed, replace(world, apis=apis))
 
 
 def request_body(world: World, rng: random.Random) -> tuple[Served, int, bytes]:
-    """A request without its header, with up to two mutations: the API, the version and the bytes."""
+    """A request without its header, with up to two mutations: API, version, bytes."""
     served = rng.choice(world.apis)
     version = rng.randint(served.first, served.last)
     nodes = build(served.message, version, _values(served.message, world, rng), rng)
@@ -129,12 +129,12 @@ def request_body(world: World, rng: random.Random) -> tuple[Served, int, bytes]:
 
 
 def repetitions(world: World, times: int = 10_000, room: int = MUTATION_ROOM) -> list[Case]:
-    """Each array of each API, so often the same element; in the last version served."""
+    """Each array of each API, with one element repeated, in the last version that is served."""
     cases: list[Case] = []
     for served in world.apis:
         name = served.message.name.removesuffix("Request")
         for number in itertools.count():
-            rng = random.Random(f"repetitions {name}")  # so that each time the request is the same
+            rng = random.Random(f"repetitions {name}")  # makes the request the same each time
             nodes = _full_request(served, world, rng)
             arrays = _arrays(nodes)
             if number >= len(arrays):
@@ -145,7 +145,7 @@ def repetitions(world: World, times: int = 10_000, room: int = MUTATION_ROOM) ->
 
 
 def pipelined(world: World) -> list[Case]:
-    """A valid request of each API, as often as it fits in a megabyte, in one write."""
+    """A valid request of each API, repeated up to a megabyte, in one write."""
     cases: list[Case] = []
     for served in world.apis:
         name = served.message.name.removesuffix("Request")
@@ -160,7 +160,7 @@ def _arrays(nodes: list[Node]) -> list[Array]:
 
 
 def _full_request(served: Served, world: World, rng: random.Random) -> list[Node]:
-    """A request whose arrays are there, as far as ten tries bring them about."""
+    """A request whose arrays are not empty, as far as ten attempts produce one."""
     tries = [_request(served.message, served.last, world, rng) for _ in range(10)]
     return max(tries, key=lambda nodes: len(_arrays(nodes)))
 

@@ -1,4 +1,5 @@
-"""What is fuzzed: one broker, the controls of a test broker, or a cluster of three; each with a probe and a judge."""
+"""The systems under test: one broker, the control port of a test broker, or a cluster of three; each with a probe and
+a judge."""
 
 from __future__ import annotations
 
@@ -30,19 +31,19 @@ from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.eventually import eventually
 
-ADDRESS_SPACE_MAX = 4 << 30  # the machine's other processes must not pay for what a case finds
+ADDRESS_SPACE_MAX = 4 << 30  # protects the machine's other processes from a broker that allocates too much
 SILENT_MAX = 256  # connections that are kept open
 METRICS = "barnabas.metrics.listener"
-SECRET = b"the secret of a cluster that is fuzzed"
+SECRET = b"the secret of a cluster under fuzzing"
 
 
 def bound_memory() -> None:
-    """In the child, before it becomes the broker."""
+    """Limits memory; runs in the child before it becomes the broker."""
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_MAX, ADDRESS_SPACE_MAX))
 
 
 class System:
-    """Runs cases, one after the other. `brokers`: all that must live on; the first is the one that is measured."""
+    """Runs cases one after the other. `brokers`: all that must stay alive; the first one is measured."""
 
     def __init__(self, brokers: Sequence[Broker], world: World, addresses: Mapping[str, str]) -> None:
         """`addresses`: by the `port` of a case."""
@@ -51,13 +52,13 @@ class System:
         self.world = world
         self.probe = Probe(self.broker.bootstrap, self.broker.pid)
         if not self.probe.wait_for_rounds(20, 60):
-            raise BrokerFailed(f"the client beside the cases gets no answer: {self.probe.error!r}")
+            raise BrokerFailed(f"the probe gets no answer: {self.probe.error!r}")
         self.judge = Judge(brokers, self.probe)
         self._addresses = addresses
         self._silent: list[HostileClient | LinkClient] = []
 
     def run(self, case: Case) -> Verdict:
-        """Send a case, wait until the broker is at rest, judge."""
+        """Sends a case, waits until the broker is idle, judges."""
         verdict = Verdict(f"{case.name} ({'; '.join(case.story)[:200]})", case.size * case.connections)
         for piece in case.prepared:
             with raw.RawConnection(self.broker.bootstrap) as honest:
@@ -81,41 +82,41 @@ class System:
         return verdict
 
     def client(self, case: Case) -> HostileClient | LinkClient:
-        """The client that sends the case, while it does."""
+        """A running client that sends the case."""
         return HostileClient(self._addresses[case.port], case.pieces, case.pace)
 
     def check(self, case: Case) -> str:
-        """What else must be so after each case: the fault, or nothing."""
+        """An additional check after each case: the fault, or an empty string."""
         return ""
 
     def end(self) -> list[str]:
-        """Stop hostile clients; what the brokers no longer do as they should. They are stopped cleanly."""
+        """Stops hostile clients and the brokers; returns faults that show only now."""
         for client in self._silent:
             client.close()
         self.probe.stop()
         faults: list[str] = []
         try:
-            assert self.probe.error is None, f"the client beside the cases failed: {self.probe.error!r}"
+            assert self.probe.error is None, f"the probe failed: {self.probe.error!r}"
             self.still_serves()
             for broker in self.brokers:
-                broker.tell_to_stop()
+                broker.begin_stop()
             codes = [broker.stop() for broker in self.brokers]
-            assert not any(codes), f"a clean stop ends with {codes}"
+            assert not any(codes), f"a clean stop exits with {codes}"
         except (AssertionError, OSError, EOFError) as error:
-            faults.append(f"afterwards: {type(error).__name__}: {error}")
+            faults.append(f"at the end: {type(error).__name__}: {error}")
         finally:
             self.kill()
         return faults
 
     def kill(self) -> None:
-        """The end of brokers of which one failed."""
+        """Kills the brokers, one of which has failed."""
         self.probe.stop()
         for broker in self.brokers:
             if broker.alive():
                 broker.kill()
 
     def still_serves(self) -> None:
-        """Produce, fetch, groups; and all that was acknowledged beside the cases is there."""
+        """Asserts that produce, fetch and groups work, and that all acknowledged records of the probe exist."""
         bootstrap = self.broker.bootstrap
         check_everything_is_there(bootstrap, self.probe.acknowledged)
         create_topics(bootstrap, {"afterwards": {}})
@@ -130,7 +131,7 @@ class System:
 
 
 class OneBroker(System):
-    """A broker with a client listener and one for metrics."""
+    """A broker with a client listener and a metrics port."""
 
     def __init__(self, folder: Path, loop: str = "") -> None:
         self._started = time.monotonic()
@@ -152,14 +153,14 @@ class OneBroker(System):
             raise
 
     def still_serves(self) -> None:
-        """And its log has grown with time, not with what was sent."""
+        """Asserts also that the log has grown with time, not with the number of cases."""
         super().still_serves()
         minutes = (time.monotonic() - self._started) / 60
         lines = self.broker.log_text().count("\n")
         assert lines < 500 + 200 * minutes, f"{lines} log lines in {minutes:.1f} minutes"
 
     def check(self, case: Case) -> str:
-        """Metrics are served, too."""
+        """Metrics are served."""
         if case.port != "metrics":
             return ""
         return answers_http(f"http://{self._addresses['metrics']}/metrics")
@@ -168,7 +169,7 @@ class OneBroker(System):
 class TestBroker(System):
     """`barnabas testbroker`, with its controls over HTTP."""
 
-    __test__ = False  # it is no test
+    __test__ = False  # not a test class
 
     def __init__(self, folder: Path, loop: str = "") -> None:
         broker = _TestBrokerProcess(folder, loop=loop)
@@ -182,16 +183,16 @@ class TestBroker(System):
             raise
 
     def check(self, case: Case) -> str:
-        """The controls answer."""
+        """The control port answers."""
         return answers_http(f"http://{self._addresses['control']}/openapi.json")
 
     def still_serves(self) -> None:
-        """All that was acknowledged is there."""
+        """Asserts that all acknowledged records exist."""
         check_everything_is_there(self.broker.bootstrap, self.probe.acknowledged)
 
 
 class _TestBrokerProcess(BarnabasBroker):
-    """Its ready line says where the controls are."""
+    """A test broker, whose ready line has the address of its control port."""
 
     control = ""
 
@@ -212,7 +213,7 @@ class _TestBrokerProcess(BarnabasBroker):
 
 
 class ThreeNodes(System):
-    """A cluster with a controller listener and one for the brokers among themselves; node 1 is measured."""
+    """A cluster with a controller listener and an inter-broker listener; node 1 is measured."""
 
     def __init__(self, folder: Path, loop: str = "", *, secret: bool = True) -> None:
         settings: dict[str, str] = {}
@@ -225,7 +226,7 @@ class ThreeNodes(System):
         self.cluster = Cluster(folder, "barnabas", settings=settings, proxied=True, loop=loop)
         self._open: Cluster | None = self.cluster
         self._peers: list[LinkClient] = []
-        self._followers = [0, 0]  # connections that were made, and those of them that were authenticated
+        self._followers = [0, 0]  # [connections tried, connections authenticated]
         self._secret = SECRET if secret else None
         nodes = [self.cluster.nodes[node] for node in sorted(self.cluster.nodes)]
         for node in nodes:
@@ -252,7 +253,7 @@ class ThreeNodes(System):
             raise
 
     def client(self, case: Case) -> HostileClient | LinkClient:
-        """A peer, and a follower, prove that they have the secret."""
+        """A client that authenticates first when it plays a peer or a follower."""
         if case.port == "follower":
             self._followers[0] += 1
             return HostileClient(self._addresses[case.port], case.pieces, case.pace, self._prove)
@@ -270,18 +271,19 @@ class ThreeNodes(System):
         self._followers[1] += 1
 
     def kill(self) -> None:
-        """Everything, once."""
+        """Kills the cluster, once."""
         super().kill()
         cluster, self._open = self._open, None
         if cluster is not None:
             cluster.close()
 
     def still_serves(self) -> None:
-        """All that was acknowledged is there, and the cluster is whole; and it was nodes that sent what nodes send."""
+        """Asserts that all acknowledged records exist, that the cluster is whole, and that most peers and followers
+        did authenticate."""
         linked = sum(peer.linked for peer in self._peers)
-        assert linked >= len(self._peers) // 2, f"{linked} links of {len(self._peers)} that were tried"
+        assert linked >= len(self._peers) // 2, f"{linked} of {len(self._peers)} links were opened"
         tried, proven = self._followers
-        assert proven >= tried // 2, f"{proven} followers of {tried} were authenticated"
+        assert proven >= tried // 2, f"{proven} of {tried} followers were authenticated"
         check_everything_is_there(self.broker.bootstrap, self.probe.acknowledged)
         self.cluster.wait_until_whole()
 
@@ -302,7 +304,7 @@ SYSTEMS: Mapping[str, Callable[[Path, str], System]] = {
 
 
 def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, str]]) -> None:
-    """Create topics whose old records stay, and wait until they are served."""
+    """Creates topics without retention, and waits until they are served."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 2})
     made = [
         NewTopic(name, PARTITIONS, 1, config={"retention.ms": "-1", **configs})
@@ -316,7 +318,7 @@ def create_topics(bootstrap: str, topics: Mapping[str, Mapping[str, str]]) -> No
 
 
 def load_coordinator(bootstrap: str) -> None:
-    """Until group requests are served."""
+    """Waits until group requests are served."""
     find = raw.request(10, 0, raw.string("group-0"))
     heartbeat = raw.request(12, 0, raw.string("group-0") + bytes(4) + raw.string("m"))
     with raw.RawConnection(bootstrap) as connection:
@@ -325,7 +327,7 @@ def load_coordinator(bootstrap: str) -> None:
 
 
 def answers_http(url: str) -> str:
-    """The fault, or nothing."""
+    """The fault, or an empty string."""
     try:
         with urllib.request.urlopen(url, timeout=60) as answer:
             return "" if answer.status == 200 and answer.read() else f"{url} answers {answer.status}"

@@ -1,4 +1,5 @@
-"""The worst requests that are known: small to send, large to serve. Each by name, for the fuzzer and for `make bench`."""
+"""The worst known requests: small to send, expensive to serve. Each has a name, for the fuzzer and for `make
+bench`."""
 
 from __future__ import annotations
 
@@ -50,14 +51,15 @@ def describe_configs(resource_type: int, name: str, times: int) -> bytes:
 
 
 def _bomb_batch(codec: Codec) -> bytes:
-    """As large as max.message.bytes lets it be."""
+    """A batch that decompresses to as much as max.message.bytes allows."""
     data = zstd_bomb(BOMB_MB) if codec == Codec.ZSTD else bomb(codec, _BOMB_MB[codec])
     return batch(data, 1, attributes=int(codec), max_timestamp=NOW_MS + 1000)
 
 
 def _looked_up(codec: Codec) -> Callable[[], Case]:
     def make() -> Case:
-        """A batch that unpacks to far more than it is, and lookups that fall into it, from sixteen connections."""
+        """A batch that decompresses to far more than its size, and lookups that fall into it, from sixteen
+        connections."""
         return Case(
             [list_offsets("fuzz-plain", NOW_MS + 1)],
             prepared=[produce("fuzz-plain", _bomb_batch(codec))],
@@ -78,7 +80,7 @@ def _join(group: str, number: int) -> bytes:
 
 
 def _long_names() -> Case:
-    """Names and values of 32,767 bytes, which the answers' messages would repeat."""
+    """Names and values of 32,767 bytes, which the error messages of the answers would repeat."""
     name = "x" * 32767
     create = string(name) + struct.pack(">ih", 1, 1) + array([]) + array([])
     config = string(name) + b"\0" + string(name)
@@ -165,7 +167,7 @@ WORST: dict[str, Callable[[], Case]] = {
 
 
 def worst_cases() -> list[Case]:
-    """All of them, in their order."""
+    """All cases, in order."""
     cases: list[Case] = []
     for name, make in WORST.items():
         case = make()

@@ -1,7 +1,7 @@
 """Apache Kafka as a subprocess: one combined KRaft node from the fetched jars.
 
-Its settings are those that this broker has without a file, so that one suite fits both: internal topics
-with replication factor 1 and no initial rebalance delay.
+Its settings equal this broker's defaults, so that one suite fits both: internal topics with replication factor 1
+and no initial rebalance delay.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from pathlib import Path
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker, BrokerFailed
 from compat_tests.harness.java_tools import JavaTools, run_as_process
-from compat_tests.harness.kafka_jars import ensure_jars, java_executable
+from compat_tests.harness.kafka_jars import archive_options, ensure_jars, java_executable
 
 
 class ApacheBroker(Broker):
-    """`tools`, when given, formats the storage without a JVM of its own (two seconds saved)."""
+    """Apache Kafka; with `tools` it formats the storage in their JVM, which saves two seconds."""
 
     kind = "apache"
     can_restart = True
-    # small and quick to start, which is what a test wants; the benchmark asks for speed instead
-    jvm_options: tuple[str, ...] = ("-Xmx768m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+    # a small JVM that starts quickly, for tests; benchmarks replace these options
+    jvm_options: tuple[str, ...] = (
+        *("-Xmx768m", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *archive_options(),
+    )
 
     release_version = ""  # such as 3.9-IV0: the metadata.version to format with
 

@@ -1,7 +1,7 @@
-"""Requests of an admin in a cluster that changes just then: clients get an error, and ask again.
+"""Repeats admin requests that fail because the cluster changes.
 
-A busy machine is enough for that: an election, or a broker that is missed for a moment and that librdkafka forgets together with
-what it has asked of it.
+This happens on a busy machine: during an election, or when a broker is fenced for a moment and librdkafka drops it together
+with its outstanding requests.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _ASK_AGAIN = (
 
 
 def ask(request: Callable[[], object]) -> None:
-    """Make a request that may be made twice, until it has an answer. KafkaException for one that will not change."""
+    """Repeat an idempotent request until it succeeds. Raises KafkaException for an error that is not transient."""
     eventually(lambda: not _is_lost(request))
 
 
 def ask_for_topic(admin: AdminClient, new: NewTopic) -> None:
-    """Have it made. KafkaException where it was there before."""
+    """Create the topic. Raises KafkaException if it existed before."""
     tries = 0
 
     def create() -> None:

@@ -18,7 +18,7 @@ READY_LINE = re.compile(
 
 
 class BarnabasBroker(Broker):
-    """`loop` is "uvloop", "asyncio" or "" for the broker's own choice."""
+    """This broker as a process; `loop` is "uvloop", "asyncio" or "" for the broker's own choice."""
 
     kind = "barnabas"
     can_restart = True
@@ -27,10 +27,10 @@ class BarnabasBroker(Broker):
         super().__init__(directory, settings)
         self.loop = loop
         self.cluster_id = ""
-        self._first_port = free_port()  # not 0: it must be free at the next start, too
+        self._first_port = free_port()  # not 0: later starts use the same port
         self.preexec: Callable[[], None] | None = None
         self.command_prefix: list[str] = []
-        self.python = sys.executable  # another checkout's, to compare the two
+        self.python = sys.executable  # a benchmark sets that of another checkout
 
     def effective_settings(self) -> dict[str, str]:
         """The settings that go onto the command line."""

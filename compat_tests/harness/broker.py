@@ -1,8 +1,8 @@
 """Brokers under test as subprocesses: one interface over this broker, Apache Kafka and one started elsewhere.
 
-A `Broker` owns a directory (settings, logs, what it printed) and, from its first start on, fixed ports, so
-that stop/kill/start again is the same broker to a client. What differs per kind is the command line and
-how readiness is seen; see barnabas_broker.py and apache_broker.py.
+A `Broker` owns a directory (settings, logs, output) and, from its first start on, fixed ports, so that a client
+sees the same broker after a restart. Subclasses define the command line and the check for readiness; see
+barnabas_broker.py and apache_broker.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from compat_tests.harness.eventually import eventually
 
 
 class BrokerFailed(AssertionError):
-    """The broker did not start, or died; the message holds what it printed."""
+    """The broker did not start, or died; the message contains its output."""
 
 
 class Broker:
@@ -36,7 +36,7 @@ class Broker:
         self.settings = dict(settings or {})
         self.listeners: dict[str, str] = {}  # listener name -> host:port
         self.process: subprocess.Popen[bytes] | None = None
-        self._told = -1  # the process that has been told to stop
+        self._stopping_pid = -1  # the process that has got SIGTERM
         self.start_seconds = 0.0
 
     @property
@@ -107,17 +107,17 @@ class Broker:
                 return int(line.split()[1]) * 1024
         raise BrokerFailed("no VmRSS: has the broker died?")
 
-    def tell_to_stop(self) -> None:
-        """SIGTERM, once: `stop` waits for the end. A second one while a process ends would end it the hard way."""
+    def begin_stop(self) -> None:
+        """Send SIGTERM; `stop` waits for the end and sends no second one, which would kill a process that is stopping."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self._told = self.process.pid
+            self._stopping_pid = self.process.pid
 
     def _end(self, number: signal.Signals, timeout: float) -> int:
         process = self.process
         if process is None:
             return 0
-        if process.poll() is None and not (number == signal.SIGTERM and self._told == process.pid):
+        if process.poll() is None and not (number == signal.SIGTERM and self._stopping_pid == process.pid):
             process.send_signal(number)
         try:
             code = process.wait(timeout)
@@ -163,7 +163,7 @@ class Broker:
 
 
 class ExternalBroker(Broker):
-    """A broker that is not ours to run: it can be talked to, not restarted."""
+    """A running broker at an address, which tests use but do not start or stop."""
 
     def __init__(self, address: str) -> None:
         super().__init__(Path("/nonexistent"))

@@ -4,8 +4,8 @@
     cluster.start()
     cluster.kill(cluster.leader("topic", 0))
 
-Ports are chosen once and stay. `proxied=True` puts a network that can be cut (cluster_proxy.py) before the
-inter-broker and the controller listeners; clients always reach a node directly. A node is addressed by its id.
+Ports are chosen once and stay. `proxied=True` puts proxies that can cut connections (cluster_proxy.py) before the
+inter-broker and the controller listeners; clients always connect to a node directly. A node is addressed by its id.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import base64
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from barnabas.testing.ports import free_port
@@ -32,7 +32,7 @@ THREE: Mapping[int, str] = {1: COMBINED, 2: COMBINED, 3: COMBINED}
 
 
 class Cluster:
-    """`roles`: node id -> process.roles; `settings` go to every node, `node_settings` to one and win."""
+    """Nodes by id; `roles`: node id -> process.roles. `node_settings` of one node override the `settings` of all."""
 
     def __init__(
         self,
@@ -50,8 +50,9 @@ class Cluster:
         self.directory = directory
         self.kind = kind
         self.network = Network(self._pids) if proxied else None
+        self.on_close: list[Callable[[], object]] = []  # called before the nodes are killed
         self.nodes: dict[int, ClusterNode] = {}
-        self.addresses: dict[int, str] = {}  # where clients find each broker
+        self.addresses: dict[int, str] = {}  # each broker's address for clients
         self.controllers: dict[int, str] = {}  # the voters' own CONTROLLER listeners
         self._suspended: set[int] = set()
         self._tools = tools
@@ -121,7 +122,7 @@ class Cluster:
         """SIGTERM to all (or these), all at once; BrokerFailed when one does not end in time or ends badly."""
         chosen = [self.nodes[node] for node in nodes or self.nodes if self.nodes[node].alive()]
         for one in chosen:
-            one.tell_to_stop()
+            one.begin_stop()
         for one in chosen:
             code = one.stop(timeout)
             if code not in (0, 143):  # 143: a JVM that got SIGTERM
@@ -143,7 +144,7 @@ class Cluster:
         self.start(node)
 
     def suspend(self, node: int) -> None:
-        """SIGSTOP: the process stands still, its connections stay open."""
+        """SIGSTOP: the process is suspended, its connections stay open."""
         os.kill(self.nodes[node].pid, signal.SIGSTOP)
         self._suspended.add(node)
 
@@ -158,34 +159,36 @@ class Cluster:
         shutil.rmtree(self.nodes[node].log_dir)
 
     def stalls(self) -> dict[int, tuple[int, float, float]]:
-        """Brokers that run -> how often their event loops stood still for more than 0.1 s, the longest time in s, and the
-        most processor time that one took at a stretch."""
+        """Running brokers -> number of event loop stalls (more than 0.1 s), the longest in s, and the most processor time
+        of one stall."""
         found = {}
         for node in self.live:
-            told = metrics(self.nodes[node])
+            values = metrics(self.nodes[node])
             found[node] = (
-                round(told["barnabas_event_loop_stalls_total", ""]),
-                told["barnabas_event_loop_longest_stall_seconds", ""],
-                told["barnabas_event_loop_longest_busy_seconds", ""],
+                round(values["barnabas_event_loop_stalls_total", ""]),
+                values["barnabas_event_loop_longest_stall_seconds", ""],
+                values["barnabas_event_loop_longest_busy_seconds", ""],
             )
         return found
 
     def close(self) -> None:
-        """Kill what still runs, end the network."""
+        """Call `on_close`, kill the processes that still run and close the proxies."""
+        for call in self.on_close:
+            call()
         self.kill(*(node for node, one in self.nodes.items() if one.alive()))
         if self.network is not None:
             self.network.close()
 
     def metadata(self, node: int | None = None) -> MetadataView:
-        """What a node says, or the first that answers."""
+        """Metadata from a node, by default from the first that answers."""
         return cluster_view.metadata(self.addresses[node]) if node is not None else self._first_answer()
 
     def partition(self, topic: str, partition: int) -> PartitionView:
-        """A partition's state, from whichever node answers."""
+        """A partition's state, from the first node that answers."""
         return self.metadata().partitions[topic, partition]
 
     def leader(self, topic: str, partition: int = 0, timeout: float = 60) -> int:
-        """The node that leads a partition and runs, awaited."""
+        """Wait for a running leader of the partition; return its node id."""
 
         def found() -> int:
             view = self.metadata().partitions.get((topic, partition))
@@ -194,7 +197,7 @@ class Cluster:
         return eventually(found, timeout)
 
     def quorum(self) -> QuorumView | None:
-        """The metadata quorum, from the first broker that can tell."""
+        """The metadata quorum, from the first broker that answers."""
         for node in self.live:
             try:
                 found = cluster_view.quorum(self.addresses[node])
@@ -205,7 +208,7 @@ class Cluster:
         return None
 
     def active_controller(self, timeout: float = 60) -> int:
-        """The node that leads the metadata quorum and runs, awaited."""
+        """Wait for a running leader of the metadata quorum; return its node id."""
 
         def found() -> int:
             view = self.quorum()
@@ -225,7 +228,7 @@ class Cluster:
         self._await(known, timeout, "the brokers do not know each other")
 
     def wait_until_whole(self, timeout: float = 60) -> None:
-        """Wait until, on every broker, every partition is led and all of its replicas are in sync."""
+        """Wait until every broker sees every partition with a leader and all replicas in sync."""
 
         def whole() -> bool:
             try:

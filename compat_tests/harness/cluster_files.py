@@ -1,7 +1,7 @@
-"""The replicas of a partition side by side, byte by byte, in the nodes' files.
+"""Compares the replicas of a partition byte by byte, in the nodes' files.
 
-Whatever two replicas hold below the high watermark is the same batch at the same offset; where segments end
-may differ, and so may where the log starts.
+Below the high watermark replicas have the same batches at the same offsets. Segment boundaries and the log start may
+differ.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HEADER = 12  # base offset and the length of what follows
 
 
 def batches(partition: Path) -> Iterator[tuple[int, bytes]]:
-    """(base offset, whole batch) of every segment, in order; a torn end is left out."""
+    """(base offset, batch) of every segment, in order; an incomplete last batch is left out."""
     for log in sorted(partition.glob("*.log")):
         content, position = log.read_bytes(), 0
         while position + _HEADER <= len(content):
@@ -31,7 +31,7 @@ def batches(partition: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def high_watermarks(bootstrap: str, topic: str) -> dict[int, int]:
-    """Where each partition ends for a consumer."""
+    """High watermark by partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "log_level": 0})
     try:
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
@@ -44,9 +44,9 @@ def high_watermarks(bootstrap: str, topic: str) -> dict[int, int]:
 
 
 def compare_replicas(cluster: Cluster, topic: str) -> int:
-    """AssertionError unless all replicas agree below the high watermark; how many batches were compared.
+    """Assert that all replicas agree below the high watermark; return the number of compared batches.
 
-    Every replica has to be in sync (Cluster.wait_until_whole), and no client may be writing.
+    Every replica must be in sync (Cluster.wait_until_whole), and no client may write.
     """
     compared = 0
     states = cluster.metadata().partitions
@@ -61,7 +61,7 @@ def compare_replicas(cluster: Cluster, topic: str) -> int:
         for other in others:
             found = {offset: data for offset, data in held[other].items() if offset >= start}
             assert list(found) == list(wanted), (
-                f"{topic}-{partition}: nodes {first} and {other} hold other batches below {end}: "
+                f"{topic}-{partition}: nodes {first} and {other} hold different batches below {end}: "
                 f"{sorted(set(found) ^ set(wanted))[:5]}"
             )
             for offset, data in found.items():

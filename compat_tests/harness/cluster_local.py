@@ -1,8 +1,8 @@
 """`python -m compat_tests.harness.cluster_local` (`make cluster`): three nodes on this machine, in the foreground.
 
-Each node is `barnabas start` with a server.properties of its own, as one would write it by hand; its data, its
-log and that file lie under DIRECTORY/node-N. Standard output gets one line, when all of them serve: `bootstrap`
-and their addresses. Ctrl-C stops all cleanly; what is there is taken up again by the next start.
+Each node is `barnabas start` with a server.properties of its own; that file, its data and its log are in
+DIRECTORY/node-N. When all nodes serve, standard output gets one line: `bootstrap` and their addresses. Ctrl-C stops
+all cleanly; the next start uses the same data.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def properties(node: int, ports: list[int], controller_ports: list[int], folder:
 
 
 class LocalNode(NodeProcess):
-    """One node's process, and what there is to say of it."""
+    """One node's process, with the messages about its start and end."""
 
-    is_announced = False  # that it has ended
+    is_announced = False  # whether its end has been reported
 
     def first_words(self) -> str:
-        """Where it is."""
+        """Its process id and its log."""
         return f"node {self.node_id} is process {self.process.pid}; its log is {_short(self.log)}"
 
     def last_words(self) -> str:
-        """Why it has ended, or how to have it again."""
+        """The reason of its end, and how to start it again."""
         code = self.process.returncode
         if code > 0:
             return (
@@ -65,8 +65,8 @@ def _short(path: Path) -> str:
 
 
 def stop(nodes: list[LocalNode]) -> int:
-    """SIGTERM to all, SIGKILL to who does not listen; 0 when all that had not ended before ended well."""
-    stop_processes(nodes)
+    """Send SIGTERM to all, then SIGKILL to those that still run; 0 if all nodes that still ran ended with 0."""
+    stop_processes([node.process for node in nodes])
     status = 0
     for one in nodes:
         if one.process.returncode and not one.is_announced:
@@ -76,12 +76,12 @@ def stop(nodes: list[LocalNode]) -> int:
 
 
 def say(text: str) -> None:
-    """For who watches; standard output is for the bootstrap line."""
+    """Print to standard error; standard output is for the bootstrap line."""
     print(text, file=sys.stderr, flush=True)
 
 
 def _serve(nodes: list[LocalNode], bootstrap: str) -> int:
-    """Until a signal: say when all serve, and when one ends."""
+    """Run until a signal; report when all nodes serve, and when one ends."""
     living = list(nodes)
     announced = False
     while living:
@@ -95,7 +95,7 @@ def _serve(nodes: list[LocalNode], bootstrap: str) -> int:
             print(f"bootstrap {bootstrap}", flush=True)
         if not announced and len(living) < len(nodes):
             return stop(nodes) or 1
-        time.sleep(_POLL_S)  # a program: it looks after its nodes until they end
+        time.sleep(_POLL_S)  # polls the node processes
     return 1
 
 
@@ -106,14 +106,14 @@ def _interrupted(_number: int, _frame: object) -> None:
 def main() -> int:
     """Run them until Ctrl-C or SIGTERM."""
     parser = argparse.ArgumentParser(description="A cluster of Barnabas on this machine, in the foreground.")
-    parser.add_argument("--nodes", type=int, default=3, help="how many (default 3)")
+    parser.add_argument("--nodes", type=int, default=3, help="number of nodes (default 3)")
     parser.add_argument(
-        "--port", type=int, default=9092, help="the first node's; the others count on from it"
+        "--port", type=int, default=9092, help="of the first node; the others get the next ports"
     )
     parser.add_argument(
         "--controller-port",
         type=int,
-        help=f"likewise, between controllers (default --port + {_CONTROLLER_PORTS})",
+        help=f"likewise, of the controller listeners (default --port + {_CONTROLLER_PORTS})",
     )
     parser.add_argument("--directory", type=Path, default=Path("barnabas-cluster-data"))
     options = parser.parse_args()
@@ -122,7 +122,7 @@ def main() -> int:
     first = options.controller_port
     first = options.port + _CONTROLLER_PORTS if first is None else first
     controller_ports = [first + number for number in range(options.nodes)]
-    # SIGINT as well: a shell has the jobs in its background ignore it
+    # SIGINT as well: a shell starts background jobs with SIGINT ignored
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)
     nodes: list[LocalNode] = []

@@ -1,7 +1,7 @@
 """One node of a cluster as a subprocess: this broker, or Apache Kafka from its jars.
 
-All of a node's properties are decided by the cluster (cluster.py) and are Kafka's; the two kinds differ in
-the command line, in formatting, and in how one sees that a node has started.
+The cluster (cluster.py) sets all properties of a node, under Kafka's names; the two kinds differ in the command line,
+in formatting, and in the check that a node has started.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.kafka_jars import archive_options
 
 
 class BarnabasNode(BarnabasBroker):
@@ -51,8 +52,11 @@ class BarnabasNode(BarnabasBroker):
 class ApacheNode(ApacheBroker):
     """Apache Kafka with `properties` and a small heap."""
 
-    jvm_options: tuple[str, ...] = ("-Xmx320m", "-Xms96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-    # A JVM's pause on a busy machine must not look like a death, nor a death take Kafka's nine seconds.
+    jvm_options: tuple[str, ...] = (
+        *("-Xmx320m", "-Xms96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+        *archive_options(),
+    )
+    # Longer than a JVM's pause on a busy machine, and shorter than Kafka's nine seconds.
     times: Mapping[str, str] = {
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",

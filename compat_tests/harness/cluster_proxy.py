@@ -1,8 +1,8 @@
-"""A network that can be cut: TCP proxies in front of the nodes' ports, which know who talks to whom.
+"""Network partitions: TCP proxies in front of the nodes' ports, which can cut the traffic between two nodes.
 
-A connection's source is found by the process that holds the other end (/proc/net/tcp and /proc/PID/fd), so
-the proxies need to know nothing about the protocol. A cut direction carries no bytes, in old connections and
-new ones; neither side gets a sign of it, as when a cable is pulled. Once healed, what TCP held back arrives.
+The proxies find the source of a connection by the process that holds its other end (/proc/net/tcp and /proc/PID/fd),
+so they need not know the protocol. A cut direction carries no bytes, in old connections and new ones; neither side gets
+an error, as when a cable is pulled. Once healed, the delayed bytes arrive.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PIECE = 1 << 18
 
 
 class Network:
-    """Every proxied port of one cluster; `pids` tells the processes of its nodes."""
+    """Every proxied port of one cluster; `pids` returns the process ids of its nodes."""
 
     def __init__(self, pids: Pids) -> None:
         self._pids = pids
@@ -49,7 +49,7 @@ class Network:
         self._change(self._cut | {(one, other), (other, one)})
 
     def cut_one_way(self, sender: int, receiver: int) -> None:
-        """What `sender` says does not reach `receiver`."""
+        """Bytes from `sender` do not reach `receiver`."""
         self._change(self._cut | {(sender, receiver)})
 
     def isolate(self, node: int, others: Iterable[int]) -> None:
@@ -105,7 +105,7 @@ class Network:
             try:
                 onward = await asyncio.open_connection("127.0.0.1", port, limit=_PIECE)
             except OSError:
-                writer.transport.abort()  # nothing listens: the caller learns it at once, as without a proxy
+                writer.transport.abort()  # nothing listens: a reset, as without a proxy
                 return
             ways = [
                 asyncio.create_task(self._carry(source, node, reader, onward[1])),
@@ -126,7 +126,7 @@ class Network:
     async def _carry(
         self, sender: int, receiver: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Pass bytes on until one side ends; while the way is cut they stay where they are."""
+        """Forward bytes until one side closes; while the direction is cut, read none."""
         with suppress(OSError):
             while data := await reader.read(_PIECE):
                 await self._passable(sender, receiver)

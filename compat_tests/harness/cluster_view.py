@@ -1,7 +1,7 @@
-"""What one node of a cluster says about the cluster: brokers, partitions with leader and ISR, the Raft leader.
+"""One node's view of the cluster: brokers, partitions with leader and ISR, the Raft leader.
 
-Metadata v7 and DescribeQuorum v0 by hand, each from the node that is asked and no other: clients ask whom
-they like, and a test wants to know what a particular node believes.
+Encodes Metadata v7 and DescribeQuorum v0 itself and sends them to the given node: a client library chooses the node,
+and tests need the view of a particular one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class PartitionView:
 
 @dataclass(frozen=True)
 class MetadataView:
-    """Metadata as one node answers it: node id -> host:port, (topic, partition) -> its state."""
+    """Metadata from one node: node id -> host:port, (topic, partition) -> its state."""
 
     brokers: dict[int, str]
     cluster_id: str
@@ -42,7 +42,7 @@ class MetadataView:
 
 @dataclass(frozen=True)
 class QuorumView:
-    """The metadata quorum as DescribeQuorum tells it; voters and observers with their log end offsets."""
+    """The metadata quorum from DescribeQuorum; voters and observers with their log end offsets."""
 
     leader_id: int
     leader_epoch: int
@@ -117,7 +117,7 @@ def metadata(address: str, timeout: float = 30) -> MetadataView:
 
 
 def quorum(address: str, timeout: float = 5) -> QuorumView | None:
-    """The metadata quorum; None while it has no leader or the node can't tell."""
+    """The metadata quorum; None while it has no leader or the node cannot answer."""
     topic = raw.varint(len("__cluster_metadata") + 1) + b"__cluster_metadata"
     body = b"\x02" + topic + b"\x02" + struct.pack(">i", 0) + b"\0\0\0"
     with RawConnection(address, timeout) as connection:

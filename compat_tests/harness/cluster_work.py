@@ -1,9 +1,9 @@
-"""What goes on in a cluster while things happen to it, and whether it came through.
+"""Load on a cluster during faults, and the check of its result.
 
-`Work(cluster)` writes with several clients into topics with three replicas, commits a group's offsets one by
-one, and reads with a group of two members. `verify()` ends it and checks all that was promised: every
-acknowledged record is there, idempotent producers' records once and in order, nothing that was not sent; the
-group's offsets are the acknowledged ones and its members have seen everything; all replicas hold the same bytes.
+`Work(cluster)` writes with several clients to topics with three replicas, commits a group's offsets one by one, and
+reads with a group of two members. `verify()` ends it and checks the guarantees: every acknowledged record is in the log,
+idempotent producers' records once and in order, and none that was not sent; the group's offsets are the acknowledged
+ones and its members have read everything; all replicas hold the same bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ QUIET = {"log_level": 0}
 
 @dataclass(frozen=True)
 class Writer:
-    """A client that writes, and whether its records come once and in order."""
+    """A client that writes, and whether its records must be in the log once and in order."""
 
     make: Make
     once: bool
@@ -51,7 +51,7 @@ def create_topic(
 ) -> str:
     """Create a topic and wait until every broker knows it and every replica is in sync; returns `name`.
 
-    Unless `configs` says so nothing is removed by age: the samples' timestamps are old."""
+    By default retention deletes nothing by age, because the samples' timestamps are old."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     where = {"replica_assignment": assignment} if assignment else {"replication_factor": replicas}
     count = len(assignment) if assignment else partitions
@@ -68,7 +68,7 @@ def create_topic(
 
 
 class Work:
-    """Everything runs from the start on; `topic` names are prefixed when several follow on one cluster."""
+    """Clients that run from construction on; `prefix` separates several `Work`s on one cluster."""
 
     def __init__(
         self,
@@ -90,9 +90,17 @@ class Work:
         if members:
             for library in (AioKafkaMember, ConfluentMember):
                 self.members.append(library(cluster.bootstrap, f"{self.group}-{library.library}", [first]))
+        cluster.on_close.append(self._abandon)
+
+    def _abandon(self) -> None:
+        """End all clients: those of a test that has failed would disturb the tests behind it."""
+        for load in (*self.loads.values(), self.commits):
+            load.abandon()
+        for member in self.members:
+            member.abandon()
 
     def await_progress(self, count: int = 20, timeout: float = 60) -> float:
-        """Wait until every writer had `count` more acknowledged; the seconds until then."""
+        """Wait until every writer has `count` more acknowledged records; return the seconds that took."""
         all_loads = [*self.loads.values(), self.commits]
         before = [len(load.acknowledged) for load in all_loads]
         started = time.monotonic()
@@ -152,7 +160,7 @@ class Work:
 
 
 def check(load: Load, partitions: list[list[int]], *, once: bool) -> None:
-    """What a topic holds, by partition, against what its writer was answered."""
+    """Compare the records of a topic, by partition, with the answers that its writer got."""
     values = [value for partition in partitions for value in partition]
     lost = set(load.acknowledged) - set(values)
     assert not lost, f"{load.topic}: {len(lost)} acknowledged records lost, the first {min(lost)}"

@@ -1,5 +1,5 @@
-"""What a group has committed, also while its coordinator comes up: librdkafka's admin client tells its caller of that at
-once, where its consumers ask again."""
+"""Committed offsets of a group; waits while its coordinator loads, as librdkafka's admin client returns that error and
+does not retry as its consumers do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NOT_YET = (
 
 
 def committed(admin: AdminClient, group: str) -> list[TopicPartition]:
-    """Each partition with an offset; KafkaException for what is no matter of time."""
+    """Each partition with its offset; raises KafkaException for an error that is not transient."""
 
     def answer() -> tuple[list[TopicPartition]] | None:
         try:

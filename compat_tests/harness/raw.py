@@ -1,7 +1,7 @@
-"""The protocol by hand: frames, a few requests and record batches as bytes, over a plain socket.
+"""Raw protocol access: frames, a few requests and record batches as bytes, over a plain socket.
 
-For input that no client library can send. Only what the tests need is here, written out field by field,
-independent of the broker's own codec.
+For input that no client library can send. Encodes only what the tests need, field by field, independent of the broker's
+own codec.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def batch(
     magic: int = 2,
     crc: int | None = None,
 ) -> bytes:
-    """A v2 record batch whose header says whatever the test wants; the CRC is right unless given."""
+    """A v2 record batch with the given header fields; the CRC is computed unless given."""
     delta = count - 1 if last_offset_delta is None else last_offset_delta
     body = struct.pack(
         ">hiqqqhii",
@@ -94,7 +94,7 @@ def good_batch(*values: bytes) -> bytes:
 
 
 class RawConnection:
-    """A socket that speaks frames; `ask` returns the body behind the correlation id."""
+    """A socket that sends and receives frames; `ask` returns the body after the correlation id."""
 
     def __init__(self, address: str, timeout: float = 60) -> None:
         host, port = address.rsplit(":", 1)
@@ -109,7 +109,7 @@ class RawConnection:
         self.socket.close()
 
     def send(self, payload: bytes) -> None:
-        """Send a frame with a true length."""
+        """Send a frame with the right length."""
         self.socket.sendall(struct.pack(">i", len(payload)) + payload)
 
     def receive(self) -> bytes:
@@ -121,7 +121,7 @@ class RawConnection:
         """Send a request and return the response behind its correlation id."""
         self.send(payload)
         answer = self.receive()
-        assert answer[:4] == payload[4:8], "the correlation id comes back"
+        assert answer[:4] == payload[4:8], "the answer has another correlation id"
         return answer[4:]
 
     def is_closed(self, timeout: float = 60) -> bool:

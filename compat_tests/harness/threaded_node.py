@@ -1,4 +1,4 @@
-"""A whole node whose loop runs in a thread of its own, beside the test that talks to it over sockets."""
+"""A node whose loop runs in a thread of its own; the test talks to it over sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from barnabas.testing.external.raw_client import RawClient
 
 
 class ThreadedNode:
-    """Serves from the moment it is made until `stop`, on a free port unless `properties` say otherwise."""
+    """A node that serves from construction until `stop`, on a free port unless `properties` set one."""
 
     def __init__(
         self,

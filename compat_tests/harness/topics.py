@@ -22,7 +22,7 @@ def create_topic(
     ends = {TopicPartition(name, partition): OffsetSpec.latest() for partition in range(partitions)}
 
     def leaders_serve() -> bool:
-        # Metadata alone may be ahead of the partitions' own state
+        # a leader in Metadata may not serve its partition yet
         try:
             return all(one.result(30).offset == 0 for one in admin.list_offsets(ends).values())
         except KafkaException:

@@ -1,7 +1,7 @@
-"""How tests are shared out among workers of pytest-xdist: a file is one worker's, and the Spark tests are one file.
+"""Distribution of tests to workers of pytest-xdist: one worker runs a whole file, and the Spark tests count as one file.
 
-A Spark session takes ten seconds and a gigabyte, so one worker has it, and it begins with it, because nothing else takes as
-long; the short tests at the end keep both busy until all is done.
+A Spark session takes ten seconds and a gigabyte, so only one worker starts it. That worker begins with the Spark tests,
+which take longest; the short tests at the end keep both workers busy.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ SPARK = "compat_tests/spark/"
 
 
 class Scheduling(LoadScopeScheduling):
-    """See the module. Used with --no-loadscope-reorder."""
+    """Scheduler described in the module's docstring. Used with --no-loadscope-reorder."""
 
     def _split_scope(self, nodeid: str) -> str:
         return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
 
 
 def place_in_queue(nodeid: str) -> int:
-    """What begins early: Spark, then real clients and clusters, then what tests the parts by themselves."""
+    """Sort key of a test file: Spark first, then tests with real clients and clusters, then unit tests."""
     if nodeid.startswith(SPARK):
         return 0
     return 1 if nodeid.startswith("compat_tests/") else 2

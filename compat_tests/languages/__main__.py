@@ -1,6 +1,6 @@
 """`python -m compat_tests.languages [java] [go] [node]`: the examples of tests in other languages, all or these.
 
-Exits 1 when one fails. One whose toolchain is not here is left out, and a line says what is missing.
+Exits 1 when one fails. An example without its toolchain is skipped, with a line that names what is missing.
 """
 
 from __future__ import annotations

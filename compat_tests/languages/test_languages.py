@@ -1,4 +1,4 @@
-"""The examples of tests in other languages pass, where their toolchains are."""
+"""The examples of tests in other languages pass; skipped without their toolchains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from compat_tests.languages.toolchains import LANGUAGES, Language, run
 
 
 @pytest.mark.barnabas_only
-@pytest.mark.timeout(900)  # the first time, what they need is fetched
+@pytest.mark.timeout(900)  # the first run fetches their dependencies
 @pytest.mark.parametrize(
     "language",
     [

@@ -1,7 +1,7 @@
-"""The examples of tests in other languages, and how each is run: where its toolchain is, what it fetches, its own command.
+"""The examples of tests in other languages, with the toolchain, the set-up and the command of each.
 
-The tests are the files of java/, go/ and node/; nothing of Python is in them but the command `barnabas`, which stands on the
-path. What a toolchain fetches goes below the repository's git-ignored `.cache`, npm's packages into node/node_modules.
+The tests are the files of java/, go/ and node/; they use no Python except the command `barnabas`, which is on the path.
+Toolchains fetch dependencies into the repository's git-ignored `.cache`, npm into node/node_modules.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECONDS = 440  # of a command, nearly all of them for fetching and compiling, t
 
 
 class ExampleFailed(AssertionError):
-    """A test failed, none ran, or something could not be fetched; the message holds what was printed."""
+    """A test failed, none ran, or a dependency could not be fetched; the message contains the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Language:
 
 
 def run(language: Language) -> int:
-    """Run its tests and return how many have passed. Raises ExampleFailed. Others that do the same here wait."""
+    """Run its tests and return the number of passed ones; a lock serialises runs. Raises ExampleFailed."""
     _CACHE.mkdir(exist_ok=True)
     with (_CACHE / f"{language.name}-example.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -60,7 +60,7 @@ def run(language: Language) -> int:
 
 
 def _run(language: Language, command: Sequence[str]) -> str:
-    """What it prints. All that it has started ends with it: who inherits its output holds the end of it up."""
+    """Run the command and return its output. Kills all processes that it started, which would keep the output open."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     process = subprocess.Popen(
         command,
@@ -119,7 +119,7 @@ LANGUAGES = (
     Language(
         "java",
         _missing_java,
-        # A repository of its own, because a common one that lacks some jars is in the way of Spark's resolver.
+        # A repository of its own, because Spark's resolver fails on a shared one that lacks some jars.
         ("mvn", "-B", "-ntp", f"-Dmaven.repo.local={_CACHE / 'maven'}", "test"),
         r"Tests run: (\d+), Failures: 0, Errors: 0, Skipped: 0, Time",
     ),
@@ -128,7 +128,7 @@ LANGUAGES = (
         _missing_go,
         ("go", "test", "-count=1", "-v", "-vet=off", "./..."),
         r"(?m)^--- PASS: (\w+)",
-        # What is compiled lies in the user's own cache, where other clones find it too: a minute without it.
+        # Compiled packages stay in the user's own cache, which other clones share; compiling them takes a minute.
         environment={
             "GOMODCACHE": str(_CACHE / "go" / "mod"),
             "GOFLAGS": "-modcacherw -trimpath",  # can be removed; compiled the same wherever it lies

@@ -1,4 +1,4 @@
-"""Fixtures: one nats-server, one broker and one cluster for most tests, made clean behind each (shared.py)."""
+"""Fixtures: one nats-server, one broker and one cluster for most tests, cleaned after each test (shared.py)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _shared_of(
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
-    """Nothing of it runs beside the tests of other folders."""
+    """Stops the shared processes before the tests of other folders."""
     if nextitem is None or _HERE not in nextitem.path.parents:
         while _made:
             _made.popitem()[1].close()
@@ -56,11 +56,11 @@ def server(_shared: Shared) -> NatsServer:
 
 @pytest.fixture
 def broker(_shared: Shared) -> Broker:
-    """A broker that knows `server`; a test may stop, kill and restart it."""
+    """A broker connected to `server`; a test may stop, kill and restart it."""
     return _shared.broker
 
 
 @pytest.fixture
 def cluster(_shared: Shared) -> Cluster:
-    """Three nodes that know `server`; a test may stop, kill and restart them."""
+    """Three nodes connected to `server`; a test may stop, kill and restart them."""
     return _shared.cluster

@@ -1,4 +1,4 @@
-"""Leaders are moved as an admin would: the replicas are others, or get another order, and their first one is elected."""
+"""Moves leaders as an admin does: reassigns the replicas, or reorders them, and elects the preferred leader."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_MS = 10_000
 
 
 def move_leader(cluster: Cluster, topic: str, partition: int, replicas: list[int]) -> None:
-    """Have the first of these, which are the partition's replicas, lead it."""
+    """Makes the first of these, which are the partition's replicas, its leader."""
     with RawConnection(cluster.addresses[cluster.active_controller()]) as controller:
         controller.ask(_reassignment(topic, partition, replicas))
         wanted = raw.array([raw.string(topic) + raw.array([struct.pack(">i", partition)])])
@@ -24,7 +24,7 @@ def move_leader(cluster: Cluster, topic: str, partition: int, replicas: list[int
 
 
 def reassign(cluster: Cluster, topic: str, partition: int, replicas: list[int]) -> None:
-    """Have these be the partition's replicas, and wait until they are, all in sync."""
+    """Makes these the partition's replicas, and waits until all are in sync."""
 
     def is_done() -> bool:
         found = cluster.partition(topic, partition)

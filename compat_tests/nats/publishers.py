@@ -1,4 +1,4 @@
-"""Stock clients that publish, and a publisher that goes on by itself while other things happen."""
+"""Stock clients that publish, and a publisher that runs in the background."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nats.aio.client import Client as NatsClient
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
 
-Sent = dict[str, list[bytes]]  # payloads by subject, in their order
+Sent = dict[str, list[bytes]]  # payloads by subject, in the order of publication
 
 
 def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -> None:
-    """Let a stock client do its work, and have the server take all of it."""
+    """Runs `work` with a stock client, and waits until the server has handled all messages."""
 
     async def run() -> None:
         client = await nats.connect(server.url)
@@ -30,7 +30,8 @@ def publish(server: NatsServer, work: Callable[[NatsClient], Awaitable[None]]) -
 
 
 async def settled(client: NatsClient) -> None:
-    """Until the server has dealt with all of it: nats-py's flush lets the first PING overtake what waits."""
+    """Waits until the server has handled all messages: nats-py's flush sends the first PING before buffered
+    messages."""
     await client.flush()
     await client.flush()
 
@@ -39,22 +40,23 @@ _ends: list[threading.Event] = []
 
 
 def new_end() -> threading.Event:
-    """Set when its publisher is to end, at the end of the test at the latest: the next one has the same server."""
+    """An event that stops its publisher, set at the end of the test at the latest: the next test uses the same
+    server."""
     _ends.append(threading.Event())
     return _ends[-1]
 
 
 def end_publishers() -> None:
-    """Those of a test that has failed go on."""
+    """Stops the publishers of a failed test."""
     while _ends:
         _ends.pop().set()
 
 
 class SteadyPublisher:
-    """Publishes numbered messages, and some that are all alike, in small bursts over several subjects, until `finish`.
+    """Publishes numbered messages, and some identical ones, in small bursts over several subjects, until `finish`.
 
-    It speaks the protocol itself: bursts that go out in one piece meet the broker more closely together than any client's.
-    `finish` returns what the server has taken.
+    It speaks the protocol itself: a burst in a single write reaches the broker with smaller intervals than any
+    client's messages. `finish` returns the messages that the server has accepted.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class SteadyPublisher:
         burst: int = 20,
         name: str = "p",
     ) -> None:
-        """`subject(number)` says where a message goes; `alike` is a subject whose messages are all the same."""
+        """`subject(number)` is the subject of a message; `alike` is a subject with identical messages."""
         self.sent: Sent = {}
         self._subject = subject
         self._alike = alike
@@ -89,7 +91,7 @@ class SteadyPublisher:
         return sum(map(len, tuple(self.sent.values())))
 
     def await_more(self, count: int, timeout: float = 60) -> None:
-        """Until so many more have been sent."""
+        """Waits until `count` more messages have been sent."""
         wanted = self.count + count
         eventually(lambda: self.count >= wanted, timeout, message=lambda: f"{self.count} are sent")
 

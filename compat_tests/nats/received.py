@@ -1,4 +1,4 @@
-"""What a bound topic holds, held against what was sent."""
+"""Contents of a bound topic, compared with the published messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.nats.publishers import Sent
 
-QUIET_S = 0.3  # without another record, once there are as many as there should be
+QUIET_S = 0.3  # wait for unexpected records after the expected number has arrived
 
 
 def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout: float = 60) -> Sent:
-    """The payloads of the topic's records by subject, in the order of their partition: `count` of them, and what there
-    is beyond."""
+    """Payloads of the topic's records by subject, in partition order: `count` of them, and any surplus."""
     found: Sent = {}
     for record in records(bootstrap, topic, partitions, count, timeout):
         found.setdefault(dict(record.headers)["nats.subject"].decode(), []).append(record.value or b"")
@@ -29,7 +28,7 @@ def by_subject(bootstrap: str, topic: str, partitions: int, count: int, timeout:
 
 
 def read(broker: Broker | Cluster, topic: str, count: int, partitions: int = 1) -> list[ConsumerRecord]:
-    """`count` records, in each partition's order; and that there are no more."""
+    """`count` records, in each partition's order; asserts that there are no more."""
     consumer = KafkaConsumer(
         bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -56,7 +55,7 @@ class Received(NamedTuple):
 def by_topic(
     bootstrap: str, partitions: Mapping[str, int], count: int, timeout: float = 60
 ) -> dict[str, Sent]:
-    """As `by_subject`, of several topics with so many partitions each: `count` records in all."""
+    """As `by_subject` for several topics with this number of partitions: `count` records in all."""
     found: dict[str, Sent] = {topic: {} for topic in partitions}
     for (topic, _), listed in _consume(bootstrap, partitions, count, timeout).items():
         for record in listed:
@@ -66,7 +65,7 @@ def by_topic(
 
 
 def records(bootstrap: str, topic: str, partitions: int, count: int, timeout: float = 60) -> list[Received]:
-    """The topic's records, each partition's in their order: `count` of them, and what there is beyond."""
+    """Records of the topic, each partition's in order: `count` of them, and any surplus."""
     found = _consume(bootstrap, {topic: partitions}, count, timeout)
     return [record for listed in found.values() for record in listed]
 
@@ -105,7 +104,7 @@ def _consume(
 
 
 def check(found: Sent, sent: Sent) -> None:
-    """All of it, once, in each subject's order."""
+    """Asserts that each message is found once, and each subject is in order."""
     wrong: list[str] = []
     for subject in sorted({*found, *sent}):
         mine, theirs = found.get(subject, []), sent.get(subject, [])

@@ -1,9 +1,9 @@
-"""The recipes of docs/nats.md, read out of the page, and what runs the lines in them.
+"""The recipes of docs/nats.md, read from the page, and a runner for them.
 
-A recipe is the fenced blocks below a heading: `python` blocks run as they stand, one after the other with the same names,
-`sh` blocks line by line, and a `text` block is what the block in front of it prints. Of shell lines those of Kafka's
-tools go to Kafka's own tool where there is one, else to an admin client that does the same; there is a stand-in for each
-of the others, and a line that has none is an error.
+A recipe is the fenced blocks below a heading. `python` blocks run unchanged, one after the other with shared names;
+`sh` blocks run line by line; a `text` block is the output of the block before it. In shell lines, Kafka's tools run
+if they are installed, otherwise an admin client does the same. Each other command has a substitute, and a command
+without one is an error.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KAFKA, NATS, METRICS = "127.0.0.1:9092", "127.0.0.1:4222", "127.0.0.1:9404"
 
 _HEADING = re.compile(r"#{2,3} (?:\d+\. )?(.+)")
 _FENCE = re.compile(r"```(\w*)")
-_CONFIG = re.compile(r"([a-z.]+)=(\[[^\]]*\]|[^,]*)(?:,|$)")  # as kafka-configs.sh reads them
+_CONFIG = re.compile(r"([a-z.]+)=(\[[^\]]*\]|[^,]*)(?:,|$)")  # as kafka-configs.sh parses them
 
 
 class Block(NamedTuple):
@@ -51,7 +51,7 @@ class Block(NamedTuple):
 
 
 def read_page() -> dict[str, list[Block]]:
-    """The blocks below each heading, numbers of recipes left out."""
+    """The blocks below each heading, without the numbers of recipes."""
     sections: dict[str, list[Block]] = {}
     heading, kind, start = "", "", 0
     lines: list[str] = []
@@ -67,18 +67,18 @@ def read_page() -> dict[str, list[Block]]:
             kind, start, lines = found[1], number + 1, []
         elif kind:
             lines.append(line)
-    assert not kind, "a block is not closed"
+    assert not kind, "a code block is not closed"
     return sections
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each line of a shell block."""
+    """The words of each command of a shell block."""
     for line in text.splitlines():
         yield shlex.split(line)
 
 
 def settings_of(words: list[str]) -> dict[str, str]:
-    """What `barnabas start --set NAME=VALUE ...` sets; properties that there are."""
+    """Settings of `barnabas start --set NAME=VALUE ...`; each must be a known property."""
     assert words[:2] == ["barnabas", "start"], words
     settings: dict[str, str] = {}
     for option, setting in zip(words[2::2], words[3::2], strict=True):
@@ -89,21 +89,21 @@ def settings_of(words: list[str]) -> dict[str, str]:
     return settings
 
 
-class Kitchen:
-    """Runs blocks against a broker and a server, whose addresses take the place of those on the page."""
+class RecipeRunner:
+    """Runs blocks against a broker and a server, whose addresses replace those of the page."""
 
     def __init__(self, broker: Broker, server: NatsServer, tools: JavaTools | None = None) -> None:
-        """With `tools`, Kafka's own run; else an admin client does what they would."""
+        """With `tools` it runs Kafka's tools, otherwise an admin client."""
         self.broker = broker
         self.server = server
         self.names: dict[str, Any] = {"__name__": "recipe"}
-        self.printed: list[str] = []  # by each block that ran
+        self.printed: list[str] = []  # output of each block that ran
         self._tools = tools
         self._admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         self._metrics = ""
 
-    def cook(self, blocks: list[Block]) -> None:
-        """All of a recipe; what each block prints is what the page says."""
+    def run_recipe(self, blocks: list[Block]) -> None:
+        """Runs a whole recipe, and asserts that each block prints what the page says."""
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             if block.kind == "text":
                 continue
@@ -177,7 +177,8 @@ class Kitchen:
         self._admin.incremental_alter_configs([resource])[resource].result(30)
 
     def _has_no_lag(self, group: str) -> None:
-        """The group is at the end of every partition that it has a position in, of one at least."""
+        """Waits until the group is at the end of each partition with a committed offset, of which there is at least
+        one."""
         topic = group.removeprefix("nats-")
 
         def is_at_end() -> bool:
@@ -205,7 +206,7 @@ class Kitchen:
         assert (silent, pipe, grep) == ("-s", "|", "grep")
         if not self._metrics:
             found = re.findall(r"http://([^/\s]+)/metrics", self.broker.log_text())
-            assert found, "the broker does not say where its metrics are"
+            assert found, "the broker's log has no address for metrics"
             self._metrics = found[-1]
         with urllib.request.urlopen(url.replace(METRICS, self._metrics)) as answer:
             page = answer.read().decode()
@@ -213,7 +214,7 @@ class Kitchen:
 
 
 def _installed(words: list[str]) -> str:
-    """`pip install ...`: they are there under these names."""
+    """`pip install ...`: asserts that the packages are installed."""
     assert words[:2] == ["install", "."]
     for name in words[2:]:
         assert distribution(name)

@@ -1,4 +1,4 @@
-"""What stands between one broker and the nats-server, so that its connection alone can break."""
+"""A TCP proxy between one broker and the nats-server, to break the connection of that broker alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PIECE = 1 << 16
 
 
 class Relay:
-    """Listens at `url`, and passes on what comes to the server, and back."""
+    """Listens at `url`, and copies bytes to the server and back."""
 
     def __init__(self, server: NatsServer) -> None:
         self._server = server
@@ -25,13 +25,13 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def break_off(self) -> None:
-        """End the connections; new ones may be made."""
+        """Ends the connections; new ones are accepted."""
         for each in tuple(self._sockets):
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
     def refuse(self, is_refusing: bool = True) -> None:
-        """End the connections, and each new one at once, until told otherwise."""
+        """Ends the connections, and each new one at once, until `refuse(False)`."""
         self._is_refusing = is_refusing
         if is_refusing:
             self.break_off()

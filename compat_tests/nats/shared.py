@@ -1,7 +1,8 @@
-"""A nats-server with a broker and a cluster beside it for many tests, made clean behind each: no process starts anew.
+"""A nats-server with a broker and a cluster, shared by many tests and cleaned after each, without new processes.
 
-What a test has killed runs again, topics, groups and streams are gone, and the logs are empty. Tests that need other settings,
-or leave something else behind, have processes of their own (`fresh_broker`, `fresh_cluster`, `nats_server`).
+After a test, killed processes run again, topics, groups and streams are deleted, and the logs are empty. Tests that
+need other settings, or leave other state behind, have their own processes (`fresh_broker`, `fresh_cluster`,
+`nats_server`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from compat_tests.nats.publishers import end_publishers
 
 
 class Shared:
-    """Of one nats-server executable; everything is started when it is first asked for."""
+    """The processes for one nats-server executable; each starts at its first use."""
 
     def __init__(self, directory: Path, executable: Path, loop: str) -> None:
         self._directory = directory
@@ -48,7 +49,7 @@ class Shared:
 
     @property
     def cluster(self) -> Cluster:
-        """Of three nodes."""
+        """A cluster of three nodes."""
         if self._cluster is None:
             directory = self._directory / "cluster"
             self._cluster = Cluster(directory, "barnabas", settings=self._settings, loop=self._loop)
@@ -56,7 +57,7 @@ class Shared:
         return self._cluster
 
     def clean(self) -> None:
-        """As if all had just been started."""
+        """Restores the state after a start."""
         end_publishers()
         if not self.server.is_alive():
             self.server.kill()
@@ -87,7 +88,7 @@ class Shared:
 
 
 def _delete_all(bootstrap: str, addresses: Iterable[str]) -> None:
-    """Have no topics, on none of the brokers, and no groups."""
+    """Deletes all topics, on all of the brokers, and all groups."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     topics = _topics(admin)
     if topics:
@@ -100,17 +101,17 @@ def _delete_all(bootstrap: str, addresses: Iterable[str]) -> None:
         try:
             group.result(30)
         except KafkaException:
-            pass  # one that its topics were all of
+            pass  # a group of which all topics are deleted
 
 
 def _are_deleted(admin: AdminClient) -> bool:
-    """Whether no topics are left; else they are asked to go, perhaps once more."""
+    """Whether no topics are left; otherwise requests their deletion, perhaps again."""
     topics = _topics(admin)
     for topic in admin.delete_topics(topics).values() if topics else ():
         try:
             topic.result(30)
         except KafkaException:
-            pass  # gone already, or there was an election
+            pass  # deleted already, or there was an election
     return not topics
 
 

@@ -1,4 +1,5 @@
-"""Publishers that wait: stock JetStream clients on bound topics, duplicates, expectations, and requests of others."""
+"""Acknowledged publishing: stock JetStream clients on bound topics, duplicates, expectations, and unrelated
+requests."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from nats.js.errors import APIError, BadRequestError
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.eventually import eventually_async
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import bind, told_of
+from compat_tests.nats.bound_topics import bind, bindings_of
 from compat_tests.nats.publishers import publish
 from compat_tests.nats.received import read
 
@@ -26,7 +27,7 @@ def refused(code: int, text: str) -> Any:
     return pytest.raises(APIError, match=f"err_code={code} description='{text}")
 
 
-def test_a_stock_jetstream_publisher_takes_the_topic_for_a_stream(server: NatsServer, broker: Broker) -> None:
+def test_a_stock_jetstream_publisher_sees_the_topic_as_a_stream(server: NatsServer, broker: Broker) -> None:
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
 
     async def work(client: NatsClient) -> None:
@@ -43,7 +44,7 @@ def test_a_stock_jetstream_publisher_takes_the_topic_for_a_stream(server: NatsSe
     assert [record.value for record in read(broker, "orders", 501)] == [b"%d" % each for each in range(501)]
 
 
-def test_each_partition_counts_for_itself(server: NatsServer, broker: Broker) -> None:
+def test_each_partition_has_its_own_sequence(server: NatsServer, broker: Broker) -> None:
     bind(
         broker,
         "orders",
@@ -61,7 +62,7 @@ def test_each_partition_counts_for_itself(server: NatsServer, broker: Broker) ->
     publish(server, work)
 
 
-def test_what_comes_again_is_stored_once_also_after_a_kill(server: NatsServer, broker: Broker) -> None:
+def test_a_duplicate_is_stored_once_also_after_a_kill(server: NatsServer, broker: Broker) -> None:
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
 
     async def first(client: NatsClient) -> None:
@@ -88,14 +89,14 @@ def test_what_comes_again_is_stored_once_also_after_a_kill(server: NatsServer, b
 
 
 async def publish_until_answered(stream: Any, subject: str, headers: dict[str, str]) -> Any:
-    """The broker may not have subscribed yet."""
+    """Retries, because the broker may not have subscribed yet."""
     return await eventually_async(
         lambda: stream.publish(subject, b"x", timeout=2, headers=headers),
         retry_on=(nats.errors.TimeoutError, nats.js.errors.NoStreamResponseError),
     )
 
 
-def test_a_window_ends(server: NatsServer, broker: Broker) -> None:
+def test_the_duplicate_window_ends(server: NatsServer, broker: Broker) -> None:
     bind(
         broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply", "nats.dedup.window.ms": "2000"}
     )
@@ -167,7 +168,7 @@ def test_optimistic_writers_never_overwrite_each_other(server: NatsServer, broke
     read(broker, "orders", 100)
 
 
-def test_a_message_that_is_too_large_is_told_so(server: NatsServer, broker: Broker) -> None:
+def test_a_message_that_is_too_large_is_answered_with_an_error(server: NatsServer, broker: Broker) -> None:
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply", "max.message.bytes": "2000"})
 
     async def work(client: NatsClient) -> None:
@@ -179,8 +180,10 @@ def test_a_message_that_is_too_large_is_told_so(server: NatsServer, broker: Brok
     publish(server, work)
 
 
-def test_without_being_asked_nobody_is_answered(server: NatsServer, broker: Broker) -> None:
-    """A service on a bound subject, and a stream beside the topic: their answers are theirs."""
+def test_requests_without_the_ack_header_get_no_answer_of_the_broker(
+    server: NatsServer, broker: Broker
+) -> None:
+    """With a service on a bound subject, or a stream beside the topic, publishers get only the answers of those."""
     bind(broker, "orders", {"nats.subjects": "orders.>"})
     bind(broker, "beside", {"nats.subjects": "beside.>"})
 
@@ -207,10 +210,10 @@ def test_without_being_asked_nobody_is_answered(server: NatsServer, broker: Brok
 
     publish(server, work)
     read(broker, "orders", 3)
-    read(broker, "beside", 4)  # what a subject carried, also what the stream refused
+    read(broker, "beside", 4)  # all messages of the subject, also those that the stream refused
 
 
-def test_nobody_is_answered_where_acks_are_off(server: NatsServer, broker: Broker) -> None:
+def test_with_acks_off_no_publisher_is_answered(server: NatsServer, broker: Broker) -> None:
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "off"})
 
     async def work(client: NatsClient) -> None:
@@ -221,14 +224,14 @@ def test_nobody_is_answered_where_acks_are_off(server: NatsServer, broker: Broke
     read(broker, "orders", 1)
 
 
-def test_publishers_are_told_how_many_answers_to_expect(server: NatsServer, broker: Broker) -> None:
+def test_the_bindings_answer_has_the_number_of_expected_acks(server: NatsServer, broker: Broker) -> None:
     bind(broker, "orders", {"nats.subjects": "orders.>"}, partitions=2)
     bind(broker, "all", {"nats.subjects": ">"})
 
     async def work(client: NatsClient) -> None:
-        answer = await told_of(client, b"orders.a")
-        told = {each["topic"]: (each["partitions"], each["expected_acks"]) for each in answer["bindings"]}
-        assert told == {"all": ([0], 1), "orders": ([0, 1], 1)}
+        answer = await bindings_of(client, b"orders.a")
+        by_topic = {each["topic"]: (each["partitions"], each["expected_acks"]) for each in answer["bindings"]}
+        assert by_topic == {"all": ([0], 1), "orders": ([0, 1], 1)}
         assert {each["state"] for each in answer["bindings"]} == {"running"}
 
         inbox = client.new_inbox()
@@ -238,4 +241,4 @@ def test_publishers_are_told_how_many_answers_to_expect(server: NatsServer, brok
         assert sorted(each["stream"] for each in acks) == ["all", "orders"]
 
     publish(server, work)
-    read(broker, "all", 1)  # what is asked of the broker is no message
+    read(broker, "all", 1)  # requests to the broker are not stored

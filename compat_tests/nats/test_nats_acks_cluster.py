@@ -1,5 +1,5 @@
-"""Publishers that try again until they are answered, while leaders move and one is killed: each message is in the topic
-once, where its acknowledgement says."""
+"""Publishers that retry until they are acknowledged, while leaders move and one is killed: each message is in the
+topic once, at the offset of its acknowledgement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOVES = 5
 
 
 async def store(stream: JetStreamContext, identity: str) -> int:
-    """The sequence in the acknowledgement, whatever it takes."""
+    """Publishes until acknowledged; returns the sequence of the acknowledgement."""
     headers = {"Nats-Msg-Id": identity}
     ack = await eventually_async(
         lambda: stream.publish("a.b", identity.encode(), timeout=0.5, headers=headers),
@@ -37,7 +37,7 @@ async def store(stream: JetStreamContext, identity: str) -> int:
 
 
 async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, int]:
-    """The sequences by id."""
+    """Sequences by message id."""
     client = await nats.connect(server.url)
     stream = client.jetstream(timeout=30)
     sequences: dict[str, int] = {}
@@ -55,7 +55,7 @@ async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, i
     for _ in range(MOVES):
         replicas = random.sample(sorted(cluster.nodes), 3)
         await asyncio.to_thread(move_leader, cluster, TOPIC, 0, replicas)
-        await asyncio.sleep(random.random() / 2)  # the leader moves at any point of the clients' work
+        await asyncio.sleep(random.random() / 2)  # the leader moves at a random point of the clients' work
     victim = await asyncio.to_thread(cluster.leader, TOPIC, 0)
     await asyncio.to_thread(cluster.kill, victim)
     before = len(sequences)
@@ -66,7 +66,7 @@ async def publish_meanwhile(server: NatsServer, cluster: Cluster) -> dict[str, i
     return sequences
 
 
-def test_what_is_tried_again_is_stored_once(server: NatsServer, cluster: Cluster) -> None:
+def test_a_retried_message_is_stored_once(server: NatsServer, cluster: Cluster) -> None:
     configs = {"nats.subjects": "a.>", "nats.acks": "reply", "min.insync.replicas": "2"}
     bind(cluster, TOPIC, configs, replicas=3)
     cluster.wait_until_whole()
@@ -74,6 +74,6 @@ def test_what_is_tried_again_is_stored_once(server: NatsServer, cluster: Cluster
     found: dict[str, list[int]] = {}
     for record in read_all(cluster, TOPIC, len(sequences)):
         found.setdefault(record.value().decode(), []).append(record.offset() + 1)
-    told = {identity: [sequence] for identity, sequence in sequences.items()}
-    others = {identity for identity in {*told, *found} if told.get(identity) != found.get(identity)}
-    assert not others, [(each, told.get(each), found.get(each)) for each in sorted(others)][:20]
+    expected = {identity: [sequence] for identity, sequence in sequences.items()}
+    others = {identity for identity in {*expected, *found} if expected.get(identity) != found.get(identity)}
+    assert not others, [(each, expected.get(each), found.get(each)) for each in sorted(others)][:20]

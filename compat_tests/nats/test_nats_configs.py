@@ -1,4 +1,4 @@
-"""Binding a topic to NATS with ordinary Kafka tools: topic configs, set, shown, refused."""
+"""Binds topics to NATS with ordinary Kafka tools: topic configs that are set, described and refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECRET = "never-shown"
 
 @pytest.fixture
 def bound(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> Broker:
-    """A broker that knows a nats-server."""
+    """A broker connected to a nats-server."""
     return fresh_broker(
         {
             "nats.servers": nats_server().url,
@@ -66,7 +66,7 @@ def _described(admin: AdminClient, kind: object, name: str) -> dict[str, ConfigE
     return found
 
 
-def test_bindings_are_made_shown_and_refused(bound: Broker) -> None:
+def test_bindings_are_created_described_and_refused(bound: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": bound.bootstrap})
     create_topic(bound.bootstrap, "orders", 2, {"nats.subjects": "orders.>,x.*", "nats.key": "token:2"})
     found = _described(admin, ResourceType.TOPIC, "orders")
@@ -88,13 +88,13 @@ def test_bindings_are_made_shown_and_refused(bound: Broker) -> None:
     assert "cleanup.policy=compact" in _refusal(lambda: create(mode="kv", bucket="b"))
     assert "new" not in admin.list_topics(timeout=30).topics
     assert "murmur2, fnv1a or token:N" in _refusal(lambda: _set(admin, "orders", partitioner="crc"))
-    assert "circle" in _refusal(lambda: _circle(admin, bound))
+    assert "cycle" in _refusal(lambda: _cycle(admin, bound))
     _set(admin, "orders", validate_only=True, key="none")
     assert "catastrophe" in _refusal(lambda: _set(admin, "orders", validate_only=True, key="catastrophe"))
     assert _described(admin, ResourceType.TOPIC, "orders")["nats.key"].value == "token:2"
 
 
-def _circle(admin: AdminClient, broker: Broker) -> None:
+def _cycle(admin: AdminClient, broker: Broker) -> None:
     create_topic(broker.bootstrap, "there", 1, {"nats.subjects": "a.>", "nats.publish.subject": "b.{key}"})
     create_topic(broker.bootstrap, "back", 1, {"nats.subjects": "b.*"})
     _set(admin, "back", publish_subject="a.{partition}")
@@ -114,7 +114,7 @@ def test_kafka_python_binds_a_topic_and_connections_keep_their_secrets(bound: Br
     assert all(shown[name].is_read_only for name in shown if name.startswith("nats."))
 
 
-def test_without_nats_servers_the_refusal_says_how_to_start(
+def test_without_nats_servers_the_error_says_how_to_start(
     fresh_broker: BrokerFactory, unique: UniqueName
 ) -> None:
     broker = fresh_broker()

@@ -1,4 +1,4 @@
-"""Stock NATS publishers, stock Kafka consumers, and a topic config between them."""
+"""Stock NATS publishers and stock Kafka consumers, connected by a topic config."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def test_a_stock_jetstream_publish_is_acknowledged(server: NatsServer, broker: B
     assert [record.value for record in read(broker, "acked", 2)] == [b"a", b"b"]
 
 
-def test_requests_of_others_are_left_alone(server: NatsServer, broker: Broker) -> None:
-    """Who answers a request is not the bridge, unless the message asks it to."""
+def test_requests_without_the_ack_header_are_not_answered(server: NatsServer, broker: Broker) -> None:
+    """The broker answers a request only if the message asks it to."""
     bind(broker, "asked", {"nats.subjects": "asked.>"})
 
     async def work(client: NatsClient) -> None:
@@ -78,8 +78,8 @@ def test_requests_of_others_are_left_alone(server: NatsServer, broker: Broker) -
         subscription = await client.subscribe("asked.one", cb=answer)
         assert (await client.request("asked.one", b"question", timeout=30)).data == b"the answer"
         await subscription.unsubscribe()
-        told = await client.request("asked.two", b"x", timeout=30, headers={"Kafka-Ack": "leader"})
-        assert json.loads(told.data)["seq"] == 2
+        acknowledgement = await client.request("asked.two", b"x", timeout=30, headers={"Kafka-Ack": "leader"})
+        assert json.loads(acknowledgement.data)["seq"] == 2
 
     publish(server, work)
     read(broker, "asked", 2)
@@ -104,7 +104,7 @@ def test_a_binding_is_changed_and_removed_while_it_runs(server: NatsServer, brok
     bind(broker, "moving", {"nats.subjects": ""})
 
     async def third(client: NatsClient) -> None:
-        await client.publish("two.b", b"nobody listens")
+        await client.publish("two.b", b"not subscribed")
 
     publish(server, third)
     assert [(record.key, record.value) for record in read(broker, "moving", 3)] == [
@@ -115,32 +115,32 @@ def test_a_binding_is_changed_and_removed_while_it_runs(server: NatsServer, brok
 
 
 @pytest.mark.every_nats_server
-def test_nats_that_is_down_stops_nothing(server: NatsServer, broker: Broker) -> None:
-    bind(broker, "patient", {"nats.subjects": "p"})
+def test_kafka_clients_work_while_nats_is_down(server: NatsServer, broker: Broker) -> None:
+    bind(broker, "bound", {"nats.subjects": "p"})
 
     async def one(client: NatsClient) -> None:
         await client.publish("p", b"before")
 
     publish(server, one)
-    read(broker, "patient", 1)
+    read(broker, "bound", 1)
     server.kill()
-    assert [record.value for record in read(broker, "patient", 1)] == [b"before"]
+    assert [record.value for record in read(broker, "bound", 1)] == [b"before"]
     bind(broker, "later", {"nats.subjects": "l"})
     server.start()
 
     async def two(client: NatsClient) -> None:
-        await eventually_async(  # until the broker has found it again
+        await eventually_async(  # until the broker has reconnected
             lambda: client.request("l", b"x", timeout=1, headers={"Kafka-Ack": "all"}),
             retry_on=(nats.errors.NoRespondersError, nats.errors.TimeoutError),
         )
         await client.publish("p", b"after")
 
     publish(server, two)
-    assert [record.value for record in read(broker, "patient", 2)] == [b"before", b"after"]
+    assert [record.value for record in read(broker, "bound", 2)] == [b"before", b"after"]
 
 
-def test_bound_topics_without_a_server_are_told_of(server: NatsServer, fresh_broker: BrokerFactory) -> None:
-    """A start whose nats.servers was forgotten, or misspelt."""
+def test_bound_topics_without_a_server_are_logged(server: NatsServer, fresh_broker: BrokerFactory) -> None:
+    """nats.servers is missing or misspelt at a start."""
     broker = fresh_broker({"nats.servers": server.url})
     bind(broker, "forgotten", {"nats.subjects": "f.>"})
     broker.stop()

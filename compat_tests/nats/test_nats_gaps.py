@@ -1,4 +1,5 @@
-"""What core NATS does not deliver while nobody listens is lost; the broker knows when that was, and it is lost then alone."""
+"""Core NATS loses messages while no broker is subscribed: the broker reports the time of each gap, and no other
+message is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
-from compat_tests.nats.bound_topics import await_taken, bind
+from compat_tests.nats.bound_topics import await_subscribed, bind
 from compat_tests.nats.received import by_subject
 from compat_tests.nats.streams import Streams
 from compat_tests.nats.test_nats_operations import metrics, state
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.barnabas_only
 
 TOPIC = "steady"
 PARTITIONS = 3
-SHORT_S = 15  # the longest gap for a second's trouble on a busy machine
+SHORT_S = 15  # the longest gap for an outage of a second on a busy machine
 _GAP = re.compile(rf"topic {TOPIC}: messages published from (\S+) to (\S+) \(.* s\) may be missing: (.*)")
 
 
@@ -51,7 +52,7 @@ def gaps_of(broker: Broker) -> list[Gap]:
 
 
 def await_gap(broker: Broker, count: int, cause: str) -> Gap:
-    """The one that has been told of last, the `count`th."""
+    """The last reported gap, the `count`th."""
     eventually(lambda: len(gaps_of(broker)) >= count)
     gaps = gaps_of(broker)
     assert len(gaps) == count, gaps
@@ -60,7 +61,7 @@ def await_gap(broker: Broker, count: int, cause: str) -> Gap:
 
 
 def await_noted(broker: Broker) -> None:
-    """The broker has written down, as it does every second, that it has taken what came until now."""
+    """Waits until the broker has written the time up to which it has received messages, as it does every second."""
     now_ms = time.time() * 1000
 
     def is_noted() -> bool:
@@ -73,12 +74,13 @@ def await_noted(broker: Broker) -> None:
 
 
 def _meets(times: Published, gap: Gap) -> bool:
-    """The log tells whole milliseconds: the one that it names last belongs to the gap."""
+    """The log has whole milliseconds: the last one that it names belongs to the gap."""
     return times.begin_ms < gap.end_ms + 1 and times.end_ms >= gap.begin_ms - 1
 
 
 def check(bootstrap: str, published: dict[bytes, Published], gaps: list[Gap]) -> int:
-    """What is missing was published within a gap, nothing is there twice, and the order is kept; how many are missing."""
+    """Asserts that missing messages were published within a gap, none is duplicated, and the order is kept; returns
+    the number of missing messages."""
     newest = max(published.values())
     assert newest.begin_ms > max(gap.end_ms for gap in gaps)
     found = by_subject(bootstrap, TOPIC, PARTITIONS, 1)
@@ -99,18 +101,18 @@ def bound_broker(
 ) -> Broker:
     broker = fresh_broker({"nats.servers": server.url, **(settings or {})})
     bind(broker, TOPIC, {"nats.subjects": "s.>"}, partitions=PARTITIONS)
-    await_taken(server.url, TOPIC, PARTITIONS)
+    await_subscribed(server.url, TOPIC, PARTITIONS)
     return broker
 
 
-def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+def test_servers_and_brokers_that_stop(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
     server = nats_server()
     broker = bound_broker(fresh_broker, server)
     publisher = TimedPublisher(server, "s")
     await_noted(broker)
 
     server.kill()
-    time.sleep(0.3)  # of messages that are published and taken by no broker
+    time.sleep(0.3)  # in which messages are published and no broker is subscribed
     server.start()
     gap = await_gap(broker, 1, "server gone")
     assert gap.end_ms - gap.begin_ms < SHORT_S * 1000
@@ -129,7 +131,7 @@ def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: 
     attendance.write_text(
         re.sub("^boot .*", "boot another running", attendance.read_text(), flags=re.MULTILINE)
     )
-    broker.start()  # as if the machine had failed: the log's end is what counts
+    broker.start()  # as after a crash of the machine: the gap begins at the log's end
     gap = await_gap(broker, 4, "the broker was restarted")
     assert 10_000 < gap.end_ms - gap.begin_ms < 10_000 + 2 * SHORT_S * 1000
     publisher.await_more(100)
@@ -139,21 +141,21 @@ def test_servers_and_brokers_that_end(fresh_broker: BrokerFactory, nats_server: 
     publisher.await_more(100)
     bind(broker, TOPIC, {"nats.paused": "false"})
     gap = await_gap(broker, 5, "the binding is paused")
-    assert gap.begin_ms > begun_ms - 2  # as the log shows it
+    assert gap.begin_ms > begun_ms - 2  # to the log's millisecond
     assert f"topic {TOPIC}: its binding to NATS stops here: the binding is paused" in broker.log_text()
     assert f"topic {TOPIC} takes s.> for its partition" in broker.log_text()
     publisher.await_more(200)
     assert check(broker.bootstrap, publisher.finish(), gaps_of(broker)) > 100
 
 
-def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+def test_a_paused_broker(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
     server = nats_server(config='write_deadline: "1s"\n')
     broker = bound_broker(fresh_broker, server)
     publisher = TimedPublisher(server, "s", size=20_000, burst=8, pause_s=0.01)
     await_noted(broker)
     assert broker.process is not None
     broker.process.send_signal(signal.SIGSTOP)
-    time.sleep(4)  # longer than a standstill that the broker does not report
+    time.sleep(4)  # longer than a pause that the broker does not report
     eventually(lambda: "Slow Consumer Detected" in server.log_text())
     broker.process.send_signal(signal.SIGCONT)
     gap = await_gap(broker, 1, "slow consumer")
@@ -163,7 +165,7 @@ def test_a_broker_that_stands_still(fresh_broker: BrokerFactory, nats_server: Na
     assert "Slow Consumer Detected" in server.log_text()
 
 
-def test_a_log_that_takes_nothing(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+def test_a_log_that_refuses_appends(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
     server = nats_server(config='write_deadline: "1s"\n')
     settings = {"log.index.size.max.bytes": "4096", "barnabas.metrics.listener": "127.0.0.1:0"}
     broker = bound_broker(fresh_broker, server, settings)
@@ -174,7 +176,7 @@ def test_a_log_that_takes_nothing(fresh_broker: BrokerFactory, nats_server: Nats
     eventually(lambda: state(broker, TOPIC) == "paused")
     assert metrics(broker)["barnabas_nats_connection_paused", "in"] == 1
     eventually(lambda: "Slow Consumer Detected" in server.log_text())
-    assert "nothing is read from NATS until they are less" in broker.log_text()
+    assert "nothing is read from NATS until fewer wait" in broker.log_text()
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     await_gap(broker, 1, "slow consumer")
     assert state(broker, TOPIC) == "running"
@@ -183,23 +185,23 @@ def test_a_log_that_takes_nothing(fresh_broker: BrokerFactory, nats_server: Nats
 
 
 async def led_partitions(client: NatsClient) -> list[int]:
-    """Of all brokers that answer. Those that lead nothing answer as well."""
+    """Of all brokers that answer, also those that lead no partition."""
     inbox = client.new_inbox()
     answers = await client.subscribe(inbox)
     await client.publish("$BARNABAS.BINDINGS", b"", reply=inbox)
     partitions: list[int] = []
     try:
         while len(partitions) < PARTITIONS:
-            told = json.loads((await answers.next_msg(timeout=5)).data)
-            partitions += [index for each in told["bindings"] for index in each["partitions"]]
+            answer = json.loads((await answers.next_msg(timeout=5)).data)
+            partitions += [index for each in answer["bindings"] for index in each["partitions"]]
     except nats.errors.TimeoutError:
         pass
     await answers.unsubscribe()
     return partitions
 
 
-@pytest.mark.skipif("BARNABAS_CHAOS_ROUNDS" not in os.environ, reason="takes long: `make chaos-nats` runs it")
-def test_a_cluster_that_ends_as_a_whole(server: NatsServer, cluster: Cluster) -> None:
+@pytest.mark.skipif("BARNABAS_CHAOS_ROUNDS" not in os.environ, reason="slow: `make chaos-nats` runs it")
+def test_a_cluster_that_stops_as_a_whole(server: NatsServer, cluster: Cluster) -> None:
     bind(
         cluster,
         TOPIC,
@@ -213,12 +215,12 @@ def test_a_cluster_that_ends_as_a_whole(server: NatsServer, cluster: Cluster) ->
     cluster.restart(cluster.leader(TOPIC, 0))
     cluster.wait_until_whole()
     publisher.await_more(200)
-    assert [gaps_of(node) for node in cluster.nodes.values()] == [[], [], []]  # others were there
+    assert [gaps_of(node) for node in cluster.nodes.values()] == [[], [], []]  # other brokers were subscribed
     with Streams(server) as streams:
         eventually(lambda: sorted(streams.run(led_partitions(streams.client))) == [0, 1, 2])
 
     cluster.kill(*sorted(cluster.nodes))
-    time.sleep(0.5)  # of messages that are published and taken by no broker
+    time.sleep(0.5)  # in which messages are published and no broker is subscribed
     cluster.start(*sorted(cluster.nodes))
     cluster.wait_until_whole()
     eventually(lambda: any(gaps_of(node) for node in cluster.nodes.values()))

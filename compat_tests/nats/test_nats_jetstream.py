@@ -1,4 +1,4 @@
-"""Messages that a stream holds, in a topic exactly once and in their order, whatever goes down meanwhile."""
+"""Messages of a stream are in a topic exactly once and in order, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import NewPartitions
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import await_taken, bind
+from compat_tests.nats.bound_topics import await_subscribed, bind
 from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all, records
 
 pytestmark = pytest.mark.barnabas_only
@@ -23,7 +23,7 @@ BINDING = {"nats.subjects": "orders.>", "nats.mode": "jetstream"}
 
 
 @pytest.mark.every_nats_server
-def test_what_a_stream_holds_and_what_comes_is_in_the_topic(broker: Broker, server: NatsServer) -> None:
+def test_old_and_new_messages_of_a_stream_are_in_the_topic(broker: Broker, server: NatsServer) -> None:
     before, after = numbered(0, 3000), numbered(3000, 2000)
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
@@ -45,7 +45,7 @@ def test_what_a_stream_holds_and_what_comes_is_in_the_topic(broker: Broker, serv
 
 @pytest.mark.every_nats_server
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, kill: bool) -> None:
+def test_a_server_that_restarts(broker: Broker, server: NatsServer, kill: bool) -> None:
     published = numbered(0, 2000)
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
@@ -62,7 +62,7 @@ def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, k
 
 
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_a_broker_that_goes_and_comes_back_while_messages_come(
+def test_a_broker_that_restarts_while_messages_are_published(
     broker: Broker, server: NatsServer, kill: bool
 ) -> None:
     published: list[tuple[str, bytes]] = []
@@ -94,7 +94,7 @@ def test_a_broker_that_goes_and_comes_back_while_messages_come(
 
 
 def stored_positions(broker: Broker) -> list[list[str]]:
-    """Stream and sequence of each of three partitions of `orders`, as far as they have been committed."""
+    """Committed stream and sequence of each of three partitions of `orders`."""
     group = KafkaConsumer(
         bootstrap_servers=broker.bootstrap, group_id="barnabas-jetstream-orders", enable_auto_commit=False
     )
@@ -104,7 +104,7 @@ def stored_positions(broker: Broker) -> list[list[str]]:
     return [each.metadata.split(" ")[:2] for each in found if each is not None]
 
 
-def test_records_that_retention_removed_do_not_come_again(broker: Broker, server: NatsServer) -> None:
+def test_records_that_retention_removed_are_not_stored_again(broker: Broker, server: NatsServer) -> None:
     published = numbered(0, 1000)
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
@@ -123,24 +123,22 @@ def test_records_that_retention_removed_do_not_come_again(broker: Broker, server
     assert sorted(sequence for _, _, sequence, _ in found) == list(range(1001, 1011))
 
 
-def test_a_binding_that_begins_with_what_is_new_stays_where_it_began(
-    broker: Broker, server: NatsServer
-) -> None:
+def test_a_binding_that_starts_at_new_messages_keeps_its_start(broker: Broker, server: NatsServer) -> None:
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
         streams.publish(numbered(0, 100))
         bind(broker, "orders", {**BINDING, "nats.start": "new"}, partitions=3)
-        await_taken(server.url, "orders", 3)
+        await_subscribed(server.url, "orders", 3)
         eventually(lambda: stored_positions(broker) == [["ORDERS", "100"]] * 3)
         broker.stop()
-        streams.publish(numbered(100, 50))  # new, though nobody was there
+        streams.publish(numbered(100, 50))  # new, though no broker was running
         broker.start()
         streams.publish(numbered(150, 50))
     found = records(read_all(broker, "orders", 100))
     assert sorted(sequence for _, _, sequence, _ in found) == list(range(101, 201))
 
 
-def test_partitions_that_are_added_take_what_comes_then(broker: Broker, server: NatsServer) -> None:
+def test_added_partitions_get_later_messages(broker: Broker, server: NatsServer) -> None:
     published = numbered(0, 300)
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
@@ -156,9 +154,7 @@ def test_partitions_that_are_added_take_what_comes_then(broker: Broker, server: 
     assert {message.partition() for message in found} == set(range(5))
 
 
-def test_a_binding_that_is_paused_and_changed_goes_on_where_it_was(
-    broker: Broker, server: NatsServer
-) -> None:
+def test_a_paused_and_changed_binding_continues_at_its_position(broker: Broker, server: NatsServer) -> None:
     published = numbered(0, 200)
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")

@@ -1,4 +1,4 @@
-"""Messages of a durable consumer: none is lost, and each is acknowledged when its record is committed."""
+"""Messages of a durable consumer: no message is lost, and each is acknowledged when its record is committed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_everything_is_acknowledged_and_in_order(broker: Broker, server: NatsSer
         bind(broker, "orders", {**BINDING, "nats.durable": "taker"}, partitions=4)
         found = read_all(broker, "orders", 5000)
         info = streams.acknowledged("ORDERS", "taker")
-    check_exactly(found, published)  # nothing failed, so nothing came again
+    check_exactly(found, published)  # nothing failed, so nothing was redelivered
     assert info.ack_floor.stream_seq == 5000
     assert info.config.max_deliver == -1
 
@@ -53,7 +53,7 @@ def test_a_work_queue_is_emptied(broker: Broker, server: NatsServer) -> None:
 
 @pytest.mark.every_nats_server
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "stopped"])
-def test_a_server_that_goes_and_comes_back(broker: Broker, server: NatsServer, kill: bool) -> None:
+def test_a_server_that_restarts(broker: Broker, server: NatsServer, kill: bool) -> None:
     published = numbered(0, 3000)
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
@@ -78,7 +78,7 @@ def test_a_broker_that_is_killed(broker: Broker, server: NatsServer) -> None:
     check_at_least_once(read_all(broker, "orders", len(published)), published)
 
 
-def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
+def test_a_clean_stop_leaves_no_message_pending_and_the_next_start_fetches_at_once(
     broker: Broker, server: NatsServer
 ) -> None:
     published = numbered(0, 100)
@@ -110,7 +110,7 @@ def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
             before = taken()
             eventually(lambda before=before: taken() > before)
             broker.stop()
-            eventually(is_at_rest)  # the server deals with acknowledgements a little later
+            eventually(is_at_rest)  # the server handles acknowledgements a little later
             broker.start()
         stopped_often.set()
         publishing.result(60)
@@ -122,7 +122,7 @@ def test_a_clean_stop_leaves_nothing_open_and_the_next_start_asks_at_once(
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_message_that_is_refused_stops_what_is_behind_it_until_it_is_taken(
+def test_a_refused_message_blocks_later_ones_until_it_is_stored(
     broker: Broker, server: NatsServer, delivery: str
 ) -> None:
     published = [*numbered(0, 100), ("orders.0", b"x" * 3000), *numbered(101, 100)]
@@ -136,9 +136,7 @@ def test_a_message_that_is_refused_stops_what_is_behind_it_until_it_is_taken(
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_a_message_that_is_refused_goes_to_the_dead_letters(
-    broker: Broker, server: NatsServer, delivery: str
-) -> None:
+def test_a_refused_message_is_a_dead_letter(broker: Broker, server: NatsServer, delivery: str) -> None:
     published = [*numbered(0, 100), ("orders.bad", b"x" * 3000), *numbered(101, 100)]
     with Streams(server) as streams:
         streams.add("ORDERS", "orders.>")
@@ -161,7 +159,7 @@ def test_a_message_that_is_refused_goes_to_the_dead_letters(
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
-def test_the_topic_of_dead_letters_is_created_when_it_is_needed(
+def test_the_topic_of_dead_letters_is_created_on_demand(
     broker: Broker, server: NatsServer, delivery: str
 ) -> None:
     published = [("orders.0", b"0"), ("orders.bad", b"x" * 20_000), ("orders.0", b"1")]
@@ -207,7 +205,7 @@ def test_a_missing_topic_of_dead_letters_is_logged_once_a_minute(
     assert read_all(broker, "dead", 1)[0].key() == b"orders.bad"
 
 
-def test_without_dead_letters_a_message_is_given_up_after_its_tries(
+def test_without_dead_letters_a_message_is_dropped_after_its_attempts(
     broker: Broker, server: NatsServer
 ) -> None:
     published = [*numbered(0, 20), ("orders.bad", b"x" * 3000), *numbered(21, 20)]

@@ -1,17 +1,18 @@
-"""What bridges between NATS and logs have been reported to get wrong, and what happens here instead.
+"""Defects that were reported for other bridges between NATS and logs, and the behaviour of this one.
 
-Shown completely elsewhere, and so not repeated here:
+Tests of further defects are elsewhere:
 
-- a record that can't be published stops its partition, it is not skipped: barnabas/nats/reverse/tests/test_publishing.py,
-  test_a_message_that_is_too_large_stops_the_partition, test_what_the_server_refuses_is_not_taken_for_published,
-  test_a_stream_that_is_full_loses_nothing_of_what_comes
+- a record that can't be published stops its partition and is not skipped: barnabas/nats/egress/tests/test_publishing.py,
+  test_a_message_that_is_too_large_stops_the_partition, test_refused_messages_do_not_count_as_published,
+  test_a_full_stream_gets_all_records_later
 - plain messages get a key, keep their headers and are acknowledged when they ask for it: test_nats_core.py,
-  test_messages_are_records, test_a_stock_jetstream_publish_is_acknowledged, test_requests_of_others_are_left_alone
-- wildcards: nearly all tests bind one; patterns with `*` and `>` held against nats-server itself are in
+  test_messages_are_records, test_a_stock_jetstream_publish_is_acknowledged,
+  test_requests_without_the_ack_header_are_not_answered
+- wildcards: nearly all tests bind one; patterns with `*` and `>` are compared with nats-server's matching in
   barnabas/nats/binding/tests/test_subjects.py
-- publishers, streams and subscribers are nats-server's own, there is no log beside NATS that only its own clients can
-  read: test_nats_recipes.py, test_the_recipes_one_after_the_other
-- a leader that stands still without being dead: compat_tests/cluster/test_cluster_pause.py, test_a_node_stands_still_and_wakes
+- publishers, streams and subscribers use an ordinary nats-server; there is no second log that needs special clients:
+  test_nats_recipes.py, test_the_recipes_one_after_the_other
+- a leader that is paused but alive: compat_tests/cluster/test_cluster_pause.py, test_a_paused_node_resumes
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually, stays
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
-from compat_tests.nats.bound_topics import await_taken, bind
+from compat_tests.nats.bound_topics import await_subscribed, bind
 from compat_tests.nats.streams import Streams, check_exactly, numbered, read_all
-from compat_tests.nats.test_nats_reverse import CONFLUENT, samples, stored, stored_count, stream_of
+from compat_tests.nats.test_nats_egress import CONFLUENT, samples, stored, stored_count, stream_of
 from compat_tests.nats.volume import Raw, tally_topic
 
 pytestmark = pytest.mark.barnabas_only
@@ -58,7 +59,7 @@ def publish(server: NatsServer, *messages: tuple[str, bytes]) -> None:
 
 
 def publish_with(server: NatsServer, subject: str, block: bytes) -> None:
-    """A message without a payload."""
+    """Publishes a message without a payload."""
     raw = Raw(server)
     raw.socket.sendall(b"HPUB %b %d %d\r\n%b\r\n" % (subject.encode(), len(block), len(block), block))
     raw.flush()
@@ -130,10 +131,10 @@ def test_a_message_without_a_key_has_a_null_key_and_an_empty_key_is_empty(
     assert [record.key() for record in read_all(broker, "by-header", 2)] == [None, b""]
 
 
-def test_reverse_goes_on_by_itself_when_the_server_comes_back(
+def test_egress_reconnects_by_itself_when_the_server_restarts(
     fresh_broker: BrokerFactory, nats_server: NatsServerFactory
 ) -> None:
-    """nats-kafka #85: from Kafka to NATS it never connects again."""
+    """nats-kafka #85: its Kafka to NATS direction never reconnects."""
     server = nats_server(jetstream=True)
     stream_of(server, "out")
     broker = fresh_broker({"nats.servers": server.url, "offsets.topic.num.partitions": "1"})
@@ -150,7 +151,7 @@ def test_reverse_goes_on_by_itself_when_the_server_comes_back(
     assert [data for _, data in stored(server)] == [b"%d" % number for number in range(300)]
 
 
-def test_twenty_thousand_messages_a_second_are_no_trouble(server: NatsServer, broker: Broker) -> None:
+def test_twenty_thousand_messages_a_second_cause_no_slow_consumer(server: NatsServer, broker: Broker) -> None:
     """nats-kafka #33: a slow consumer at 10,000 a second."""
     bind(broker, "fast", {"nats.subjects": "fast.*"}, partitions=4)
     before = broker.log_text()
@@ -172,17 +173,20 @@ def test_twenty_thousand_messages_a_second_are_no_trouble(server: NatsServer, br
     assert "Slow Consumer" not in server.log_text()
     assert "may be missing" not in broker.log_text()[len(before) :]
     if seconds > 2 * SECONDS:
-        pytest.skip(f"all is well, but the machine was too busy to publish them in less than {seconds:.1f} s")
+        pytest.skip(
+            f"no message is missing, but the machine was too busy to publish them in less than {seconds:.1f} s"
+        )
 
 
-def test_memory_stays_bounded_while_a_log_takes_nothing(
+def test_memory_stays_bounded_while_a_log_refuses_appends(
     fresh_broker: BrokerFactory, nats_server: NatsServerFactory
 ) -> None:
-    """Liftbridge #44: it grows without a limit. The server is patient here, so that all is offered to the broker."""
+    """Liftbridge #44: memory grows without a limit. The server has large limits here, so that it sends all messages
+    to the broker."""
     server = nats_server(config='write_deadline: "60s"\nmax_pending: 1GB\n')
     broker = fresh_broker({"nats.servers": server.url, "log.index.size.max.bytes": "4096"})
     bind(broker, "full", {"nats.subjects": "full", "nats.buffer.bytes": str(4 * MEGABYTE)})
-    await_taken(server.url, "full")
+    await_subscribed(server.url, "full")
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "end"})
 
     def end_offset() -> int:
@@ -198,7 +202,7 @@ def test_memory_stays_bounded_while_a_log_takes_nothing(
 
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (4 << 20, resource.RLIM_INFINITY))
     publish(server, *[("full", bytes(100_000))] * 1500)
-    eventually(lambda: "nothing is read from NATS until they are less" in broker.log_text())
+    eventually(lambda: "nothing is read from NATS until fewer wait" in broker.log_text())
     stays(measure, 1)
     resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     eventually(lambda: measure() and end_offset() >= 1520)
@@ -214,7 +218,7 @@ def test_memory_stays_bounded_while_a_log_takes_nothing(
 def test_one_stream_binding_takes_many_filter_subjects(
     server: NatsServer, broker: Broker, configs: dict[str, str]
 ) -> None:
-    """Redpanda Connect #3013: one filter subject."""
+    """Redpanda Connect #3013: only one filter subject."""
     topic = f"many-{len(configs)}"
     chosen = [f"{topic}.{number}.x" for number in range(0, 100, 2)]
     published = [(f"{topic}.{number % 100}.x", b"%d" % number) for number in range(1000)]
@@ -230,8 +234,8 @@ def test_one_stream_binding_takes_many_filter_subjects(
 
 
 @pytest.mark.parametrize("configs", [JETSTREAM, AT_LEAST_ONCE], ids=["exactly", "at-least"])
-def test_a_fetch_asks_for_many_messages(server: NatsServer, broker: Broker, configs: dict[str, str]) -> None:
-    """Redpanda Connect #4160: one message a fetch."""
+def test_a_fetch_requests_many_messages(server: NatsServer, broker: Broker, configs: dict[str, str]) -> None:
+    """Redpanda Connect #4160: one message per fetch."""
     topic = f"fetched-{len(configs)}"
     published = [(f"{topic}.x", data) for _, data in numbered(0, 5000)]
     pulls: list[dict[str, Any]] = []
@@ -253,7 +257,7 @@ def test_a_fetch_asks_for_many_messages(server: NatsServer, broker: Broker, conf
 def ack_floor(streams: Streams, stream: str) -> int:
     try:
         info = streams.run(streams.jetstream.consumer_info(stream, "taker"))
-    except NotFoundError:  # it is not made yet
+    except NotFoundError:  # the consumer does not exist yet
         return 0
     return int(info.ack_floor.stream_seq)
 
@@ -261,8 +265,8 @@ def ack_floor(streams: Streams, stream: str) -> int:
 def test_a_stream_s_messages_are_acknowledged_when_enough_replicas_have_them(
     server: NatsServer, cluster: Cluster
 ) -> None:
-    """nats-kafka: acknowledged when the leader alone has them. With one of two replicas gone nothing is acknowledged,
-    neither before the leader knows that it is gone nor after."""
+    """nats-kafka: acknowledges when only the leader has the messages. With one of two replicas down nothing is
+    acknowledged, neither before the leader has noticed nor afterwards."""
     configs = {"nats.subjects": "safe.>", "nats.durable": "taker", "min.insync.replicas": "2"}
     with Streams(server) as streams:
         streams.add("SAFE", "safe.>")
@@ -286,8 +290,8 @@ def test_a_stream_s_messages_are_acknowledged_when_enough_replicas_have_them(
 def test_messages_of_several_megabytes_leave_all_replicas_in_sync(
     server: NatsServer, cluster: Cluster, mode: str
 ) -> None:
-    """Liftbridge #305: replicas fall out of the ISR over messages of more than 1 MB. What is acknowledged or
-    read here has been in the logs of three replicas in sync (min.insync.replicas)."""
+    """Liftbridge #305: replicas leave the ISR because of messages of more than 1 MB. Here every acknowledged or
+    consumed message is in the logs of three replicas in sync (min.insync.replicas)."""
     topic = f"large-{mode}"
     configs = {"nats.subjects": topic, "nats.mode": mode, "max.message.bytes": str(4 * MEGABYTE)}
     values = [bytes([number]) * (3 * MEGABYTE) for number in range(5)]
@@ -295,7 +299,7 @@ def test_messages_of_several_megabytes_leave_all_replicas_in_sync(
         if mode == "jetstream":
             streams.add("LARGE", topic)
         bind(cluster, topic, {**configs, "min.insync.replicas": "3"}, replicas=3)
-        await_taken(server.url, topic)
+        await_subscribed(server.url, topic)
         for value in values:
             if mode == "jetstream":
                 streams.publish([(topic, value)])
@@ -310,7 +314,7 @@ def test_messages_of_several_megabytes_leave_all_replicas_in_sync(
 
 
 def test_a_leader_that_dies_is_replaced_within_seconds(server: NatsServer, cluster: Cluster) -> None:
-    """Liftbridge: 15 s until it is noticed. Here a publisher is acknowledged again long before."""
+    """Liftbridge: 15 s until it detects the failure. Here acknowledgements continue long before that."""
     bind(cluster, "led", {"nats.subjects": "led.>", "min.insync.replicas": "2"}, replicas=3)
     cluster.wait_until_whole()
     victim = cluster.leader("led")

@@ -1,4 +1,5 @@
-"""A key-value bucket and a compacted topic, kept alike: nats-py's KeyValue on one side, Kafka's clients on the other."""
+"""A key-value bucket and a compacted topic, kept equal: nats-py's KeyValue on one side, Kafka's clients on the
+other."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ BOUND = {"nats.mode": "kv", "nats.bucket": "stock", "cleanup.policy": "compact"}
 
 
 def with_bucket(server: NatsServer, work: Callable[[KeyValue], Awaitable[Any]]) -> Any:
-    """What `work` makes of the bucket; it is made with a history of 10."""
+    """The result of `work` with the bucket, which is created with a history of 10."""
 
     async def run() -> Any:
         client = await nats.connect(server.url)
@@ -48,7 +49,7 @@ def with_bucket(server: NatsServer, work: Callable[[KeyValue], Awaitable[Any]]) 
 
 
 def records(broker: Broker, count: int, partitions: int = 1) -> list[Any]:
-    """`count` records of the topic; and that there are no more."""
+    """`count` records of the topic; asserts that there are no more."""
     consumer = KafkaConsumer(
         bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
     )
@@ -67,7 +68,7 @@ def records(broker: Broker, count: int, partitions: int = 1) -> list[Any]:
 
 
 def has(server: NatsServer, expected: dict[str, bytes]) -> None:
-    """The bucket comes to hold these keys and values, and no others."""
+    """Waits until the bucket has these keys and values, and no others."""
 
     async def work(bucket: KeyValue) -> None:
         found: dict[str, bytes] = {}
@@ -87,7 +88,7 @@ def has(server: NatsServer, expected: dict[str, bytes]) -> None:
 
 
 @pytest.mark.every_nats_server
-def test_what_is_put_is_in_the_topic(server: NatsServer, broker: Broker) -> None:
+def test_values_put_in_the_bucket_are_in_the_topic(server: NatsServer, broker: Broker) -> None:
     async def work(bucket: KeyValue) -> None:
         await bucket.put("apples", b"1")
         await bucket.put("pears.green", b"2")
@@ -98,7 +99,7 @@ def test_what_is_put_is_in_the_topic(server: NatsServer, broker: Broker) -> None
     with_bucket(server, lambda bucket: bucket.put("before", b"0"))
     bind(broker, "stock", BOUND)
     with_bucket(server, work)
-    records(broker, 6)  # before the purge, which takes the history away
+    records(broker, 6)  # before the purge, which deletes the history
     with_bucket(server, lambda bucket: bucket.purge("apples"))
     found = records(broker, 7)
     assert [(each.key, each.value) for each in found] == [
@@ -114,7 +115,7 @@ def test_what_is_put_is_in_the_topic(server: NatsServer, broker: Broker) -> None
 
 
 @pytest.mark.every_nats_server
-def test_what_is_produced_is_in_the_bucket(server: NatsServer, broker: Broker) -> None:
+def test_produced_records_are_in_the_bucket(server: NatsServer, broker: Broker) -> None:
     with_bucket(server, lambda bucket: bucket.status())
     bind(broker, "stock", BOUND, partitions=2)
     for client in CLIENTS:
@@ -137,11 +138,13 @@ def test_what_is_produced_is_in_the_bucket(server: NatsServer, broker: Broker) -
         (None, b"x"),
         ("DEL", b""),
     ] * len(CLIENTS)
-    records(broker, 12, partitions=2)  # nothing of it came back
+    records(broker, 12, partitions=2)  # no record came back
 
 
 @pytest.mark.every_nats_server
-def test_both_ways_at_once_neither_loses_nor_repeats(server: NatsServer, broker: Broker) -> None:
+def test_writes_in_both_directions_at_once_are_neither_lost_nor_repeated(
+    server: NatsServer, broker: Broker
+) -> None:
     with_bucket(server, lambda bucket: bucket.status())
     bind(broker, "stock", BOUND)
 
@@ -166,8 +169,8 @@ def test_both_ways_at_once_neither_loses_nor_repeats(server: NatsServer, broker:
     assert {each.key.decode(): each.value for each in found} == expected | {"last": b"1"}
 
 
-def test_a_client_that_writes_what_it_has_read_writes(server: NatsServer, broker: Broker) -> None:
-    """Headers that were copied do not make a record one of the bucket's own."""
+def test_a_record_with_copied_headers_is_written_to_the_bucket(server: NatsServer, broker: Broker) -> None:
+    """Headers copied from a record of the bucket do not mark the new record as the bucket's own."""
     with_bucket(server, lambda bucket: bucket.put("a", b"1"))
     bind(broker, "stock", BOUND)
     (read,) = records(broker, 1)
@@ -189,7 +192,7 @@ def test_directions(server: NatsServer, broker: Broker) -> None:
 
 
 def last_values(broker: Broker, partitions: int = 1) -> dict[str, bytes]:
-    """What the topic says, read to its end."""
+    """Last value per key in the topic, read to its end."""
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, enable_auto_commit=False)
     all_of_it = [TopicPartition("stock", index) for index in range(partitions)]
     consumer.assign(all_of_it)
@@ -211,7 +214,7 @@ def last_values(broker: Broker, partitions: int = 1) -> dict[str, bytes]:
 def test_writers_on_both_sides_end_with_the_same_values(
     server: NatsServer, broker: Broker, kills: bool
 ) -> None:
-    """They write the same keys at the same time; who is last in the bucket is last in the topic."""
+    """They write the same keys at the same time; the last value of the bucket is the last value of the topic."""
     with_bucket(server, lambda bucket: bucket.put("k0", b"first"))
     bind(broker, "stock", BOUND)
     records(broker, 1)
@@ -220,10 +223,10 @@ def test_writers_on_both_sides_end_with_the_same_values(
 
     async def work(bucket: KeyValue) -> None:
         for number in range(600):
-            key = f"k{number // 2}"  # some keys have a value by then, some have not
+            key = f"k{number // 2}"  # some keys have a value by then, others do not
             producer.produce("stock", chance.choice([b"kafka-%d" % number, None]), key, 0)
             producer.poll(0)
-            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.002]))  # either side may come first
+            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.002]))  # either side may be first
             if chance.random() < 0.3:
                 await bucket.delete(key)
             else:
@@ -244,7 +247,7 @@ def test_writers_on_both_sides_end_with_the_same_values(
 
 
 def _produce(broker: Broker, values: dict[str, bytes]) -> None:
-    """Each key to the partition that the binding would choose."""
+    """Produces each key to the partition that the binding would choose."""
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for key, value in values.items():
         producer.send("stock", key=key.encode(), value=value).get(timeout=60)
@@ -253,7 +256,7 @@ def _produce(broker: Broker, values: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("meanwhile", ["running", "stopped", "killed"])
 @pytest.mark.parametrize("direction", ["both", "in"])
-def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
+def test_a_recreated_bucket_leaves_tombstones_for_keys_it_does_not_have(
     server: NatsServer, broker: Broker, direction: str, meanwhile: str
 ) -> None:
     async def fill(bucket: KeyValue) -> None:
@@ -275,7 +278,7 @@ def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
     elif meanwhile == "killed":
         broker.kill()
 
-    async def make_anew() -> None:
+    async def recreate() -> None:
         client = await nats.connect(server.url)
         jetstream = client.jetstream(timeout=30)
         await jetstream.delete_key_value("stock")
@@ -284,17 +287,15 @@ def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
         await bucket.put("k99", b"new")
         await client.close()
 
-    asyncio.run(make_anew())
+    asyncio.run(recreate())
     if meanwhile != "running":
         broker.start()
     expected = {"k7": b"new", "k99": b"new"}
     if direction == "in":
-        expected |= produced  # never were the bucket's
+        expected |= produced  # were never in the bucket
     possible = [expected]
     if meanwhile == "killed":
-        possible.append(
-            expected | produced
-        )  # the position was not committed, so they are published once more
+        possible.append(expected | produced)  # the position was not committed, so they are published again
     expected = eventually(lambda: next((each for each in possible if last_values(broker, 3) == each), {}))
     _produce(broker, {"k8": b"again"})
     if direction == "both":
@@ -305,7 +306,7 @@ def test_a_bucket_that_is_made_anew_leaves_tombstones_for_what_it_does_not_hold(
 
 
 async def _created(jetstream: JetStreamContext) -> KeyValue:
-    """The bucket, once nats-server has removed the files of the deleted one: it does so after its answer."""
+    """The new bucket, as soon as nats-server has removed the deleted one's files, which it does after its answer."""
 
     async def create() -> KeyValue | None:
         try:
@@ -320,7 +321,7 @@ async def _created(jetstream: JetStreamContext) -> KeyValue:
     return created
 
 
-def test_values_that_have_outlived_their_time_are_no_obstacle(server: NatsServer, broker: Broker) -> None:
+def test_expired_values_do_not_block_the_binding(server: NatsServer, broker: Broker) -> None:
     async def make() -> None:
         client = await nats.connect(server.url)
         await client.jetstream(timeout=30).create_key_value(bucket="stock", ttl=4)
@@ -347,7 +348,7 @@ def _is_empty(server: NatsServer) -> bool:
     return bool(with_bucket(server, work))
 
 
-def test_a_key_that_a_bucket_can_not_have_stops_and_says_so(
+def test_a_key_that_is_invalid_in_a_bucket_stops_the_partition_and_is_logged(
     server: NatsServer, broker: Broker, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with_bucket(server, lambda bucket: bucket.status())
@@ -363,7 +364,7 @@ def test_a_key_that_a_bucket_can_not_have_stops_and_says_so(
     has(server, {"good": b"1", "then": b"3"})
 
 
-def test_a_bucket_that_is_made_later(server: NatsServer, broker: Broker) -> None:
+def test_a_bucket_that_is_created_after_its_binding(server: NatsServer, broker: Broker) -> None:
     bind(broker, "stock", BOUND)
     CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"1")])
     eventually(lambda: "there is no bucket stock: make it (nats kv add stock)" in broker.log_text())
@@ -372,10 +373,10 @@ def test_a_bucket_that_is_made_later(server: NatsServer, broker: Broker) -> None
     records(broker, 2)
 
 
-def test_values_whose_time_is_up_are_tombstones(server: NatsServer, broker: Broker) -> None:
-    """Where the server writes markers of it, as it does for a bucket with limit_marker_ttl."""
+def test_expired_values_are_tombstones(server: NatsServer, broker: Broker) -> None:
+    """If the server writes delete markers, as it does for a bucket with limit_marker_ttl."""
     if server.version < (2, 11):
-        pytest.skip("markers of what has outlived its time are new in nats-server 2.11")
+        pytest.skip("delete markers of expired values are new in nats-server 2.11")
 
     async def put() -> None:
         client = await nats.connect(server.url)

@@ -1,8 +1,8 @@
-"""Successors that have only just come: brokers that were not in sync before, and those that have joined the ISR a moment ago.
-And leaders whose own connection breaks.
+"""New leaders that joined the ISR a moment ago, or were out of sync before, and leaders whose own connection breaks.
 
-A follower is let in when it has everything that the leader has (barnabas/nats/ingress/standby.py), and takes over when it has
-more than the leader (ingress/gap_tracker.py), so nothing is missing and nothing is there twice. Short forms; BARNABAS_CHAOS_ROUNDS asks for more (`make chaos-nats`).
+A follower joins the ISR when it has everything that the leader has (barnabas/nats/ingress/standby.py), and takes over
+when it has more than the leader (ingress/gap_tracker.py), so no message is missing or duplicated. Short forms;
+BARNABAS_CHAOS_ROUNDS sets the number of rounds (`make chaos-nats`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import await_running, await_taken, bind
+from compat_tests.nats.bound_topics import await_running, await_standbys, await_subscribed, bind
 from compat_tests.nats.leader_moves import reassign
 from compat_tests.nats.publishers import SteadyPublisher
 from compat_tests.nats.received import by_subject, check
@@ -49,7 +49,7 @@ def test_partitions_that_move_to_brokers_out_of_sync(server: NatsServer, cluster
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
         configs = {"nats.subjects": f"{topic}.>", "min.insync.replicas": "1"}
         ask_for_topic(admin, NewTopic(topic, 1, replica_assignment=[before], config=configs))
-        await_taken(server.url, topic)
+        await_subscribed(server.url, topic)
         publisher = SteadyPublisher(server, subjects_of(topic), per_second=2000)
         publisher.await_more(1000)
         reassign(cluster, topic, 0, after)
@@ -61,7 +61,7 @@ def test_partitions_that_move_to_brokers_out_of_sync(server: NatsServer, cluster
 
 @pytest.mark.timeout(300 + 180 * ROUNDS)
 @pytest.mark.parametrize("is_clean", [True, False])
-def test_leaders_that_go_when_others_have_just_joined(
+def test_leaders_that_stop_when_others_have_just_joined(
     server: NatsServer, cluster: Cluster, is_clean: bool
 ) -> None:
     topic = "rolling"
@@ -69,6 +69,7 @@ def test_leaders_that_go_when_others_have_just_joined(
     bind(cluster, topic, configs, partitions=PARTITIONS, replicas=3)
     cluster.wait_until_whole()
     await_running(cluster, topic)
+    await_standbys(cluster, topic, PARTITIONS)
     publisher = SteadyPublisher(server, subjects_of("r"), per_second=1500)
     publisher.await_more(1000)
     for node in sorted(cluster.nodes) * (1 + 3 * ROUNDS):
@@ -96,6 +97,7 @@ def test_leaders_whose_own_connection_breaks(server: NatsServer, fresh_cluster: 
     bind(cluster, topic, configs, partitions=PARTITIONS, replicas=3)
     cluster.wait_until_whole()
     await_running(cluster, topic)
+    await_standbys(cluster, topic, PARTITIONS)
     publisher = SteadyPublisher(server, subjects_of("l"), per_second=1500)
     publisher.await_more(3000)
     for number in range(4 * (1 + 2 * ROUNDS)):
@@ -108,7 +110,7 @@ def test_leaders_whose_own_connection_breaks(server: NatsServer, fresh_cluster: 
         eventually(lambda: all(cluster.leader(topic, index) != victim for index in led), 60)  # noqa: B023 - called here
         relays[victim].refuse(False)
         eventually(lambda: is_no_gap_open(cluster, topic), 60)
-        publisher.await_more(4500)  # all followers have counted anew
+        publisher.await_more(4500)  # all followers have restarted their counts
     sent = publisher.finish()
     check(by_subject(cluster.bootstrap, topic, PARTITIONS, publisher.count), sent)
     for node in cluster.nodes.values():
@@ -118,7 +120,7 @@ def test_leaders_whose_own_connection_breaks(server: NatsServer, fresh_cluster: 
 
 
 def is_no_gap_open(cluster: Cluster, topic: str) -> bool:
-    """Whether each absence that was noted is over, and has been made good."""
+    """Whether each reported gap has ended without a loss."""
     texts = [node.log_text() for node in cluster.nodes.values()]
     begun = sum(
         len(re.findall(rf"topic {topic}: messages published from \S+ on may", text)) for text in texts

@@ -1,4 +1,5 @@
-"""Running bindings: what is told of them, and servers that can't be reached, do not know us, or refuse us."""
+"""Monitoring of running bindings, and servers that are unreachable, reject the credentials, or refuse a
+subscription."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
-from compat_tests.nats.bound_topics import await_taken, bind
+from compat_tests.nats.bound_topics import await_subscribed, bind
 from compat_tests.nats.publishers import publish
 from compat_tests.nats.received import read
 
@@ -29,7 +30,7 @@ pytestmark = pytest.mark.barnabas_only
 SECRET = "never-shown-7f3a"
 Metrics = dict[
     tuple[str, str], float
-]  # by sample name and topic (or connection and way), all modes and states
+]  # by sample name and topic (or connection and direction), all modes and states
 
 
 def page(broker: Broker) -> str:
@@ -89,10 +90,10 @@ def check_secret_is_not_shown(broker: Broker) -> None:
     assert SECRET not in broker.stdout_text()
 
 
-def test_messages_that_the_server_takes_and_the_topic_does_not(
+def test_messages_that_the_server_accepts_and_the_topic_refuses(
     fresh_broker: BrokerFactory, nats_server: NatsServerFactory
 ) -> None:
-    """Both sides have their defaults."""
+    """The server and the topic have their default size limits."""
     server = nats_server(jetstream=True)
     broker = fresh_broker({"nats.servers": server.url, "barnabas.metrics.listener": "127.0.0.1:0"})
     payload = bytes(1_048_500)
@@ -105,8 +106,8 @@ def test_messages_that_the_server_takes_and_the_topic_does_not(
         for topic in ("core", "streams", "roomy"):
             await client.publish(f"{topic}.a", payload)
 
-    await_taken(server.url, "core")
-    await_taken(server.url, "roomy")
+    await_subscribed(server.url, "core")
+    await_subscribed(server.url, "roomy")
     publish(server, work)
     eventually(lambda: metrics(broker)["barnabas_nats_appended_total", "roomy"] == 1)
     eventually(lambda: metrics(broker)["barnabas_nats_too_large_total", "core"] == 1)
@@ -121,15 +122,15 @@ def test_messages_that_the_server_takes_and_the_topic_does_not(
     assert "roomy" not in "".join(warnings)
 
     async def listed(client: NatsClient) -> None:
-        told = await bindings(client)
-        assert "raise max.message.bytes of the topic to" in told["core"]["warning"]
-        assert told["core"]["ways"][0]["too_large"] == 1
-        assert "warning" not in told["roomy"]
+        by_topic = await bindings(client)
+        assert "raise max.message.bytes of the topic to" in by_topic["core"]["warning"]
+        assert by_topic["core"]["ways"][0]["too_large"] == 1
+        assert "warning" not in by_topic["roomy"]
 
     publish(server, listed)
 
 
-def test_what_is_told(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+def test_metrics_and_bindings_answers(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
     server = nats_server()
     broker = fresh_broker({"nats.servers": server.url, "barnabas.metrics.listener": "127.0.0.1:0"})
 
@@ -137,7 +138,7 @@ def test_what_is_told(fresh_broker: BrokerFactory, nats_server: NatsServerFactor
         assert await bindings(client) == {}
 
     eventually(lambda: metrics(broker)["barnabas_nats_connection_connected", "out"] == 1)
-    publish(server, nothing)  # is answered before anything is bound
+    publish(server, nothing)  # the broker answers before any topic is bound
     bind(broker, "orders", {"nats.subjects": "orders.>", "nats.acks": "reply"})
     bind(broker, "paused", {"nats.subjects": "orders.>", "nats.paused": "true"})
     bind(broker, "outward", {"nats.publish.subject": "out.{key}"})
@@ -148,10 +149,10 @@ def test_what_is_told(fresh_broker: BrokerFactory, nats_server: NatsServerFactor
         for number in range(20):
             headers = {"Nats-Msg-Id": str(number // 2)}
             await client.request(f"orders.{number}", b"x" * 100, timeout=30, headers=headers)
-        told = await bindings(client)
-        states = {topic: (each["state"], each["expected_acks"]) for topic, each in told.items()}
+        by_topic = await bindings(client)
+        states = {topic: (each["state"], each["expected_acks"]) for topic, each in by_topic.items()}
         assert states == {"orders": ("running", 1), "outward": ("running", 0), "paused": ("paused", 0)}
-        (way,) = told["orders"]["ways"]
+        (way,) = by_topic["orders"]["ways"]
         assert (way["messages_in"], way["appended"], way["duplicates"]) == (20, 10, 10)
         assert list(await bindings(client, b"orders.a")) == ["orders", "paused"]
 
@@ -204,7 +205,7 @@ def test_a_wrong_password(fresh_broker: BrokerFactory, nats_server: NatsServerFa
     eventually(lambda: metrics(broker)["barnabas_nats_gap_open", "orders"] == 1)
     check_kafka_works(broker)
     said = [line for line in broker.log_text().splitlines() if "Authorization Violation" in line]
-    assert 1 <= len(said) <= 4, said  # once a connection, and in the gap; not at each attempt
+    assert 1 <= len(said) <= 4, said  # once per connection, and in the gap; not at each attempt
     server.reload(server_with(SECRET))
     eventually(lambda: state(broker, "orders") == "running")
     assert metrics(broker)["barnabas_nats_gap_open", "orders"] == 0
@@ -225,23 +226,23 @@ def test_a_refused_subscription(fresh_broker: BrokerFactory, nats_server: NatsSe
     assert metrics(broker)["barnabas_nats_gap_open", "plain"] == 0
     assert 'Permissions Violation for Subscription to "orders.>"' in broker.log_text()
 
-    async def told() -> None:
+    async def check_state() -> None:
         client = await nats.connect(server.url, user="app", password="app")
         answer = (await bindings(client))["orders"]
         assert answer["state"].startswith("blocked: the server refuses the subscription")
         await client.close()
 
-    asyncio.run(told())
+    asyncio.run(check_state())
     check_kafka_works(broker)
     server.reload(server_with(SECRET))
     eventually(lambda: state(broker, "orders") == "running")
     eventually(lambda: metrics(broker)["barnabas_nats_gap_open", "orders"] == 0)
-    assert broker.log_text().count("has refused something") == 1  # though it was asked for again
+    assert broker.log_text().count("has refused something") == 1  # though the broker subscribed again
     asyncio.run(publish_as_app(server))
     read(broker, "orders", 1)
 
 
-def test_a_server_that_is_not_there(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
+def test_an_unreachable_server(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
     server = nats_server(config=server_with(SECRET))
     server.stop()
     broker = broker_at(fresh_broker, server)
@@ -258,5 +259,5 @@ def test_a_server_that_is_not_there(fresh_broker: BrokerFactory, nats_server: Na
     assert "not reached" in gap
     check_secret_is_not_shown(broker)
     server.kill()
-    broker.restart()  # which waits for no server
+    broker.restart()  # does not wait for the server
     check_kafka_works(broker)

@@ -1,4 +1,4 @@
-"""A broker with an account that may do what docs/nats.md says it needs, and nothing else, carries every kind of binding out."""
+"""A broker whose account has only the permissions of docs/nats.md runs every kind of binding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
-from compat_tests.nats.bound_topics import await_taken, bind
+from compat_tests.nats.bound_topics import await_subscribed, bind
 from compat_tests.nats.received import by_subject
 from compat_tests.nats.streams import read_all
 
@@ -71,8 +71,8 @@ def test_every_kind_of_binding(server: NatsServer, fresh_broker: BrokerFactory) 
         await client.flush()
         answer = await client.request("orders.1", b"x", headers={"Kafka-Ack": "all"}, timeout=30)
         copy = await copies.next_msg(timeout=30)
-        told = await client.request("$BARNABAS.BINDINGS", b"", timeout=30)
-        states = [f"{each['topic']} {each['state']}" for each in json.loads(told.data)["bindings"]]
+        listing = await client.request("$BARNABAS.BINDINGS", b"", timeout=30)
+        states = [f"{each['topic']} {each['state']}" for each in json.loads(listing.data)["bindings"]]
         return answer.data, copy.data, states
 
     _with_people(server, prepare)
@@ -101,13 +101,13 @@ def test_every_kind_of_binding(server: NatsServer, fresh_broker: BrokerFactory) 
     assert "Violation" not in server.log_text()
 
 
-def test_what_is_not_allowed_is_said(server: NatsServer, fresh_broker: BrokerFactory) -> None:
+def test_a_missing_permission_is_reported(server: NatsServer, fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker({"nats.servers": _url(server, "broker")})
     bind(broker, "secrets", {"nats.subjects": "secrets.>"})
 
     async def state(client: NatsClient) -> str:
-        told = await client.request("$BARNABAS.BINDINGS", b"", timeout=30)
-        return str(json.loads(told.data)["bindings"][0]["state"])
+        answer = await client.request("$BARNABAS.BINDINGS", b"", timeout=30)
+        return str(json.loads(answer.data)["bindings"][0]["state"])
 
     eventually(lambda: "blocked: the server refuses the subscription" in _with_people(server, state))
 
@@ -115,12 +115,12 @@ def test_what_is_not_allowed_is_said(server: NatsServer, fresh_broker: BrokerFac
 def test_a_cluster(server: NatsServer, fresh_cluster: ClusterFactory) -> None:
     cluster = fresh_cluster(settings={"nats.servers": _url(server, "broker")})
     bind(cluster, "orders", {"nats.subjects": "orders.>", "min.insync.replicas": "2"}, replicas=3)
-    await_taken(_url(server, "people"), "orders")
+    await_subscribed(_url(server, "people"), "orders")
 
     async def publish(client: NatsClient) -> None:
         for number in range(200):
             await client.publish("orders.1", b"%d" % number)
-            await asyncio.sleep(0.002)  # the rate: one at a time reaches the broker
+            await asyncio.sleep(0.002)  # the rate: messages reach the broker one at a time
 
     _with_people(server, publish)
     found = by_subject(cluster.bootstrap, "orders", 1, 200)

@@ -1,5 +1,5 @@
-"""Bound topics in queue groups: a broker is one member among others, and in a cluster each broker is one. Each message goes
-to one member, and is in the topic once, whoever leads its partition."""
+"""Bound topics in queue groups: a single broker is one member among others; in a cluster each broker is a member.
+Each message goes to one member, and is in the topic once, independent of its partition's leader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually_async
 from compat_tests.harness.nats_server import NatsServer
-from compat_tests.nats.bound_topics import await_taken, bind
+from compat_tests.nats.bound_topics import await_subscribed, bind
 from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import Sent, SteadyPublisher, settled
 from compat_tests.nats.received import by_subject, check
@@ -48,28 +48,28 @@ def test_members_share(server: NatsServer, broker: Broker) -> None:
         for number in range(COUNT):
             await publisher.publish(f"jobs.{number % 7}", b"%d" % number)
         await settled(publisher)
-        await settled(member)  # what comes to a member that is drained already, its client drops
+        await settled(member)  # a client drops messages that arrive after its drain
         await publisher.close()
         await member.drain()
 
     asyncio.run(run())
     found = by_subject(broker.bootstrap, "jobs", 3, COUNT - len(theirs))
     ours = [value for values in found.values() for value in values]
-    assert ours  # the server chooses, and not always evenly
+    assert ours  # the server chooses members, not always evenly
     assert theirs
     assert sorted(map(int, [*ours, *theirs])) == list(range(COUNT))
 
 
 def make_members(server: NatsServer, cluster: Cluster, replicas: int, **configs: str) -> None:
-    """Have all of its brokers in the group."""
+    """Creates the topic, and waits until all brokers are in the group."""
     named = {name.replace("_", "."): value for name, value in configs.items()}
     bind(cluster, TOPIC, {**GROUP, **named}, partitions=PARTITIONS, replicas=replicas)
     cluster.wait_until_whole()
-    await_taken(server.url, TOPIC, PARTITIONS)
+    await_subscribed(server.url, TOPIC, PARTITIONS)
 
 
 def in_any_order(found: Sent) -> Sent:
-    """Members overtake each other."""
+    """Sorts the payloads: members process messages concurrently."""
     return {subject: sorted(values) for subject, values in found.items()}
 
 
@@ -92,7 +92,7 @@ def test_members_of_a_cluster_produce_for_each_other(
 
     asyncio.run(run())
     found = by_subject(cluster.bootstrap, TOPIC, PARTITIONS, 300)
-    check(found, sent)  # who awaits each answer has his order
+    check(found, sent)  # messages stay in order when each answer is awaited
 
 
 def test_leaders_that_move_lose_nothing(server: NatsServer, cluster: Cluster) -> None:
@@ -122,7 +122,7 @@ def test_brokers_that_are_restarted_lose_nothing(server: NatsServer, cluster: Cl
 
 
 async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[tuple[int, int, bytes]]:
-    """Partition, offset and payload of what was acknowledged."""
+    """(partition, offset, payload) of acknowledged messages."""
     client = await nats.connect(server.url)
     acknowledged: list[tuple[int, int, bytes]] = []
     is_over = False
@@ -140,7 +140,7 @@ async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[t
     await eventually_async(lambda: len(acknowledged) >= 200)
     victim = await asyncio.to_thread(cluster.leader, TOPIC, 0)
     await asyncio.to_thread(cluster.kill, victim)
-    for _ in range(2):  # while the others don't know yet, and after it
+    for _ in range(2):  # before the others have noticed, and afterwards
         wanted = len(acknowledged) + 500
         await eventually_async(lambda wanted=wanted: len(acknowledged) >= wanted)
     is_over = True
@@ -149,7 +149,7 @@ async def publish_while_one_dies(server: NatsServer, cluster: Cluster) -> list[t
     return acknowledged
 
 
-def test_what_is_acknowledged_is_there(server: NatsServer, cluster: Cluster) -> None:
+def test_acknowledged_messages_are_in_the_log(server: NatsServer, cluster: Cluster) -> None:
     make_members(server, cluster, 3, nats_acks="reply", min_insync_replicas="2")
     acknowledged = asyncio.run(publish_while_one_dies(server, cluster))
     found = {

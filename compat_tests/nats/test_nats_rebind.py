@@ -1,4 +1,4 @@
-"""Bindings that are changed while messages come: nothing is missing, nothing is there twice."""
+"""Bindings that change while messages are published: no message is missing or duplicated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.barnabas_only
 TOPIC = "changing"
 
 
-def test_keys_change(server: NatsServer, broker: Broker) -> None:
+def test_the_key_config_changes(server: NatsServer, broker: Broker) -> None:
     bind(broker, TOPIC, {"nats.subjects": "c.>"})
     publisher = SteadyPublisher(server, lambda number: f"c.{number % 40}", alike="c.alike")
     publisher.await_more(500)
@@ -31,8 +31,8 @@ def test_keys_change(server: NatsServer, broker: Broker) -> None:
     check(by_subject(broker.bootstrap, TOPIC, 1, publisher.count), sent)
 
 
-def test_what_else_can_change(server: NatsServer, broker: Broker) -> None:
-    """Subjects that stay wanted through all of it miss nothing, whatever subscription brings them."""
+def test_other_configs_change(server: NatsServer, broker: Broker) -> None:
+    """Subjects that stay bound throughout miss no message, whichever subscription delivers them."""
     bind(broker, TOPIC, {"nats.subjects": "c.>"})
     publisher = SteadyPublisher(server, lambda number: f"c.{number % 40}", alike="c.alike")
     publisher.await_more(500)
@@ -58,7 +58,7 @@ def test_what_else_can_change(server: NatsServer, broker: Broker) -> None:
 
 
 def test_partitions_are_added(server: NatsServer, broker: Broker) -> None:
-    """A subject may move to another partition then, as a key of any producer; its messages are all there, once."""
+    """A subject may then move to another partition, as a producer's key does; each of its messages is stored once."""
     bind(broker, TOPIC, {"nats.subjects": "c.>"})
     publisher = SteadyPublisher(server, lambda number: f"c.{number % 40}", alike="c.alike")
     publisher.await_more(500)
@@ -74,9 +74,9 @@ def test_partitions_are_added(server: NatsServer, broker: Broker) -> None:
     )
 
 
-def test_the_brokers_of_a_cluster_change_over_together(server: NatsServer, cluster: Cluster) -> None:
-    """Messages move to partitions that other brokers lead. Only what is published in the very moment in which the server
-    fans the mark out may go wrong."""
+def test_the_brokers_of_a_cluster_change_a_binding_together(server: NatsServer, cluster: Cluster) -> None:
+    """Messages move to partitions with other leaders. Only messages that are published while the server delivers the
+    mark may be lost or duplicated."""
     bind(cluster, TOPIC, {"nats.subjects": "c.>"}, partitions=3, replicas=2)
     bind(cluster, "made", {"nats.subjects": "c.>", "nats.topic.template": "{1}"}, partitions=2, replicas=2)
     cluster.wait_until_whole()

@@ -1,4 +1,4 @@
-"""docs/nats.md does what it says: its recipes run out of the page, and print what stands there."""
+"""The recipes of docs/nats.md run as they are on the page, and print what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,16 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServerFactory
-from compat_tests.nats.recipes import METRICS, NATS, PAGE, Block, Kitchen, commands, read_page, settings_of
+from compat_tests.nats.recipes import (
+    METRICS,
+    NATS,
+    PAGE,
+    Block,
+    RecipeRunner,
+    commands,
+    read_page,
+    settings_of,
+)
 from compat_tests.nats.streams import read_all
 
 pytestmark = pytest.mark.barnabas_only
@@ -35,10 +44,10 @@ RECIPES = [
 SECTIONS = read_page()
 
 
-def _kitchen(
+def _runner(
     fresh_broker: BrokerFactory, nats_server: NatsServerFactory, tools: JavaTools | None = None
-) -> Kitchen:
-    """With a broker that was started as the page says, and what all recipes use defined."""
+) -> RecipeRunner:
+    """A runner with a broker that was started as on the page, and with the common definitions of all recipes."""
     server = nats_server(jetstream=True)
     started = [
         settings_of(words)
@@ -52,14 +61,14 @@ def _kitchen(
         name: value.replace(NATS, f"127.0.0.1:{server.port}").replace(METRICS, "127.0.0.1:0")
         for name, value in started[0].items()
     }
-    kitchen = Kitchen(fresh_broker(settings), server, tools)
+    runner = RecipeRunner(fresh_broker(settings), server, tools)
     common = next(block for block in SECTIONS[START] if block.kind == "python")
-    assert kitchen.run(common) == ""
-    return kitchen
+    assert runner.run(common) == ""
+    return runner
 
 
 def _values(broker: Broker, topic: str, count: int) -> list[bytes]:
-    """All that the topic holds, which is `count` records."""
+    """All values of the topic, which has `count` records."""
     found = [message.value() for message in read_all(broker, topic, count)]
     assert len(found) == count
     return found
@@ -68,17 +77,18 @@ def _values(broker: Broker, topic: str, count: int) -> list[bytes]:
 def test_the_start_with_kafka_s_own_tools(
     fresh_broker: BrokerFactory, nats_server: NatsServerFactory, java_tools: JavaTools
 ) -> None:
-    kitchen = _kitchen(fresh_broker, nats_server, java_tools)
+    runner = _runner(fresh_broker, nats_server, java_tools)
     blocks = [block for block in SECTIONS[START] if not block.text.startswith("barnabas start")]
-    kitchen.cook(blocks)
-    assert len(_values(kitchen.broker, "orders", 2)) == 2
-    new = ("--bootstrap-server", kitchen.broker.bootstrap, "--create", "--topic", "x")
+    runner.run_recipe(blocks)
+    assert len(_values(runner.broker, "orders", 2)) == 2
+    new = ("--bootstrap-server", runner.broker.bootstrap, "--create", "--topic", "x")
     refused = java_tools.run("kafka-topics", *new, "--config", "nats.subjects=x", status=1).output
     assert "nats.subjects" in refused
 
 
-def _ticks_of_nats_kafka(kitchen: Kitchen) -> None:
-    """What nats-kafka leaves: three messages of a stream in the topic, acknowledged, and two that it has not taken."""
+def _ticks_of_nats_kafka(runner: RecipeRunner) -> None:
+    """State that nats-kafka leaves: three messages of a stream in the topic, acknowledged, and two that it has not
+    processed."""
 
     async def work(client: NatsClient) -> None:
         jetstream = client.jetstream(timeout=30)
@@ -90,53 +100,53 @@ def _ticks_of_nats_kafka(kitchen: Kitchen) -> None:
             await message.ack_sync()
             producer.send("ticks", message.data).get(timeout=30)
 
-    kitchen.run(
+    runner.run(
         Block(
             "sh",
             "kafka-topics.sh --bootstrap-server 127.0.0.1:9092 --create --topic ticks --partitions 1\n",
             1,
         )
     )
-    producer = kitchen.names["KafkaProducer"](bootstrap_servers=kitchen.broker.bootstrap)
-    kitchen.names["with_nats"](work)
+    producer = runner.names["KafkaProducer"](bootstrap_servers=runner.broker.bootstrap)
+    runner.names["with_nats"](work)
     producer.close()
 
 
-def _killed_and_once(kitchen: Kitchen) -> None:
-    """Kills do not make a message of a stream come twice, or not at all."""
+def _killed_and_once(runner: RecipeRunner) -> None:
+    """After kills each message of a stream is in the topic exactly once."""
 
     async def more(client: NatsClient) -> None:
         for number in range(200):
             await client.jetstream(timeout=30).publish("shop.more", b"%d" % number)
 
-    kitchen.names["with_nats"](more)
-    kitchen.broker.restart(kill=True)
-    kitchen.server.restart(kill=True)
-    kitchen.names["with_nats"](more)
-    values = _values(kitchen.broker, "shop", 404)
+    runner.names["with_nats"](more)
+    runner.broker.restart(kill=True)
+    runner.server.restart(kill=True)
+    runner.names["with_nats"](more)
+    values = _values(runner.broker, "shop", 404)
     assert values[4:] == [b"%d" % number for number in range(200)] * 2
 
 
-def _holds(topic: str, count: int) -> Callable[[Kitchen], None]:
-    return lambda kitchen: _check_count(kitchen, topic, count)
+def _holds(topic: str, count: int) -> Callable[[RecipeRunner], None]:
+    return lambda runner: _check_count(runner, topic, count)
 
 
-def _check_count(kitchen: Kitchen, topic: str, count: int) -> None:
-    assert len(_values(kitchen.broker, topic, count)) == count
+def _check_count(runner: RecipeRunner, topic: str, count: int) -> None:
+    assert len(_values(runner.broker, topic, count)) == count
 
 
-def _unbound(kitchen: Kitchen) -> None:
+def _unbound(runner: RecipeRunner) -> None:
     async def late(client: NatsClient) -> None:
         await client.publish("payments.late", b"not taken any more")
 
-    kitchen.names["with_nats"](late)
-    time.sleep(0.2)  # in which a broker that still took it would have
-    _check_count(kitchen, "payments", 2)
+    runner.names["with_nats"](late)
+    time.sleep(0.2)  # a broker that was still subscribed would store it in this time
+    _check_count(runner, "payments", 2)
 
 
-BEFORE: dict[str, Callable[[Kitchen], None]] = {"Move from nats-kafka": _ticks_of_nats_kafka}
-# What a recipe promises beyond what it prints.
-AFTERWARDS: dict[str, Callable[[Kitchen], None]] = {
+BEFORE: dict[str, Callable[[RecipeRunner], None]] = {"Move from nats-kafka": _ticks_of_nats_kafka}
+# Checks beyond the printed output.
+AFTERWARDS: dict[str, Callable[[RecipeRunner], None]] = {
     "Bind": _unbound,
     "Key by token": _holds("events", 9),
     "Acknowledge": _holds("audit", 2),
@@ -150,19 +160,19 @@ AFTERWARDS: dict[str, Callable[[Kitchen], None]] = {
 
 
 def test_the_recipes_one_after_the_other(fresh_broker: BrokerFactory, nats_server: NatsServerFactory) -> None:
-    kitchen = _kitchen(fresh_broker, nats_server)
-    kitchen.cook([block for block in SECTIONS[START] if not block.text.startswith("barnabas start")])
+    runner = _runner(fresh_broker, nats_server)
+    runner.run_recipe([block for block in SECTIONS[START] if not block.text.startswith("barnabas start")])
     for name in RECIPES:
         blocks = SECTIONS[name]
         assert {block.kind for block in blocks} >= {"python", "text"}
         if name in BEFORE:
-            BEFORE[name](kitchen)
-        kitchen.cook(blocks)
+            BEFORE[name](runner)
+        runner.run_recipe(blocks)
         if name in AFTERWARDS:
-            AFTERWARDS[name](kitchen)
+            AFTERWARDS[name](runner)
 
 
-def test_there_are_ten() -> None:
+def test_there_are_ten_recipes() -> None:
     numbered = [
         line for line in PAGE.read_text().splitlines() if line.startswith("### ") and line[4].isdigit()
     ]
@@ -170,7 +180,7 @@ def test_there_are_ten() -> None:
 
 
 @pytest.mark.parametrize("table", [TOPIC_TABLE, BROKER_TABLE], ids=["topic", "broker"])
-def test_every_property_stands_in_a_table_with_its_default(table: str) -> None:
+def test_every_property_is_in_a_table_with_its_default(table: str) -> None:
     rows: dict[str, str] = {}
     for line in PAGE.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]

@@ -1,4 +1,4 @@
-"""Topics made of subjects, messages that can't be stored, and several bindings for the same subjects."""
+"""Topics created from subjects, messages that can't be stored, and several bindings of the same subjects."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def of_topics(sent: Sent, topic: Callable[[str], str]) -> dict[str, Sent]:
 
 
 def check_all(bootstrap: str, expected: dict[str, Sent], partitions: int) -> None:
-    """Each of these topics holds what is expected of it."""
+    """Asserts that each of these topics has the expected messages."""
     count = sum(len(values) for sent in expected.values() for values in sent.values())
     found = by_topic(bootstrap, dict.fromkeys(expected, partitions), count)
     for topic, sent in expected.items():
@@ -52,7 +52,7 @@ def configs_of(admin: AdminClient, topic: str) -> dict[str, str]:
     }
 
 
-def test_subjects_make_topics(server: NatsServer, broker: Broker) -> None:
+def test_subjects_create_topics(server: NatsServer, broker: Broker) -> None:
     bind(
         broker,
         "made",
@@ -79,13 +79,13 @@ def test_subjects_make_topics(server: NatsServer, broker: Broker) -> None:
     )
 
 
-def test_topics_come_back_and_are_known_after_a_restart(server: NatsServer, broker: Broker) -> None:
+def test_deleted_topics_are_recreated_and_known_after_a_restart(server: NatsServer, broker: Broker) -> None:
     bind(broker, "made", {"nats.subjects": "m.>", "nats.topic.template": "{2}", "nats.acks": "reply"})
 
     async def ask(client: NatsClient, subject: str, identity: str) -> Any:
         answer = await client.request(subject, b"x", timeout=30, headers={"Nats-Msg-Id": identity})
-        told = json.loads(answer.data)
-        return told["stream"], told["seq"], told.get("duplicate", False)
+        acknowledgement = json.loads(answer.data)
+        return acknowledgement["stream"], acknowledgement["seq"], acknowledgement.get("duplicate", False)
 
     async def first(client: NatsClient) -> None:
         assert await ask(client, "m.one", "a") == ("one", 1, False)
@@ -116,7 +116,8 @@ def test_topics_come_back_and_are_known_after_a_restart(server: NatsServer, brok
 
 
 def test_no_more_topics_than_allowed(server: NatsServer, broker: Broker) -> None:
-    """Those beyond are dead letters; so is what would go to a topic that is not the template's."""
+    """Messages for further topics are dead letters, as are messages for an existing topic that does not belong to the
+    template."""
     bind(broker, "payments", {})
     bind(
         broker,
@@ -170,7 +171,7 @@ def test_no_more_topics_than_allowed(server: NatsServer, broker: Broker) -> None
     publish(server, more)
 
 
-def test_what_a_partition_does_not_take(server: NatsServer, broker: Broker) -> None:
+def test_messages_that_a_partition_refuses(server: NatsServer, broker: Broker) -> None:
     bind(broker, "small", {"max.message.bytes": "2000"})
     bind(
         broker,
@@ -259,7 +260,7 @@ def test_bindings_that_overlap(server: NatsServer, broker: Broker) -> None:
 
 
 @pytest.mark.timeout(300 + 120 * ROUNDS)
-def test_topics_are_made_while_leaders_move_and_die(server: NatsServer, cluster: Cluster) -> None:
+def test_topics_are_created_while_leaders_move_and_die(server: NatsServer, cluster: Cluster) -> None:
     bind(
         cluster,
         "made",
@@ -289,9 +290,9 @@ def test_topics_are_made_while_leaders_move_and_die(server: NatsServer, cluster:
     check_all(cluster.bootstrap, of_topics(sent, lambda subject: ".".join(subject.split(".")[:2])), 3)
 
 
-def test_brokers_agree_on_which_topics_there_are(server: NatsServer, cluster: Cluster) -> None:
-    """Publishers with other subjects each ask for more topics than there may be, all at once: each message is in one of
-    those that were made, or a dead letter, once."""
+def test_brokers_agree_on_the_topics_of_a_template(server: NatsServer, cluster: Cluster) -> None:
+    """Publishers with different subjects request more topics than allowed, all at once: each message is in one of the
+    created topics, or a dead letter, once."""
     bind(cluster, "dead", {}, partitions=2, replicas=3)
     bind(
         cluster,
@@ -334,5 +335,5 @@ def test_brokers_agree_on_which_topics_there_are(server: NatsServer, cluster: Cl
 
 
 def subject_of(which: int, number: int) -> str:
-    """Each publisher begins with other subjects than the others."""
+    """Each publisher begins with other subjects."""
     return f"m.{(number + 5 * which) % 15}.x"

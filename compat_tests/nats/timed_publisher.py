@@ -1,4 +1,4 @@
-"""A publisher that notes when each of its messages was published, and goes on when its server dies."""
+"""A publisher that records when each of its messages was published, and continues when its server dies."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from compat_tests.nats.publishers import new_end
 
 
 class Published(NamedTuple):
-    """Between these times (ms since the epoch) the server has taken the message, if at all."""
+    """Times (ms since the epoch) between which the server accepted the message, if it did."""
 
     begin_ms: float
     end_ms: float
 
 
 class TimedPublisher:
-    """Publishes messages that are all different, a burst at a time, and has the server confirm each burst."""
+    """Publishes unique messages, a burst at a time, and has the server confirm each burst."""
 
     def __init__(
         self, server: NatsServer, subject: str, *, size: int = 40, burst: int = 20, pause_s: float = 0.005
@@ -38,7 +38,7 @@ class TimedPublisher:
         self.await_more(1)
 
     def await_more(self, count: int, timeout: float = 60) -> None:
-        """Until so many more have been confirmed or lost."""
+        """Waits until `count` more messages have been confirmed or lost."""
         wanted = len(self.published) + count
         eventually(lambda: len(self.published) >= wanted, timeout)
 
@@ -68,7 +68,7 @@ class TimedPublisher:
                 self._await_pong(connection)
             except OSError:
                 self._socket = None
-                time.sleep(0.02)  # a client's pause before it connects again
+                time.sleep(0.02)  # a client's pause before it reconnects
             if is_sent:
                 published = Published(begin_ms, time.time() * 1000)
                 self.published.update(dict.fromkeys(payloads, published))

@@ -1,7 +1,7 @@
-"""Very many small messages: publishers that number them by subject, and what keeps count of what arrives.
+"""Very many small messages: publishers that number them by subject, and a tally of received messages.
 
-A payload says "<publisher> <number of its message on this subject>", so a tally needs no memory of what was sent: of
-each publisher and subject the numbers must come one after the other.
+A payload is "<publisher> <number of its message on this subject>", so a tally does not store what was sent: for each
+publisher and subject the numbers must be consecutive.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from compat_tests.harness.nats_server import NatsServer
 
-CHUNK = 2000  # messages between two answers that a publisher waits for
+CHUNK = 2000  # messages between two answers that a publisher awaits
 
 
 class Tally:
-    """Counts what arrives and remembers what is not as it should be."""
+    """Counts received messages and records wrong ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -30,13 +30,13 @@ class Tally:
         pair = publisher, subject
         due, found = self._next.get(pair, 0), int(number)
         if found != due and len(self.wrong) < 20:
-            self.wrong.append(f"{subject!r} of publisher {publisher!r}: {found} where {due} is due")
+            self.wrong.append(f"{subject!r} of publisher {publisher!r}: {found} where {due} is expected")
         self._next[pair] = found + 1
         self.count += 1
 
 
 class Raw:
-    """A connection to nats-server that speaks its protocol."""
+    """A connection to nats-server that speaks the protocol."""
 
     def __init__(self, server: NatsServer, timeout: float = 60) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.port), timeout)
@@ -46,7 +46,7 @@ class Raw:
         self.flush()
 
     def flush(self) -> None:
-        """Until the server has dealt with all that was sent."""
+        """Waits until the server has handled everything that was sent."""
         self.socket.sendall(b"PING\r\n")
         while not self.line().startswith(b"PONG"):
             pass
@@ -60,7 +60,7 @@ class Raw:
             self.socket.sendall(b"PONG\r\n")
 
     def message(self) -> tuple[bytes, bytes]:
-        """The next message's subject and payload (headers left out)."""
+        """Subject and payload of the next message, without headers."""
         while True:
             words = self.line().split()
             if words[0] in (b"MSG", b"HMSG"):
@@ -74,8 +74,9 @@ class Raw:
 
 
 class Publisher(threading.Thread):
-    """Publishes `count` messages over `subjects`, a chunk at a time. The last one of each chunk asks for an answer (of
-    the bound topic, or of the stream), and no more than two chunks are unanswered: nobody is cut off for being slow."""
+    """Publishes `count` messages over `subjects`, a chunk at a time. The last one of each chunk requests an answer
+    (of the bound topic, or of the stream), and no more than two chunks are unanswered, so the server disconnects no
+    slow consumer."""
 
     def __init__(self, server: NatsServer, number: int, subjects: list[str], count: int) -> None:
         super().__init__(daemon=True)
@@ -91,7 +92,7 @@ class Publisher(threading.Thread):
     def run(self) -> None:
         try:
             self._run()
-        except BaseException as failure:  # noqa: BLE001 - for whoever joins
+        except BaseException as failure:  # noqa: BLE001 - raised again in finish()
             self.failure = failure
 
     def finish(self, timeout: float) -> None:
@@ -132,7 +133,7 @@ class Publisher(threading.Thread):
 
 
 def publish(server: NatsServer, subjects: list[str], total: int, publishers: int = 4) -> None:
-    """`total` messages by several publishers at once, each over all subjects."""
+    """Publishes `total` messages by several publishers at once, each over all subjects."""
     threads = [Publisher(server, number, subjects, total // publishers) for number in range(publishers)]
     for thread in threads:
         thread.start()
@@ -141,7 +142,7 @@ def publish(server: NatsServer, subjects: list[str], total: int, publishers: int
 
 
 def tally_topic(bootstrap: str, topic: str, partitions: int, total: int) -> Tally:
-    """All of a topic: `total` records, and what there is beyond."""
+    """Tally of a whole topic: `total` records, and any surplus."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -176,7 +177,7 @@ def tally_topic(bootstrap: str, topic: str, partitions: int, total: int) -> Tall
 
 
 def tally_subjects(server: NatsServer, pattern: str, total: int) -> tuple[Tally, threading.Thread]:
-    """Begins to count the messages of a pattern; the thread ends when `total` have come."""
+    """Starts counting the messages of a pattern; the thread ends after `total` messages."""
     raw = Raw(server, 60 + total / 5000)
     raw.socket.sendall(b"SUB %b 1\r\n" % pattern.encode())
     raw.flush()

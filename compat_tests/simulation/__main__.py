@@ -1,7 +1,7 @@
-"""`python -m compat_tests.simulation --seeds 1000`: that many seeds in parallel processes, and what they met.
+"""Command line of the simulator: `python -m compat_tests.simulation --seeds 1000` runs seeds in parallel processes.
 
-`--seed N` runs one and tells its story. `--bug NAME` puts a known bug back in (bugs.py) and looks for a seed that finds
-it. Exit 1 when a seed fails, or when something that is meant to happen never did.
+`--seed N` runs one seed and prints its log. `--bug NAME` plants a known bug (bugs.py) and looks for a seed that finds
+it. Exits with 1 when a seed fails, or when an event that coverage.py requires never happens.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from compat_tests.simulation.bugs import BUGS, FOUND_BY, put_in
+from compat_tests.simulation.bugs import BUGS, FOUND_BY, planted
 from compat_tests.simulation.coverage import missing, table
 from compat_tests.simulation.simulation import Simulation
 
-SEED_CPU_S = 60  # a seed that takes more goes round in a circle
-SEEDS_FOR_BUGS = 200  # a run of so many also looks for every known bug,
-BUGS_WITHIN = range(1000)  # among these at most
+SEED_CPU_S = 60  # a seed that takes more is in an endless loop
+SEEDS_FOR_BUGS = 200  # a run of at least so many seeds also looks for every known bug,
+BUGS_WITHIN = range(1000)  # in these seeds
 COMMAND = "python -m compat_tests.simulation --seed"
 
 
 class Outcome(NamedTuple):
-    """Of one seed."""
+    """Result of one seed."""
 
     seed: int
-    failure: str  # empty when everything held
+    failure: str  # empty when the seed passed
     trace: int
     simulated_s: float
     cpu_s: float
@@ -44,17 +44,17 @@ class Outcome(NamedTuple):
 
 
 def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
-    """One simulation from beginning to end."""
+    """Runs one simulation from beginning to end."""
     logging.getLogger("barnabas").setLevel(logging.WARNING)
-    signal.signal(signal.SIGVTALRM, _circles)
+    signal.signal(signal.SIGVTALRM, _stop_endless_seed)
     started = time.process_time()
     shape = ("broker,controller",) * nodes if nodes else None
     failure = details = ""
-    # A world is a large web of objects, nearly all of which stay until it ends.
+    # A world is a large graph of objects, nearly all of which stay until it ends.
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
-    with put_in(bug):
+    with planted(bug):
         simulation = Simulation(seed, shape)
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, SEED_CPU_S, 1)
@@ -82,7 +82,7 @@ def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
     return outcome
 
 
-def _circles(_number: int, _frame: object) -> None:
+def _stop_endless_seed(_number: int, _frame: object) -> None:
     raise TimeoutError(f"no end after {SEED_CPU_S} s of CPU")
 
 
@@ -92,16 +92,16 @@ def _work(job: tuple[int, str, int]) -> Outcome:
 
 
 def outcomes(seeds: range, bug: str, nodes: int, processes: int) -> Iterator[Outcome]:
-    """As they come."""
+    """Results in the order in which the processes finish."""
     jobs = [(seed, bug, nodes) for seed in seeds]
-    # A killed node's requests are never answered, and what is not tracked by the collector keeps them: processes are
-    # given up after a while.
+    # Pending requests of killed nodes stay in objects that the garbage collector does not track, so each process is
+    # replaced after 20 seeds.
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=20) as pool:
         yield from pool.imap_unordered(_work, jobs)
 
 
 def story(seed: int, bug: str, nodes: int) -> int:
-    """One seed in full."""
+    """Runs one seed and prints its whole log."""
     outcome = run_seed(seed, bug, nodes)
     print("\n".join(outcome.log))
     if outcome.failure:
@@ -116,10 +116,10 @@ def story(seed: int, bug: str, nodes: int) -> int:
 
 
 def search(bug: str, seeds: range, nodes: int, processes: int) -> int:
-    """A seed that finds the bug, and nothing without it: the one that is known to, or the first of all."""
+    """Looks for a seed that fails with the bug and passes without it: first the known seed, then all of them."""
     known = FOUND_BY[bug]
     if not nodes and run_seed(known, bug).failure and not run_seed(known).failure:
-        print(f"{bug}: found by seed {known}, as is known", flush=True)
+        print(f"{bug}: found by seed {known}, the known one", flush=True)
         return 0
     for number, outcome in enumerate(outcomes(seeds, bug, nodes, processes), 1):
         if outcome.failure and not run_seed(outcome.seed, "", nodes).failure:
@@ -129,8 +129,8 @@ def search(bug: str, seeds: range, nodes: int, processes: int) -> int:
     return 1
 
 
-def all_of(seeds: range, nodes: int, processes: int) -> int:
-    """Every seed; what failed, and what was met."""
+def run_all_seeds(seeds: range, nodes: int, processes: int) -> int:
+    """Runs every seed; prints the failures and the counters."""
     started = time.monotonic()
     counts: Counter[str] = Counter()
     failed: list[Outcome] = []
@@ -183,7 +183,7 @@ def main() -> int:
     if arguments.bug:
         bugs = list(BUGS) if arguments.bug == "all" else [arguments.bug]
         return max(search(bug, seeds, arguments.nodes, arguments.processes) for bug in bugs)
-    return all_of(seeds, arguments.nodes, arguments.processes)
+    return run_all_seeds(seeds, arguments.nodes, arguments.processes)
 
 
 if __name__ == "__main__":

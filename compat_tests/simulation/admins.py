@@ -1,7 +1,6 @@
-"""A simulated admin: it creates topics, adds partitions, moves replicas, elects leaders, deletes topics and
-records.
+"""A simulated admin: creates topics, adds partitions, moves replicas, elects leaders, deletes topics and records.
 
-It tries until an answer is final; where it can't be known whether a change took place, either is fine.
+It retries until an answer is final. Where the outcome of a change is unknown, the checkers accept both.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from barnabas.wire.messages.delete_records import (
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
 from compat_tests.simulation.history import History, Topic, Violation, name
-from compat_tests.simulation.wire_client import Client, Gone
+from compat_tests.simulation.wire_client import Client, NoResponse
 
 DELETE_RECORDS = 21
 CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS, ELECT_LEADERS, REASSIGN = 19, 20, 37, 43, 45
@@ -38,21 +37,26 @@ TIMEOUT_MS = 2000
 
 
 class Admin:
-    """`run` until `goes_on` says no. `nodes`: who can hold replicas."""
+    """Runs until `should_continue` returns false. `nodes`: ids of the brokers that can hold replicas."""
 
     def __init__(
-        self, client: Client, history: History, nodes: list[int], replicas: int, goes_on: Callable[[], bool]
+        self,
+        client: Client,
+        history: History,
+        nodes: list[int],
+        replicas: int,
+        should_continue: Callable[[], bool],
     ) -> None:
         self._client = client
         self._history = history
         self._nodes = nodes
         self._replicas = replicas
-        self._goes_on = goes_on
+        self._should_continue = should_continue
         self._created = 0
 
     async def run(self) -> None:
         client = self._client
-        while self._goes_on():
+        while self._should_continue():
             await client.pause(1.0)
             step = client.random.choice(
                 [
@@ -68,7 +72,7 @@ class Admin:
             await step()
 
     async def create(self, topic_name: str, partitions: int, configs: dict[str, str]) -> Topic:
-        """Until it is there."""
+        """Creates a topic, and retries until it exists."""
         topic = Topic(topic_name, configs.get("unclean.leader.election.enable") != "true", configs=configs)
         wanted = CreatableTopic(
             topic_name,
@@ -77,7 +81,7 @@ class Admin:
             configs=[CreatableTopicConfig(key, value) for key, value in configs.items()],
         )
         self._history.topics[topic_name] = topic
-        while self._goes_on():
+        while self._should_continue():
             answer = await self._ask(CREATE_TOPICS, CreateTopicsRequest([wanted], TIMEOUT_MS))
             error = ErrorCode(answer.topics[0].error_code) if answer is not None else None
             if error is ErrorCode.NONE:
@@ -111,7 +115,7 @@ class Admin:
         if topic is None or not topic.name.startswith("late-"):
             return
         topic.is_deleted = True
-        while self._goes_on():
+        while self._should_continue():
             answer = await self._ask(
                 DELETE_TOPICS, DeleteTopicsRequest([DeleteTopicState(None, topic.topic_id)], [], TIMEOUT_MS)
             )
@@ -147,7 +151,7 @@ class Admin:
             self._history.count("elections of preferred leaders")
 
     async def _delete_records(self) -> None:
-        """Some of those that are known to be committed; never in the topic that is to keep everything."""
+        """Deletes some of the committed records, but never in the topic that keeps everything."""
         client, history = self._client, self._history
         topic = self._some_topic()
         if topic is None or topic.name == "safe" or topic.is_compacted:
@@ -159,11 +163,11 @@ class Admin:
             await client.refresh()
             return
         offset = client.random.randint(1, max(1, end // 2))
-        history.asked_starts[partition] = max(offset, history.asked_starts.get(partition, 0))
+        history.requested_starts[partition] = max(offset, history.requested_starts.get(partition, 0))
         wanted = [DeleteRecordsTopic(topic.name, [DeleteRecordsPartition(partition[1], offset)])]
         try:
             answer = await client.ask(address, DELETE_RECORDS, 2, DeleteRecordsRequest(wanted, TIMEOUT_MS))
-        except Gone:
+        except NoResponse:
             await client.refresh()
             return
         found = answer.topics[0].partitions[0]
@@ -187,6 +191,6 @@ class Admin:
 
     async def _ask(self, key: int, message: Any) -> Any:
         try:
-            return await self._client.ask(self._client.anybody(), key, VERSIONS[key], message)
-        except Gone:
+            return await self._client.ask(self._client.any_address(), key, VERSIONS[key], message)
+        except NoResponse:
             return None

@@ -1,8 +1,8 @@
 """One seed of a topic bound to core NATS: leaders move and die, partitions move, connections to the server break.
 
-What must hold: each message that the server has taken is in the log exactly once, or is missing and was published in a time
-that a broker has logged as a gap; and what is published to one subject is in its order, but for messages of a gap that another
-broker has had after all.
+Invariants: each message that the server accepted is in the log exactly once, or is missing and was published in a
+time that a broker logged as a gap. Messages of one subject are in the order in which they were published, except for
+messages of a gap that another broker received after all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
-from barnabas.wire.record_batch import iterate_records
+from barnabas.wire.records import iterate_records
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import REASSIGN, TIMEOUT_MS, Admin
 from compat_tests.simulation.history import Violation
@@ -29,7 +29,7 @@ from compat_tests.simulation.nats_server import HOST, PORT, SimulatedNats
 from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
 from compat_tests.simulation.tasks import Task, sleep
 from compat_tests.simulation.tuning import small
-from compat_tests.simulation.wire_client import Gone
+from compat_tests.simulation.wire_client import NoResponse
 
 TOPIC, PARTITIONS, SUBJECTS = "bound", 2, 5
 PUBLISHES_FOR_S = 25.0
@@ -38,14 +38,14 @@ _GAP = re.compile(rf"topic {TOPIC}: messages published from (\S+) to (\S+) \(")
 
 
 class Gap(NamedTuple):
-    """As a broker has logged it, in ms."""
+    """A gap as a broker logged it, in ms."""
 
     begin: float
     end: float
 
 
 class _GapLog(logging.Handler):
-    """The gaps that brokers log."""
+    """Collects the gaps that brokers log."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -67,7 +67,7 @@ class BoundTopicSimulation(Simulation):
         self.server = SimulatedNats(seed, self.network)
         self.published: dict[bytes, float] = {}  # when, in ms
         self.gaps = _GapLog()
-        for node in self.nodes:  # times of gaps are those of their clocks
+        for node in self.nodes:  # gaps carry the times of the brokers' clocks
             node.wall_offset_ms = 0
 
     def _choose_properties(self) -> dict[str, str]:
@@ -77,7 +77,7 @@ class BoundTopicSimulation(Simulation):
             "log.flush.interval.messages": str((1 << 63) - 1),
         }
 
-    # -- what happens
+    # -- the course of the simulation
 
     def run(self) -> None:
         log = logging.getLogger("barnabas.nats")
@@ -121,14 +121,14 @@ class BoundTopicSimulation(Simulation):
         ]  # fmt: skip
 
     def _end_leader(self) -> None:
-        """As soon as all replicas are in sync."""
+        """Ends the leader as soon as all replicas are in sync."""
         if not self.is_whole():
             return
         image = self.brokers[0].services.controller.image
         leader = image.topics[TOPIC].partitions[self.random.randrange(PARTITIONS)].leader
         (node,) = [each for each in self.nodes if each.node_id == leader]
-        self.note(f"{node.host} goes, just when all are in sync")
-        self.history.count("leaders that go when all are in sync")
+        self.note(f"{node.host} ends, just when all are in sync")
+        self.history.count("leaders that end when all are in sync")
         (node.stop if self.random.random() < 0.5 else node.kill)()
         self.client_runtime.call_later(self.random.uniform(0.1, 3.0), node.start_again)
 
@@ -140,7 +140,7 @@ class BoundTopicSimulation(Simulation):
         self.network.reset(HOST, node.host)
 
     def _lose_server(self) -> None:
-        """One broker does not reach it for a while, and knows."""
+        """Cuts one broker off from the server for a while; the broker notices."""
         node, seconds = self.random.choice(self.brokers), self.random.choice((0.5, 3.0, 8.0))
         self.note(f"{node.host} does not reach NATS for {seconds} s")
         self.history.count("brokers that do not reach NATS")
@@ -179,18 +179,18 @@ class BoundTopicSimulation(Simulation):
                 TIMEOUT_MS, True, [ReassignableTopic(TOPIC, [wanted])]
             )
             try:
-                answer = await client.ask(client.anybody(), REASSIGN, 1, request)
-            except Gone:
+                answer = await client.ask(client.any_address(), REASSIGN, 1, request)
+            except NoResponse:
                 await client.refresh()
                 continue
             if answer.error_code == ErrorCode.NONE:
                 self.note(f"{TOPIC}-{wanted.partition_index} moves to {replicas}")
                 self.history.count("moves of bound partitions")
 
-    # -- what must hold
+    # -- invariants
 
     def _is_in_gap(self, time_ms: float) -> bool:
-        """The log tells whole milliseconds."""
+        """Compares with gaps widened to whole milliseconds, the resolution of the log."""
         return any(gap.begin - 1 <= time_ms <= gap.end + 1 for gap in self.gaps.gaps)
 
     def _check(self) -> None:
@@ -206,12 +206,12 @@ class BoundTopicSimulation(Simulation):
                     counts[value] = counts.get(value, 0) + 1
                     if last.get(subject, -1) >= int(value) and counts[value] == 1:
                         if not self._is_in_gap(self.published[value]):
-                            raise Violation(f"{value!r} of {subject!r} comes behind {last[subject]}")
+                            raise Violation(f"{value!r} of {subject!r} comes after {last[subject]}")
                         self.history.count("messages of gaps that come late")
                     last[subject] = max(int(value), last.get(subject, -1))
         twice = [value for value, count in counts.items() if count > 1]
         if twice:
-            raise Violation(f"{len(twice)} messages are there twice: {twice[:5]}")
+            raise Violation(f"{len(twice)} messages are in the log twice: {twice[:5]}")
         missing = {value: at for value, at in self.published.items() if value not in counts}
         silent = {value: at for value, at in missing.items() if not self._is_in_gap(at)}
         self.history.count("messages published", len(self.published))
@@ -221,7 +221,7 @@ class BoundTopicSimulation(Simulation):
             first, at = next(iter(silent.items()))
             start = self.server.runtime.time_ms() - self.world.now * 1000
             raise Violation(
-                f"{len(silent)} messages are missing outside of gaps, of {len(missing)}; the first is {first!r}, published at "
+                f"{len(silent)} of {len(missing)} missing messages are outside of gaps; the first is {first!r}, published at "
                 f"{(at - start) / 1000:.3f}; gaps "
                 f"{[((gap.begin - start) / 1000, (gap.end - start) / 1000) for gap in self.gaps.gaps]}"
             )

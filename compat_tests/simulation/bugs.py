@@ -1,6 +1,6 @@
-"""Known bugs, put back into the code from outside: the simulator is worth something when it finds each of them.
+"""Known bugs that can be planted in the code: they prove that the simulator finds such bugs.
 
-They are replacements of single functions and methods, here and nowhere in the product.
+Each bug replaces single functions and methods at run time. The product code has no switch for them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from barnabas.broker.partitions.replica import RemoteReplica
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations import brokers
 from barnabas.controller.raft import transport
-from barnabas.controller.raft.append_guard import Fitted
-from barnabas.controller.raft.messages import Append, Chunk, Progress
-from barnabas.controller.raft.transport import GuardedTransport
+from barnabas.controller.raft.messages import Append, AppendResponse, SnapshotChunk
+from barnabas.controller.raft.transport import Fitted, GuardedTransport
 from barnabas.controller.sessions import broker_sessions
 from barnabas.storage.log.follower_append import ANY_EPOCH
 from barnabas.storage.log.log import Log
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
-Patch = tuple[Any, str, Any]  # (where, name, the function in its place)
+Patch = tuple[Any, str, Any]  # (owner, attribute, replacement)
 
 
 def _no_epoch_check() -> list[Patch]:
@@ -47,7 +46,7 @@ def _no_epoch_check() -> list[Patch]:
 
 
 def _wiped_replica_counts() -> list[Patch]:
-    """A broker with a new disk is taken for the one that stopped, and joins an ISR before it has caught up."""
+    """A broker with a new disk counts as the one that stopped, and joins an ISR before it has caught up."""
     register = brokers.register
 
     def registered(image: MetadataImage, settings: Any, request: Any, *rest: Any, **named: Any) -> Any:
@@ -65,21 +64,21 @@ def _wiped_replica_counts() -> list[Patch]:
 
 
 def _early_acknowledgement() -> list[Patch]:
-    """acks=all is answered when the leader has it."""
+    """A leader answers acks=all as soon as its own log has the records."""
     return [(PartitionLeadership, "when_committed", lambda _self, _end_offset, call: call(ErrorCode.NONE))]
 
 
 def _unclean_member_stays() -> list[Patch]:
     """A broker that starts without its clean-shutdown marker stays in ISR and ELR."""
-    return [(brokers, "broker_forgot", lambda _image, _settings, _broker_id: [])]
+    return [(brokers, "broker_unclean_shutdown", lambda _image, _settings, _broker_id: [])]
 
 
 def _without_h1() -> list[Patch]:
-    """A piece of a snapshot carries a commit index, which the library applies to the log that it still has."""
+    """A chunk of a snapshot carries a commit index, which the library applies to the log that it still has."""
     chunk, verified = GuardedTransport._chunk, GuardedTransport._verified
     committed: list[int] = []
 
-    def _chunk(self: GuardedTransport, node_id: int, connection_number: int, message: Chunk) -> None:
+    def _chunk(self: GuardedTransport, node_id: int, connection_number: int, message: SnapshotChunk) -> None:
         committed.append(message.index)
         try:
             chunk(self, node_id, connection_number, message)
@@ -91,7 +90,7 @@ def _without_h1() -> list[Patch]:
     ) -> None:
         if next_index is None and committed:
             self._pass_append(node_id, term, {"commit_index": committed[0], "serialized": None})
-            self._send_message(node_id, Progress(term, 0, False, False))
+            self._send_message(node_id, AppendResponse(term, 0, False, False))
         else:
             verified(self, node_id, term, index, next_index)
 
@@ -99,7 +98,7 @@ def _without_h1() -> list[Patch]:
 
 
 def _without_h2() -> list[Patch]:
-    """An append reaches the library as it came, and cuts the log wherever it begins."""
+    """An append reaches the library unchanged, and truncates the log wherever it begins."""
 
     def unfitted(message: Append, _journal: object, _applied_index: int) -> Fitted:
         return Fitted(
@@ -109,23 +108,23 @@ def _without_h2() -> list[Patch]:
     return [(transport, "fit_append", unfitted)]
 
 
-def _every_clock_is_believed() -> list[Patch]:
-    """What is too old by a leader's own clock goes, whatever that shows."""
+def _every_clock_is_trusted() -> list[Patch]:
+    """Retention deletes records by the leader's clock alone, however implausible that clock is."""
     return [(WallClock, "is_trusted", True)]
 
 
 def _answers_without_session() -> list[Patch]:
-    """A leader or coordinator that is cut off answers what it knew, for as long as it is cut off."""
+    """A leader or coordinator that is cut off keeps answering from its old state."""
     return [(BrokerLifecycle, "has_session", lambda _self: True)]
 
 
 def _followers_expire() -> list[Patch]:
     """Every replica applies retention by its own clock, as in Kafka."""
-    return [(PartitionManager, "_is_led", lambda _self, _log: True), (WallClock, "is_trusted", True)]
+    return [(PartitionManager, "is_led", lambda _self, _log: True), (WallClock, "is_trusted", True)]
 
 
-def _strangers_replicate() -> list[Patch]:
-    """A replica id is believed on any connection."""
+def _unauthenticated_followers_replicate() -> list[Patch]:
+    """A broker accepts any replica id on any connection."""
     return [(fetch, "may_act_as_replica", lambda _context, _replica_id: True)]
 
 
@@ -136,14 +135,14 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "unclean-member-stays": _unclean_member_stays,
     "without-h1": _without_h1,
     "without-h2": _without_h2,
-    "every-clock-is-believed": _every_clock_is_believed,
+    "every-clock-is-trusted": _every_clock_is_trusted,
     "followers-expire": _followers_expire,
-    "strangers-replicate": _strangers_replicate,
+    "unauthenticated-followers-replicate": _unauthenticated_followers_replicate,
     "answers-without-session": _answers_without_session,
 }
 
 
-# The first seed that finds it, when this was last looked up: `--bug NAME` finds another when it does not any more.
+# The first seed that found the bug at the last search. When it no longer does, `--bug NAME` finds another.
 FOUND_BY = {
     "no-epoch-check": 2,
     "wiped-replica-counts": 49,
@@ -151,16 +150,16 @@ FOUND_BY = {
     "unclean-member-stays": 25,
     "without-h1": 18,
     "without-h2": 0,
-    "every-clock-is-believed": 9,
+    "every-clock-is-trusted": 9,
     "followers-expire": 0,
-    "strangers-replicate": 0,
+    "unauthenticated-followers-replicate": 0,
     "answers-without-session": 2,
 }
 
 
 @contextmanager
-def put_in(bug: str) -> Iterator[None]:
-    """While the simulation runs; the empty name is no bug."""
+def planted(bug: str) -> Iterator[None]:
+    """Plants a bug while the simulation runs; the empty name plants none."""
     with ExitStack() as stack:
         for where, name, replacement in BUGS[bug]() if bug else ():
             assert hasattr(where, name), name

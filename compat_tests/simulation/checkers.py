@@ -1,7 +1,7 @@
-"""What must hold of a simulated cluster when all is over: DESIGN.md's invariants, seen from disks and clients.
+"""Invariants of DESIGN.md, checked on disks and clients after a simulated cluster has healed.
 
-Nothing here asks the code under test what is right: it reads the batches that each replica holds, and compares them
-with each other and with what clients were told.
+The checkers do not ask the code under test what is right: they read the batches of each replica, and compare them
+with each other and with the answers that clients got.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from barnabas.controller.metadata.image import MetadataImage, PartitionState
-from barnabas.wire.record_batch import BatchHeader, iterate_headers, iterate_records, verify_crc
+from barnabas.wire.record_batch import BatchHeader, iterate_headers, verify_crc
+from barnabas.wire.records import iterate_records
 from compat_tests.simulation.consumers import Consumer
 from compat_tests.simulation.groups import Member, Refused
 from compat_tests.simulation.history import Batch, History, Partition, Violation, name
 from compat_tests.simulation.producers import Producer
 from compat_tests.simulation.watch import digest
-from compat_tests.simulation.wire_client import Gone
+from compat_tests.simulation.wire_client import NoResponse
 
 if TYPE_CHECKING:
     from compat_tests.simulation.simulation import Simulation
 
-Held = list[tuple[BatchHeader, bytes]]  # the batches of a replica, in their order
+Held = list[tuple[BatchHeader, bytes]]  # batches of a replica, in log order
 READ_BYTES = 1 << 24
 
 
 def state(simulation: Simulation) -> str:
-    """Where everything is, for a message."""
+    """State of all nodes, for an error message."""
     lines = []
     for node in simulation.nodes:
         if node.node is None or not hasattr(node.node, "services"):
@@ -47,15 +48,16 @@ def state(simulation: Simulation) -> str:
         )
     if hasattr(simulation, "tasks"):
         waiting = [number for number, task in enumerate(simulation.tasks) if not task.is_done]
-        lines.append(f"tasks that go on: {waiting}")
+        lines.append(f"unfinished tasks: {waiting}")
     return "; ".join(lines)
 
 
-# -- what clients find afterwards
+# -- clients after the cluster has healed
 
 
 def probes(simulation: Simulation) -> Iterator[Coroutine[Any, Any, object]]:
-    """Clients that must be served now: a record for every partition, everything read, every committed offset."""
+    """Clients whose requests must succeed now: produce to every partition, read everything, fetch every committed
+    offset."""
     yield _produce_and_consume(simulation)
     for member in simulation.members:
         yield _find_offsets(simulation, member.group)
@@ -73,14 +75,21 @@ def _partitions(history: History) -> list[Partition]:
 async def _produce_and_consume(simulation: Simulation) -> None:
     history = simulation.history
     producer = Producer(
-        simulation.client("last"), history, acks=-1, is_idempotent=True, pace_s=0, goes_on=lambda: True
+        simulation.client("last"),
+        history,
+        acks=-1,
+        is_idempotent=True,
+        pace_s=0,
+        should_continue=lambda: True,
     )
     await producer._become_idempotent()
     ends = {}
     for partition in _partitions(history):
         batch = await producer.produce(partition)
         ends[partition] = batch.offset
-    consumer = Consumer(simulation.client("reader"), history, rack="", goes_on=lambda: True, max_wait_ms=10)
+    consumer = Consumer(
+        simulation.client("reader"), history, rack="", should_continue=lambda: True, max_wait_ms=10
+    )
     while any(consumer.positions.get(partition, 0) <= end for partition, end in ends.items()):
         await consumer.poll()
     for _ in range(2 * len(ends)):
@@ -89,24 +98,28 @@ async def _produce_and_consume(simulation: Simulation) -> None:
 
 async def _find_offsets(simulation: Simulation, group: str) -> None:
     member = Member(
-        simulation.client(f"look-{group}"), simulation.history, group, is_simple=True, goes_on=lambda: True
+        simulation.client(f"look-{group}"),
+        simulation.history,
+        group,
+        is_simple=True,
+        should_continue=lambda: True,
     )
     for partition in _partitions(simulation.history):
         while True:
             try:
                 await member.committed(partition)
                 break
-            except (Gone, Refused):
+            except (NoResponse, Refused):
                 await member._client.pause()
                 await member._client.refresh()
 
 
-# -- what the replicas hold
+# -- contents of the replicas
 
 
 def check(simulation: Simulation) -> None:
-    """All of it. Violation."""
-    _metadata_is_one(simulation)
+    """Checks all invariants; raises Violation."""
+    _metadata_is_equal(simulation)
     history = simulation.history
     image = simulation.brokers[0].node.services.controller.image  # type: ignore[union-attr]
     for topic in image.topics.values():
@@ -115,23 +128,23 @@ def check(simulation: Simulation) -> None:
             nodes = [node for node in simulation.brokers if node.node_id in found.replicas]
             replicas = {node.node_id: _held(node.node, *partition) for node in nodes}
             starts = {node.node_id: _log(node.node, *partition).log_start_offset for node in nodes}
-            _starts_are_asked_for(history, partition, starts)
+            _log_starts_were_requested(history, partition, starts)
             if history.is_compacted(partition):
-                _compacted_is_right(history, partition, replicas)
+                _compacted_topic_is_correct(history, partition, replicas)
                 continue
             if topic.is_internal and simulation.faults.clock_was_far_ahead:
-                _internal_is_right(partition, replicas)
+                _internal_topic_is_correct(partition, replicas)
                 continue
             start = max(starts.values())
             _replicas_are_equal(partition, found, replicas, start)
             if history.is_safe(partition):
-                _seen_is_there(history, partition, replicas[found.leader], start)
+                _read_records_exist(history, partition, replicas[found.leader], start)
             if not topic.is_internal:
-                _produced_is_there(history, partition, replicas[found.leader], start)
-    _configs_are_as_told(simulation, image)
+                _acknowledged_batches_exist(history, partition, replicas[found.leader], start)
+    _configs_are_as_acknowledged(simulation, image)
 
 
-def _metadata_is_one(simulation: Simulation) -> None:
+def _metadata_is_equal(simulation: Simulation) -> None:
     digests = {}
     for node in simulation.nodes:
         assert node.node is not None
@@ -142,7 +155,7 @@ def _metadata_is_one(simulation: Simulation) -> None:
     for topic in simulation.history.topics.values():
         known = image.topics.get(topic.name)
         if topic.topic_id and not topic.is_deleted and (known is None or known.topic_id != topic.topic_id):
-            raise Violation(f"topic {topic.name} was created and is not there")
+            raise Violation(f"topic {topic.name} was created and does not exist")
 
 
 def _log(node: Any, topic_id: bytes, index: int) -> Any:
@@ -159,18 +172,18 @@ def _held(node: Any, topic_id: bytes, index: int) -> Held:
             verify_crc(data, position, header)
             found.append((header, data[position : position + header.size]))
         if found[-1][0].next_offset <= offset:
-            raise Violation(f"{log.name} does not go on at {offset}")
+            raise Violation(f"{log.name} does not continue at {offset}")
         offset = found[-1][0].next_offset
     return found
 
 
-def _configs_are_as_told(simulation: Simulation, image: MetadataImage) -> None:
-    """The value that was acknowledged last, or one of which it is unknown whether and when it took place."""
+def _configs_are_as_acknowledged(simulation: Simulation, image: MetadataImage) -> None:
+    """A config has the value that was acknowledged last, or the value of a change whose outcome is unknown."""
     history = simulation.history
-    told: dict[tuple[str, str], set[str | None]] = {}
+    allowed_values: dict[tuple[str, str], set[str | None]] = {}
     for change in history.config_changes:
         topic = history.topics[change.topic]
-        allowed = told.setdefault((change.topic, change.name), {topic.configs.get(change.name)})
+        allowed = allowed_values.setdefault((change.topic, change.name), {topic.configs.get(change.name)})
         if change.ended_at != float("inf"):
             allowed.clear()
             allowed.update(
@@ -181,7 +194,7 @@ def _configs_are_as_told(simulation: Simulation, image: MetadataImage) -> None:
                 and other.started_at < change.started_at
             )
         allowed.add(change.value)
-    for (topic_name, config), allowed in told.items():
+    for (topic_name, config), allowed in allowed_values.items():
         found = image.topic_configs(topic_name).get(config)
         if not history.topics[topic_name].is_deleted and found not in allowed:
             raise Violation(
@@ -189,21 +202,27 @@ def _configs_are_as_told(simulation: Simulation, image: MetadataImage) -> None:
             )
 
 
-def _starts_are_asked_for(history: History, partition: Partition, starts: dict[int, int]) -> None:
-    """Records are removed where an admin or a config wants it, and nowhere else."""
+def _log_starts_were_requested(history: History, partition: Partition, starts: dict[int, int]) -> None:
+    """Records are removed only where an admin or a config asks for it."""
     if not history.is_safe(partition):
         return
     for node_id, start in starts.items():
         if start > history.last_start(partition):
-            raise Violation(f"{name(partition)} begins at {start} on node {node_id}, which was not asked for")
+            raise Violation(
+                f"{name(partition)} begins at {start} on node {node_id}, which no admin requested"
+            )
     topic = history.topic(partition[0])
-    if topic is not None and topic.expires and max(starts.values()) > history.asked_starts.get(partition, 0):
+    if (
+        topic is not None
+        and topic.expires
+        and max(starts.values()) > history.requested_starts.get(partition, 0)
+    ):
         history.count("partitions whose records expired")
 
 
-def _compacted_is_right(history: History, partition: Partition, replicas: dict[int, Held]) -> None:
-    """Each replica has cleaned by itself: what two hold at an offset is the same record, and one that is missing,
-    and was acknowledged or seen, has been followed by another with its key."""
+def _compacted_topic_is_correct(history: History, partition: Partition, replicas: dict[int, Held]) -> None:
+    """Each replica compacts by itself: two replicas hold the same record at an offset, and a missing record that was
+    acknowledged or read has a later one with its key."""
     seen = history.values.get(partition, {})
     keys = {
         value: key
@@ -238,18 +257,18 @@ def _compacted_is_right(history: History, partition: Partition, replicas: dict[i
                 last[bytes(record.key or b"")] = record.offset
         for offset, value in wanted.items():
             if there.get(offset, value) != value:
-                raise Violation(f"{name(partition)}: {value!r} was at {offset}, there is {there[offset]!r}")
+                raise Violation(f"{name(partition)}: {value!r} was at {offset}, now {there[offset]!r} is")
             if offset not in there:
                 if last.get(keys[value], -1) < offset:
                     raise Violation(
-                        f"{name(partition)}: {value!r} at {offset} is gone from node {node_id}, and nothing later has its key"
+                        f"{name(partition)}: {value!r} at {offset} is missing on node {node_id}, and no later record has its key"
                     )
                 history.count("records compacted away")
 
 
-def _internal_is_right(partition: Partition, replicas: dict[int, Held]) -> None:
-    """A coordinator whose clock is far ahead has its log rolled, and then each replica cleans by itself: what two hold at an
-    offset is the same record, and each key has the same last value."""
+def _internal_topic_is_correct(partition: Partition, replicas: dict[int, Held]) -> None:
+    """A coordinator whose clock is far ahead rolls its log, and then each replica compacts by itself: two replicas
+    hold the same record at an offset, and each key has the same last value."""
     at: dict[int, tuple[bytes | None, bytes | None, int]] = {}
     states: list[dict[bytes, bytes]] = []
     for node_id, held in replicas.items():
@@ -274,8 +293,8 @@ def _internal_is_right(partition: Partition, replicas: dict[int, Held]) -> None:
 def _replicas_are_equal(
     partition: Partition, found: PartitionState, replicas: dict[int, Held], start: int
 ) -> None:
-    """Byte-wise identical, at every offset from `start` on, which all have: nothing is in flight any more, so all of
-    it is committed."""
+    """Replicas are byte-wise identical at every offset from `start` on. Nothing is in flight any more, so all records
+    are committed."""
     replicas = {
         node_id: [batch for batch in held if batch[0].last_offset >= start]
         for node_id, held in replicas.items()
@@ -291,31 +310,31 @@ def _replicas_are_equal(
                 f"{side[difference][0]}" if difference < len(side) else "nothing" for side in (held, leader)
             ]
             raise Violation(
-                f"{name(partition)}: node {node_id} has {at[0]} where its leader {found.leader} has {at[1]}"
+                f"{name(partition)}: node {node_id} has {at[0]} and its leader {found.leader} has {at[1]}"
             )
     offset = leader[0][0].base_offset if leader else 0
     epoch = -1
     for header, _ in leader:
         if header.base_offset != offset:
-            raise Violation(f"{name(partition)}: batch {header.base_offset} where {offset} is due")
+            raise Violation(f"{name(partition)}: batch {header.base_offset} where {offset} is expected")
         if header.partition_leader_epoch < epoch:
-            raise Violation(f"{name(partition)}: epoch {header.partition_leader_epoch} behind {epoch}")
+            raise Violation(f"{name(partition)}: epoch {header.partition_leader_epoch} after {epoch}")
         offset, epoch = header.next_offset, header.partition_leader_epoch
 
 
-def _seen_is_there(history: History, partition: Partition, held: Held, start: int) -> None:
-    """No reader has seen records that are gone, except those removed from the log's beginning."""
+def _read_records_exist(history: History, partition: Partition, held: Held, start: int) -> None:
+    """Records that a consumer read still exist, except those removed at the log's beginning."""
     there = {header.base_offset: (header.last_offset, header.crc) for header, _ in held}
     for base_offset, (last_offset, crc, consumer, now) in history.seen.get(partition, {}).items():
         if last_offset >= start and there.get(base_offset) != (last_offset, crc):
             raise Violation(
-                f"{consumer} saw {base_offset}-{last_offset} of {name(partition)} at {now:.3f}, which is not there: "
+                f"{consumer} saw {base_offset}-{last_offset} of {name(partition)} at {now:.3f}, which are missing: "
                 f"{there.get(base_offset)}"
             )
 
 
-def _produced_is_there(history: History, partition: Partition, held: Held, start: int) -> None:
-    """Acknowledged batches are where they were said to be, in their order; idempotent ones are there once."""
+def _acknowledged_batches_exist(history: History, partition: Partition, held: Held, start: int) -> None:
+    """Acknowledged batches are at the acknowledged offsets and in order; idempotent ones are in the log once."""
     offsets: dict[bytes, list[int]] = {}
     for _, data in held:
         for record in iterate_records(data):
@@ -330,10 +349,10 @@ def _produced_is_there(history: History, partition: Partition, held: Held, start
     for batch in mine:
         found = [offsets.get(value, []) for value in batch.values]
         if batch.acks == -1 and is_safe:
-            _is_acknowledged_right(batch, found, start)
+            _check_acknowledged(batch, found, start)
         if batch.is_idempotent and any(len(places) > 1 for places in found):
-            raise Violation(f"{name(partition)}: {batch} is there more than once: {found}")
-        # Without sequence numbers a batch that was given up may still come, late; what is acknowledged is in order.
+            raise Violation(f"{name(partition)}: {batch} is in the log more than once: {found}")
+        # Without sequence numbers a batch that its producer gave up may be appended late; acknowledged batches are in order.
         if batch.is_idempotent:
             place = found[0][0] if found[0] else -1
         else:
@@ -342,20 +361,20 @@ def _produced_is_there(history: History, partition: Partition, held: Held, start
             offset, number = last.get(batch.producer, (-1, -1))
             if place <= offset:
                 raise Violation(
-                    f"{name(partition)}: {batch.producer}'s batch {batch.number} stands before {number}"
+                    f"{name(partition)}: {batch.producer}'s batch {batch.number} is before {number}"
                 )
             last[batch.producer] = place, batch.number
 
 
-def _is_acknowledged_right(batch: Batch, found: list[list[int]], start: int) -> None:
+def _check_acknowledged(batch: Batch, found: list[list[int]], start: int) -> None:
     if batch.outcome == "open":
-        raise Violation(f"{batch} has never come to an end")
+        raise Violation(f"{batch} was never acknowledged or given up")
     if batch.outcome != "acked":
         return
     for index, places in enumerate(found):
         if not places and batch.offset + index < start:
             continue  # removed
         if not places:
-            raise Violation(f"{batch} was acknowledged and is not there")
+            raise Violation(f"{batch} was acknowledged and is missing")
         if batch.offset >= 0 and batch.offset + index not in places:
             raise Violation(f"{batch} was acknowledged at {batch.offset} and is at {places}")

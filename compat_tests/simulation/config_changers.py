@@ -1,7 +1,7 @@
 """A simulated admin that changes the configs of topics while they are in use, one change after the other.
 
-It remembers the answers: the last value that was acknowledged is the value, unless a change that nobody
-knows the end of has come after it (checkers.py).
+It records the answers: the value that was acknowledged last is the value, unless a change of unknown outcome came
+after it (checkers.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from barnabas.wire.messages.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from compat_tests.simulation.history import ConfigChange, History, Topic, Violation
-from compat_tests.simulation.wire_client import Client, Gone
+from compat_tests.simulation.wire_client import Client, NoResponse
 
 ALTER_CONFIGS, ALTER_CONFIGS_VERSION = 44, 1
 TOPIC = 2
@@ -31,21 +31,26 @@ RETRIABLE = frozenset(
 
 
 class ConfigChanger:
-    """`run` until `goes_on` says no. `replicas`: how many a topic has."""
+    """Runs until `should_continue` returns false. `replicas`: replicas of a topic."""
 
     def __init__(
-        self, client: Client, history: History, replicas: int, pace_s: float, goes_on: Callable[[], bool]
+        self,
+        client: Client,
+        history: History,
+        replicas: int,
+        pace_s: float,
+        should_continue: Callable[[], bool],
     ) -> None:
         self._client = client
         self._history = history
         self._replicas = replicas
         self._pace_s = pace_s
-        self._goes_on = goes_on
+        self._should_continue = should_continue
         self._changes = 0
 
     async def run(self) -> None:
         client = self._client
-        while self._goes_on():
+        while self._should_continue():
             topics = [
                 topic for topic in self._history.topics.values() if topic.topic_id and not topic.is_deleted
             ]
@@ -55,7 +60,7 @@ class ConfigChanger:
             await client.pause(self._pace_s)
 
     def _choose(self, topic: Topic) -> tuple[str, str]:
-        """(name, value), no value twice in a row: what another node holds must be seen."""
+        """(name, value), never the same value twice in a row: other nodes must see each change."""
         self._changes += 1
         chance = self._client.random
         if self._replicas == 3 and chance.random() < 0.2:
@@ -73,8 +78,8 @@ class ConfigChanger:
             [AlterConfigsResource(TOPIC, topic.name, [AlterableConfig(name, SET, value)])]
         )
         try:
-            answer = await client.ask(client.anybody(), ALTER_CONFIGS, ALTER_CONFIGS_VERSION, request)
-        except Gone:
+            answer = await client.ask(client.any_address(), ALTER_CONFIGS, ALTER_CONFIGS_VERSION, request)
+        except NoResponse:
             await client.refresh()
             return
         error = ErrorCode(answer.responses[0].error_code)

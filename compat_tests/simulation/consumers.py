@@ -1,7 +1,8 @@
-"""A simulated consumer without a group: it reads every partition from its first offset on, and tells the history.
+"""A simulated consumer without a group: reads every partition from its first offset on, and records it in the
+history.
 
-It follows leaders by their epochs (KIP-320), fetches from the replica that it is sent to (KIP-392) where it has a rack,
-and asks now and then where a partition ends.
+It follows leaders by their epochs (KIP-320), fetches from its preferred read replica (KIP-392) if it has a rack, and
+sends ListOffsets now and then.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Callable
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from barnabas.wire.record_batch import iterate_records, read_header, verify_crc
+from barnabas.wire.record_batch import read_header, verify_crc
+from barnabas.wire.records import iterate_records
 from compat_tests.simulation.history import History, Partition, Violation, name
-from compat_tests.simulation.wire_client import Address, Client, Gone
+from compat_tests.simulation.wire_client import Address, Client, NoResponse
 
 FETCH, FETCH_VERSION = 1, 17
 LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 8
@@ -36,7 +38,7 @@ STALE = frozenset(
 
 
 class Consumer:
-    """`run` until `goes_on` says no."""
+    """Runs until `should_continue` returns false."""
 
     def __init__(
         self,
@@ -44,22 +46,22 @@ class Consumer:
         history: History,
         *,
         rack: str,
-        goes_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
         max_wait_ms: int = 400,
     ) -> None:
         self._client = client
         self._history = history
         self._rack = rack
-        self._goes_on = goes_on
+        self._should_continue = should_continue
         self._max_wait_ms = max_wait_ms
         self.positions: dict[Partition, int] = {}
         self._last_epochs: dict[Partition, int] = {}  # of the last batch read
-        self._replicas: dict[Partition, int] = {}  # that it was sent to
+        self._replicas: dict[Partition, int] = {}  # preferred read replicas
         self._lost: list[Partition] = []  # whose position is below their first record
 
     async def run(self) -> None:
         client = self._client
-        while self._goes_on():
+        while self._should_continue():
             if client.random.random() < 0.1:
                 await client.refresh()
             await self.poll()
@@ -82,7 +84,7 @@ class Consumer:
         return self._client.leader(*partition)[0]
 
     async def poll(self) -> None:
-        """Fetch from one broker what it leads."""
+        """Fetches from one broker the partitions that it leads."""
         client = self._client
         by_broker: dict[Address, list[Partition]] = {}
         for partition in self._partitions():
@@ -103,7 +105,7 @@ class Consumer:
                     partition[1],
                     epoch,
                     self.positions.get(partition, 0),
-                    # A follower may be behind, and would call that a divergence.
+                    # A follower may be behind, and would answer that the logs diverge.
                     -1 if partition in self._replicas else self._last_epochs.get(partition, -1),
                     partition_max_bytes=client.random.choice((200, 5000, 1 << 20)),
                 )
@@ -117,7 +119,7 @@ class Consumer:
         )
         try:
             answer = await client.ask(address, FETCH, FETCH_VERSION, request)
-        except Gone:
+        except NoResponse:
             for partition in partitions:
                 self._replicas.pop(partition, None)
             await client.pause()
@@ -135,13 +137,13 @@ class Consumer:
             await client.refresh()
 
     def _take(self, partition: Partition, data: PartitionData) -> bool:
-        """Whether what is known of the cluster is out of date."""
+        """Whether the cached metadata is out of date."""
         error = ErrorCode(data.error_code)
         if error is not ErrorCode.NONE:
             is_leader = self._replicas.pop(partition, None) is None
             self._history.count(f"fetch {error.name}")
             if error is ErrorCode.OFFSET_OUT_OF_RANGE and not is_leader:
-                return True  # a follower may be behind: the leader will say
+                return True  # a follower may be behind: the leader decides
             if error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 position = self.positions.get(partition, 0)
                 if position < self._history.last_start(partition):
@@ -150,13 +152,13 @@ class Consumer:
                 if self._history.is_safe(partition) and not self._history.is_deleted(partition[0]):
                     raise Violation(
                         f"{self._client.name}: {name(partition)} has no offset {position}, "
-                        f"which it had read up to"
+                        f"the end of what it has read"
                     )
                 self.positions[partition] = max(data.log_start_offset, 0)
                 return True
             if error in STALE:
                 return True
-            raise Violation(f"{self._client.name}: fetching {name(partition)} gave {error.name}")
+            raise Violation(f"{self._client.name}: a fetch of {name(partition)} failed with {error.name}")
         if data.preferred_read_replica >= 0:
             self._replicas[partition] = data.preferred_read_replica
             self._history.count("sent to a follower")
@@ -168,7 +170,7 @@ class Consumer:
         return False
 
     def _diverges(self, partition: Partition, data: PartitionData) -> None:
-        """The log has no such epoch as was read: what was read is gone."""
+        """The log does not have the epoch of the last batch read: records that were read are gone."""
         if self._history.is_safe(partition):
             raise Violation(
                 f"{self._client.name}: {name(partition)} diverges at {data.diverging_epoch.end_offset}, "
@@ -186,7 +188,7 @@ class Consumer:
         while offset + 61 <= len(records):
             header = read_header(records, offset)
             if header.size > len(records) - offset:
-                break  # cut short, as a fetch may
+                break  # a fetch may cut the last batch
             verify_crc(records, offset, header)
             if is_compacted:
                 for record in iterate_records(records[offset : offset + header.size]):
@@ -204,13 +206,13 @@ class Consumer:
                 )
             if header.next_offset > data.high_watermark:
                 raise Violation(
-                    f"{self._client.name}: {name(partition)} gave offsets up to {header.last_offset}, "
+                    f"{self._client.name}: {name(partition)} returned offsets up to {header.last_offset}, "
                     f"its high watermark is {data.high_watermark}"
                 )
             if position < header.next_offset:
                 if header.base_offset > position and self._history.is_safe(partition) and not is_compacted:
                     raise Violation(
-                        f"{self._client.name}: {name(partition)} goes on at {header.base_offset} behind {position}"
+                        f"{self._client.name}: {name(partition)} continues at {header.base_offset} after {position}"
                     )
                 position = header.next_offset
                 self._last_epochs[partition] = header.partition_leader_epoch
@@ -218,7 +220,7 @@ class Consumer:
         self.positions[partition] = position
 
     async def _go_to_start(self, partition: Partition) -> None:
-        """Go on at the first record there is, as `auto.offset.reset=earliest` does."""
+        """Continues at the first available record, as `auto.offset.reset=earliest` does."""
         client, history = self._client, self._history
         address, epoch = client.leader(*partition)
         topic = history.topic(partition[0])
@@ -229,22 +231,24 @@ class Consumer:
             answer = await client.ask(
                 address, LIST_OFFSETS, LIST_OFFSETS_VERSION, ListOffsetsRequest(-1, 0, [wanted])
             )
-        except Gone:
+        except NoResponse:
             return
         found = answer.topics[0].partitions[0]
         if found.error_code != ErrorCode.NONE:
             return
         if found.offset > history.last_start(partition) and history.is_safe(partition):
             raise Violation(
-                f"{client.name}: {name(partition)} begins at {found.offset}, which was not asked for"
+                f"{client.name}: {name(partition)} begins at {found.offset}, which no admin requested"
             )
         history.count("consumers sent to the first record")
         if found.offset > self.positions.get(partition, 0):
             self.positions[partition] = found.offset
-            self._last_epochs[partition] = found.leader_epoch  # as clients do; what was read before is gone
+            self._last_epochs[partition] = (
+                found.leader_epoch
+            )  # as clients do; the records read before are gone
 
     async def ask_for_ends(self) -> None:
-        """ListOffsets: a partition's end as told may not go back."""
+        """Sends ListOffsets: the end of a partition may not go back."""
         client, history = self._client, self._history
         partitions = self._partitions()
         if not partitions:
@@ -254,7 +258,7 @@ class Consumer:
         topic = next(topic for topic in history.topics.values() if topic.topic_id == partition[0])
         if address is None or epoch < 0:
             return
-        before = max(history.end_before(partition, epoch), history.end_told(partition, client.now()))
+        before = max(history.end_before(partition, epoch), history.end_answered(partition, client.now()))
         request = ListOffsetsRequest(
             -1,
             0,
@@ -262,17 +266,17 @@ class Consumer:
         )
         try:
             answer = await client.ask(address, LIST_OFFSETS, LIST_OFFSETS_VERSION, request)
-        except Gone:
+        except NoResponse:
             return
         found = answer.topics[0].partitions[0]
         error = ErrorCode(found.error_code)
         if error is not ErrorCode.NONE:
             history.count(f"list offsets {error.name}")
             if error not in STALE:
-                raise Violation(f"{client.name}: the end of {name(partition)} gave {error.name}")
+                raise Violation(f"{client.name}: ListOffsets for {name(partition)} failed with {error.name}")
             return
         if found.offset < before and history.is_safe(partition) and not topic.is_deleted:
             raise Violation(
-                f"{client.name}: {name(partition)} ends at {found.offset} in epoch {epoch}, and ended at {before} before"
+                f"{client.name}: {name(partition)} ends at {found.offset} in epoch {epoch}, and ended at {before} earlier"
             )
         history.saw_end(partition, epoch, found.offset, client.now())

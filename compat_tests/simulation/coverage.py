@@ -1,10 +1,10 @@
-"""What simulations are meant to meet: a counter that stays at zero over many seeds means that nothing was tested."""
+"""Events that simulations must cover: a counter that stays at zero over many seeds means that nothing was tested."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Together they are met by a few seeds already.
+# A few seeds together cover these.
 COMMON = (
     "batches acked",
     "batches sent",
@@ -19,15 +19,15 @@ COMMON = (
     "group generations joined",
     "ISR growths",
     "ISR shrinks",
-    "ends told to observers",
+    "ends returned to observers",
     "leader changes",
     "offsets committed",
-    "strangers refused",
-    "offsets told to observers",
+    "unauthenticated followers refused",
+    "offsets returned to observers",
     "topics created",
     "truncations",
 )
-# These need more.
+# These need more seeds.
 RARE = (
     "batches failed",
     "config retention.ms changed",
@@ -51,11 +51,11 @@ RARE = (
     "fault: stop cleanly",
     "fault: wipe",
     "metadata snapshots loaded",
-    "metadata snapshots' pieces for who has entries that are not committed",
+    "metadata snapshots' pieces for voters with uncommitted entries",
     "metadata snapshots written",
     "partitions whose records expired",
     "partitions without a leader",
-    "producers that begin anew",
+    "producers that start over",
     "reassign NONE",
     "records compacted away",
     "replica changes",
@@ -67,11 +67,11 @@ SEEDS_FOR_COMMON, SEEDS_FOR_RARE = 20, 200
 
 
 def missing(counts: Mapping[str, int], seeds: int) -> list[str]:
-    """What so many seeds should have met and have not."""
+    """Required events that these seeds have not covered."""
     wanted = (COMMON if seeds >= SEEDS_FOR_COMMON else ()) + (RARE if seeds >= SEEDS_FOR_RARE else ())
     return [what for what in wanted if not counts.get(what)]
 
 
 def table(counts: Mapping[str, int]) -> str:
-    """All counters, one a line."""
+    """All counters, one per line."""
     return "\n".join(f"{count:>10}  {what}" for what, count in sorted(counts.items()))

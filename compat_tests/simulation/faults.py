@@ -1,9 +1,9 @@
-"""What befalls a simulated cluster, one thing after another, chosen by the seed.
+"""Faults of a simulated cluster, one after another, chosen by the seed.
 
-The promise that is tested bounds it (invariant 1 in DESIGN.md): power fails, or a disk is lost, on one broker at a
-time, and until all that it has lost is back on it no other node is killed, as a killed process is taken for one that has
-lost something, too; unless flush.messages is 1. Processes may be killed, all at once
-too; the network may do anything. Clocks may be wrong by an hour, and that of one node by more than a year.
+Invariant 1 in DESIGN.md bounds them: the power of one broker at a time fails, or its disk is lost, and until that
+broker has all its data back no other node is killed, because a broker cannot tell a killed process from one that lost
+data. With flush.messages=1 this bound does not apply. All processes may be killed at once, and the network may do
+anything. Clocks may be wrong by an hour, and the clock of one node by more than a year.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Scene:
     random: random.Random
     history: History
     later: Callable[[float, Callable[[], object]], object]
-    is_synced: bool  # every acknowledged record is on the disk: power may fail everywhere
-    is_whole: Callable[[], bool]  # whether everything lost is back
+    is_synced: bool  # every acknowledged record is synced: power may fail on all nodes
+    is_whole: Callable[[], bool]  # whether all lost data is back
     note: Callable[[str], object]
 
 
 class Faults:
-    """`next` lets one happen; `heal` ends all of them."""
+    """`next` injects one fault; `heal` ends all of them."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
-        self.slow: dict[tuple[str, str], float] = {}  # from host, to host -> seconds more
+        self.slow: dict[tuple[str, str], float] = {}  # (from host, to host) -> added delay in seconds
         self.happened = 0
-        self._loser: SimulatedNode | None = None  # has lost what it may not have back yet
+        self._loser: SimulatedNode | None = None  # lost data that it may not have back yet
         several = len(scene.nodes) > 1
-        # The one whose clock may be wrong by more than a retention time; the others are most.
+        # The one host whose clock may be wrong by more than a retention time; the other hosts are a majority.
         self._untimely = scene.random.choice(scene.nodes)
         self.clock_was_far_ahead = False
         if several and scene.random.random() < 0.15:
@@ -73,7 +73,7 @@ class Faults:
             ]
 
     def next(self) -> None:
-        """Let something happen that can."""
+        """Injects one of the faults that are possible now."""
         weights = [weight for weight, _ in self._kinds]
         for _ in range(20):
             (kind,) = self._scene.random.choices([kind for _, kind in self._kinds], weights)
@@ -83,7 +83,7 @@ class Faults:
                 return
 
     def heal(self) -> None:
-        """Nothing goes wrong any more; who is down starts."""
+        """Ends all faults and starts the nodes that are down."""
         scene = self._scene
         scene.note("heal")
         scene.network.unblock_all()
@@ -96,10 +96,10 @@ class Faults:
             elif node.process is not None:
                 node.process.held_until = 0.0
 
-    # -- what is promised
+    # -- bounds of the promise
 
     def _is_sound(self) -> bool:
-        """Whether all nodes have everything, so that one may lose it."""
+        """Whether all nodes have everything, so that one of them may lose it."""
         scene = self._scene
         disks = [node.disk for node in scene.nodes]
         return (
@@ -108,19 +108,19 @@ class Faults:
             and all(disk.kill_after is None and disk.capacity is None for disk in disks)
         )
 
-    def _lose(self, node: SimulatedNode) -> bool:
-        """Whether this one may lose what was not synced, or all; noted, if so."""
+    def _may_lose_data(self, node: SimulatedNode) -> bool:
+        """Whether this node may lose unsynced data, or its whole disk; if so, it is noted as the loser."""
         if self._scene.is_synced:
             return True
-        if len(self._scene.nodes) == 1 or not self._is_promised(node) or not self._is_sound():
+        if len(self._scene.nodes) == 1 or not self._survives_data_loss(node) or not self._is_sound():
             return False
         self._loser = node
         return True
 
     @staticmethod
-    def _is_promised(node: SimulatedNode) -> bool:
-        """Whether what is acknowledged survives that this one loses something: as many others have it as are less than
-        min.insync.replicas. Of two brokers one alone may have acknowledged."""
+    def _survives_data_loss(node: SimulatedNode) -> bool:
+        """Whether acknowledged records survive when this node loses data, which takes min.insync.replicas > 1: with
+        less, this broker alone may have acknowledged."""
         return not node.is_broker or int(node.properties["min.insync.replicas"]) > 1
 
     def _may_kill(self, *nodes: SimulatedNode) -> bool:
@@ -141,7 +141,7 @@ class Faults:
         return self._victim(up) if up else None
 
     def _victim(self, nodes: list[SimulatedNode]) -> SimulatedNode:
-        """Rather often it is the active controller, whose end, or return, matters most."""
+        """Often the active controller, whose end or return matters most."""
         active = [node for node in nodes if node.is_active]
         if active and self._scene.random.random() < 0.3:
             return self._scene.random.choice(active)
@@ -186,7 +186,7 @@ class Faults:
 
     def _power_failure(self) -> bool:
         node = self._one()
-        if node is None or not self._lose(node):
+        if node is None or not self._may_lose_data(node):
             return False
         self._scene.note(f"power failure of {node.host}")
         node.kill(power_fails=True)
@@ -204,7 +204,7 @@ class Faults:
 
     def _wipe(self) -> bool:
         node = self._one()
-        if node is None or node.is_voter or not self._is_promised(node) or not self._is_sound():
+        if node is None or node.is_voter or not self._survives_data_loss(node) or not self._is_sound():
             return False
         self._loser = node
         self._scene.note(f"new disk for {node.host}")
@@ -226,7 +226,7 @@ class Faults:
         if node is None or node.process is None:
             return False
         seconds = self._for_a_while()
-        self._scene.note(f"{node.host} stands still for {seconds:.1f} s")
+        self._scene.note(f"{node.host} pauses for {seconds:.1f} s")
         node.process.hold_until(self._scene.network.world.now + seconds)
         return True
 
@@ -252,11 +252,11 @@ class Faults:
         seconds = self._for_a_while()
         if (
             self._scene.random.random() < 0.5
-        ):  # clients still reach it, and long enough for others to replace it
+        ):  # clients still reach it, and it is isolated long enough to be replaced
             others = [other.host for other in self._scene.nodes if other is not node]
             seconds = max(seconds, self._scene.random.uniform(2.0, 12.0))
         pairs = [pair for other in others for pair in ((node.host, other), (other, node.host))]
-        return self._block(pairs, f"{node.host} is alone", seconds)
+        return self._block(pairs, f"{node.host} isolated", seconds)
 
     def _split(self) -> bool:
         left = [host for host in self._scene.hosts if self._scene.random.random() < 0.5]
@@ -327,7 +327,7 @@ class Faults:
         return True
 
     def _far_ahead(self) -> bool:
-        """By more than any record may be old, or back again."""
+        """Moves the clock further ahead than any record may be old, or back again."""
         self.clock_was_far_ahead = True
         node = self._untimely
         milliseconds = -FAR_AHEAD_MS if node.wall_offset_ms >= FAR_AHEAD_MS // 2 else FAR_AHEAD_MS

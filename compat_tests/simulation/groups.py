@@ -1,7 +1,7 @@
-"""Simulated members of consumer groups: they join, get partitions, and commit ever larger offsets for them.
+"""Simulated members of consumer groups: they join, get partitions, and commit increasing offsets for them.
 
-What a member reads does not matter here; what matters is that an acknowledged offset is found again by whoever asks
-later. So a member fetches the committed offset of each partition that it is given and goes on from there.
+They read no records: the tested property is that a later OffsetFetch of any client returns an acknowledged offset. So
+a member fetches the committed offset of each partition that it is assigned and continues from there.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from compat_tests.simulation.history import Commit, History, Partition, Violation, name
-from compat_tests.simulation.wire_client import Address, Client, Gone
+from compat_tests.simulation.wire_client import Address, Client, NoResponse
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
 VERSIONS = {8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5}
 SESSION_TIMEOUT_MS = 6000
 REBALANCE_TIMEOUT_MS = 6000
-ELSEWHERE = frozenset(
+COORDINATOR_MOVED = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
-LATER = frozenset(
+RETRIABLE = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -59,7 +59,7 @@ TOPIC_IS_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNO
 
 
 class Refused(Exception):
-    """The coordinator has said something that ends what was being done."""
+    """An error of the coordinator that ends the current operation."""
 
     def __init__(self, error: ErrorCode) -> None:
         super().__init__(error.name)
@@ -67,17 +67,23 @@ class Refused(Exception):
 
 
 class Member:
-    """`run` until `goes_on` says no. With `is_simple` it never joins, and commits as somebody without a group's help
-    does."""
+    """Runs until `should_continue` returns false. With `is_simple` it never joins, and commits as a standalone
+    consumer does."""
 
     def __init__(
-        self, client: Client, history: History, group: str, *, is_simple: bool, goes_on: Callable[[], bool]
+        self,
+        client: Client,
+        history: History,
+        group: str,
+        *,
+        is_simple: bool,
+        should_continue: Callable[[], bool],
     ) -> None:
         self._client = client
         self._history = history
         self.group = group
         self._is_simple = is_simple
-        self._goes_on = goes_on
+        self._should_continue = should_continue
         self._coordinator: Address | None = None
         self._member_id = ""
         self._generation = -1
@@ -85,7 +91,7 @@ class Member:
 
     async def run(self) -> None:
         client = self._client
-        while self._goes_on():
+        while self._should_continue():
             try:
                 if self._is_simple:
                     await self._commit_all(self._partitions())
@@ -97,7 +103,7 @@ class Member:
                 if refused.error is ErrorCode.UNKNOWN_MEMBER_ID:
                     self._member_id = ""
                 await client.pause()
-            except Gone:
+            except NoResponse:
                 self._coordinator = None
                 await client.pause()
         if self._member_id and client.random.random() < 0.5:
@@ -114,7 +120,7 @@ class Member:
     # -- the coordinator
 
     async def _ask(self, key: int, message: Any, *, timeout_s: float = 3.0) -> Any:
-        """An answer of the coordinator; Gone when it can't be had."""
+        """The coordinator's answer; raises NoResponse."""
         if self._coordinator is None:
             self._coordinator = await self._find()
         return await self._client.ask(self._coordinator, key, VERSIONS[key], message, timeout_s=timeout_s)
@@ -124,33 +130,35 @@ class Member:
         for _ in range(100):
             try:
                 answer = await client.ask(
-                    client.anybody(),
+                    client.any_address(),
                     FIND_COORDINATOR,
                     VERSIONS[FIND_COORDINATOR],
                     FindCoordinatorRequest("", 0, [self.group]),
                 )
-            except Gone:
+            except NoResponse:
                 await client.refresh()
                 await client.pause()
                 continue
             found = answer.coordinators[0]
             if not found.error_code:
                 return found.host, found.port
-            if ErrorCode(found.error_code) not in ELSEWHERE | LATER:
-                raise Violation(f"{client.name}: no coordinator: {ErrorCode(found.error_code).name}")
+            if ErrorCode(found.error_code) not in COORDINATOR_MOVED | RETRIABLE:
+                raise Violation(
+                    f"{client.name}: FindCoordinator failed with {ErrorCode(found.error_code).name}"
+                )
             await client.pause(0.1)
-            if not self._goes_on():
+            if not self._should_continue():
                 break
-        raise Gone("no coordinator", was_sent=False)
+        raise NoResponse("no coordinator", was_sent=False)
 
     def _check(self, code: int, *allowed: ErrorCode) -> ErrorCode:
         error = ErrorCode(code)
         if error is ErrorCode.NONE or error in allowed:
             return error
-        if error in ELSEWHERE:
+        if error in COORDINATOR_MOVED:
             self._coordinator = None
-        elif error not in LATER and error not in OUT_OF_GROUP:
-            raise Violation(f"{self._client.name}: the group gave {error.name}")
+        elif error not in RETRIABLE and error not in OUT_OF_GROUP:
+            raise Violation(f"{self._client.name}: the coordinator answered {error.name}")
         raise Refused(error)
 
     # -- membership
@@ -176,7 +184,9 @@ class Member:
         assignments = []
         if answer.leader == self._member_id:
             shares = self._share([member.member_id for member in answer.members])
-            assignments = [SyncGroupRequestAssignment(who, share) for who, share in shares.items()]
+            assignments = [
+                SyncGroupRequestAssignment(member_id, share) for member_id, share in shares.items()
+            ]
         answer = await self._ask(
             SYNC_GROUP,
             SyncGroupRequest(
@@ -188,7 +198,7 @@ class Member:
         owned = [(bytes.fromhex(topic), index) for topic, index in json.loads(answer.assignment or b"[]")]
         self.joined += 1
         self._history.count("group generations joined")
-        while self._goes_on():
+        while self._should_continue():
             answer = await self._ask(
                 HEARTBEAT, HeartbeatRequest(self.group, self._generation, self._member_id)
             )
@@ -206,13 +216,13 @@ class Member:
     async def _leave(self) -> None:
         try:
             await self._ask(LEAVE_GROUP, LeaveGroupRequest(self.group, "", [MemberIdentity(self._member_id)]))
-        except Gone:
+        except NoResponse:
             pass
 
     # -- offsets
 
     async def _commit_all(self, partitions: list[Partition]) -> None:
-        """Look where the group is, go on a little, commit that; for one partition."""
+        """Fetches the committed offset of one partition, increases it a little, and commits that."""
         if not partitions:
             return
         partition = self._client.random.choice(partitions)
@@ -220,7 +230,7 @@ class Member:
         await self.commit(partition, offset + self._client.random.randint(1, 3))
 
     async def committed(self, partition: Partition) -> int:
-        """As the coordinator says; -1 for none. Violation when it forgot something."""
+        """The committed offset, -1 for none. Violation when the coordinator forgot a commit."""
         started_at = self._client.now()
         answer = await self._ask(
             OFFSET_FETCH,
@@ -247,7 +257,7 @@ class Member:
         return offset
 
     async def commit(self, partition: Partition, offset: int) -> None:
-        """Once; Gone or Refused when it did not work, or may not have."""
+        """One OffsetCommit; NoResponse or Refused when it failed or its outcome is unknown."""
         client = self._client
         commit = Commit(self.group, partition, offset, client.name, client.now())
         self._history.commits.append(commit)
@@ -267,7 +277,7 @@ class Member:
                     ],
                 ),
             )
-        except Gone:
+        except NoResponse:
             commit.outcome = "failed"
             raise
         error = ErrorCode(answer.topics[0].partitions[0].error_code)
@@ -275,7 +285,7 @@ class Member:
             commit.outcome, commit.ended_at = "acked", client.now()
             self._history.count("offsets committed")
             return
-        # A coordinator that moves away says NOT_COORDINATOR of what it has appended already.
+        # A coordinator that moves away answers NOT_COORDINATOR also for commits that it has appended.
         commit.outcome = "refused" if error in OUT_OF_GROUP else "failed"
         if error in TOPIC_IS_GONE:
             raise Refused(error)
@@ -283,8 +293,9 @@ class Member:
 
 
 def check_committed(history: History, group: str, partition: Partition, offset: int, known_at: float) -> None:
-    """A register's rule: what is read was written, and not overwritten before `known_at` by a write that had begun after
-    the other had ended; -1 for none. A read that began at `known_at` knows of all that had ended then."""
+    """Rule of a register: a read returns a value that was written, and that no write replaced which began after it
+    had ended and ended before `known_at`; -1 for none. A read that began at `known_at` sees all writes that had ended
+    then."""
     mine = [
         commit
         for commit in history.commits
@@ -304,6 +315,6 @@ def check_committed(history: History, group: str, partition: Partition, offset: 
         if not any(later.started_at > source.ended_at for later in acknowledged):
             return
     raise Violation(
-        f"{group} has {offset} for {name(partition)}; {acknowledged[-1].offset} was committed afterwards, "
+        f"{group} has {offset} for {name(partition)}; {acknowledged[-1].offset} was committed later, "
         f"at {acknowledged[-1].ended_at:.3f}"
     )

@@ -1,4 +1,4 @@
-"""What the clients of a simulation did and saw, for the checkers. It knows nothing of how a broker works."""
+"""Requests and answers of the clients of a simulation, for the checkers. Independent of the broker's code."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ Partition = tuple[bytes, int]  # topic id, index
 
 
 class Violation(AssertionError):
-    """What must never be has been."""
+    """An invariant does not hold."""
 
 
 @dataclasses.dataclass(slots=True)
 class Batch:
-    """A batch that a producer wanted to have appended. `offset`: what the broker said, -1 when it did not."""
+    """A batch that a producer sent or is about to send. `offset`: the acknowledged base offset, -1 without one."""
 
     producer: str
-    number: int  # of this producer's batches for this partition, from 0
+    number: int  # counts this producer's batches for this partition, from 0
     partition: Partition
     values: list[bytes]
     acks: int
     is_idempotent: bool
     started_at: float
     ended_at: float = -1.0
-    outcome: str = "open"  # open, acked, sent (acks=0), failed (its fate is unknown)
+    outcome: str = "open"  # open, acked, sent (acks=0), failed (its outcome is unknown)
     offset: int = -1
     attempts: int = 0
     keys: list[bytes] = dataclasses.field(default_factory=list)  # of its records
@@ -45,7 +45,7 @@ class Commit:
 
 @dataclasses.dataclass(slots=True)
 class ConfigChange:
-    """A config of a topic that an admin set. `ended_at` is infinite when it is unknown whether it took place."""
+    """A config of a topic that an admin set. `ended_at` is infinite when the outcome is unknown."""
 
     topic: str
     name: str
@@ -56,14 +56,14 @@ class ConfigChange:
 
 @dataclasses.dataclass(slots=True)
 class Topic:
-    """A topic that an admin asked for. Its times are of the answers that it exists, and that it is deleted."""
+    """A topic that an admin requested. Its times are those of the answers to its creation and its deletion."""
 
     name: str
     is_safe: bool  # acknowledged records may never be lost: replicated, and without unclean elections
     topic_id: bytes = b""
     partitions: int = 0
     configs: dict[str, str] = dataclasses.field(default_factory=dict)  # that it was created with
-    is_deleted: bool = False  # a request for it was sent, with whatever success
+    is_deleted: bool = False  # a request for it was sent, with any outcome
 
     @property
     def is_compacted(self) -> bool:
@@ -80,7 +80,7 @@ class History:
     """See the module."""
 
     def __init__(self, stale_s: float = 0.0) -> None:
-        """`stale_s`: for how long a leader or coordinator that has been replaced may not know it."""
+        """`stale_s`: how long a replaced leader or coordinator may not know that it was replaced."""
         self.stale_s = stale_s
         self.batches: list[Batch] = []
         self.commits: list[Commit] = []
@@ -90,13 +90,15 @@ class History:
         self.ends: dict[Partition, dict[int, int]] = {}  # by leader epoch: the largest end in an answer
         self.ends_at: dict[
             Partition, list[tuple[float, int]]
-        ] = {}  # when it was told: the largest end so far
-        self.asked_starts: dict[Partition, int] = {}  # up to where admins have wanted records deleted
+        ] = {}  # (time of the answer, largest end so far)
+        self.requested_starts: dict[
+            Partition, int
+        ] = {}  # largest offsets up to which admins requested deletion
         self.values: dict[
             Partition, dict[int, bytes]
-        ] = {}  # that consumers saw in compacted topics, by offset
+        ] = {}  # records that consumers read in compacted topics, by offset
         self.producer_ids: dict[tuple[int, int], str] = {}
-        self.log: list[str] = []  # what happened, in words
+        self.log: list[str] = []  # events, as text
         self.counts: dict[str, int] = {}
 
     def count(self, what: str, by: int = 1) -> None:
@@ -113,18 +115,18 @@ class History:
         return topic is not None and topic.is_compacted
 
     def last_start(self, partition: Partition) -> float:
-        """No record from here on may have been removed."""
+        """The largest offset that an admin may have made the start of the log; infinite when records expire."""
         topic = self.topic(partition[0])
         if topic is not None and topic.expires:
             return float("inf")
-        return self.asked_starts.get(partition, 0)
+        return self.requested_starts.get(partition, 0)
 
     def saw_record(self, consumer: str, partition: Partition, offset: int, value: bytes) -> None:
-        """In a compacted topic, where batches change and records do not."""
+        """Notes a record of a compacted topic, where batches change and records do not."""
         before = self.values.setdefault(partition, {}).setdefault(offset, value)
         if before != value and self.is_safe(partition):
             raise Violation(
-                f"{consumer} saw {value!r} at {offset} of {name(partition)}; {before!r} was seen there"
+                f"{consumer} saw {value!r} at {offset} of {name(partition)}; {before!r} was read there before"
             )
 
     def is_deleted(self, topic_id: bytes) -> bool:
@@ -133,7 +135,7 @@ class History:
     def consumed(
         self, consumer: str, partition: Partition, base_offset: int, last_offset: int, crc: int, now: float
     ) -> None:
-        """A consumer was given a batch. Violation when another was given something else there."""
+        """Notes a batch that a consumer read. Violation when another consumer read another batch at these offsets."""
         seen = self.seen.setdefault(partition, {})
         before = seen.get(base_offset)
         if before is None:
@@ -145,31 +147,31 @@ class History:
             )
 
     def end_before(self, partition: Partition, epoch: int) -> int:
-        """The largest end of what is committed that leaders up to this epoch have told. (A leader that does not know
-        yet that it was deposed may lag behind its successors.)"""
+        """The largest high watermark in answers of leaders up to this epoch. (A leader that does not know yet that it
+        was replaced may lag behind its successors.)"""
         ends = self.ends.get(partition, {})
         return max((end for other, end in ends.items() if other <= epoch), default=-1)
 
-    def end_told(self, partition: Partition, now: float) -> int:
-        """The largest end that any leader has told more than `stale_s` before `now`."""
-        told = self.ends_at.get(partition, [])
-        index = bisect.bisect_right(told, now - self.stale_s, key=lambda each: each[0])
-        return told[index - 1][1] if index else -1
+    def end_answered(self, partition: Partition, now: float) -> int:
+        """The largest end in any leader's answer more than `stale_s` before `now`."""
+        answered = self.ends_at.get(partition, [])
+        index = bisect.bisect_right(answered, now - self.stale_s, key=lambda each: each[0])
+        return answered[index - 1][1] if index else -1
 
     def saw_end(self, partition: Partition, epoch: int, end: int, now: float) -> None:
-        """The leader of that epoch has answered so."""
+        """Notes the end that the leader of this epoch answered."""
         ends = self.ends.setdefault(partition, {})
         ends[epoch] = max(end, ends.get(epoch, -1))
-        told = self.ends_at.setdefault(partition, [])
-        told.append((now, max(end, told[-1][1]) if told else end))
+        answered = self.ends_at.setdefault(partition, [])
+        answered.append((now, max(end, answered[-1][1]) if answered else end))
 
     def got_producer_id(self, producer: str, producer_id: int, epoch: int) -> None:
-        """Producer ids without a transactional id are given out once."""
+        """Notes a producer id; without a transactional id each is assigned once."""
         other = self.producer_ids.setdefault((producer_id, epoch), producer)
         if other != producer:
             raise Violation(f"{producer} got producer id {producer_id} epoch {epoch}, which {other} has")
 
 
 def name(partition: Partition) -> str:
-    """Short and readable."""
+    """Short readable name of a partition."""
     return f"{partition[0].hex()[:6]}-{partition[1]}"

@@ -1,7 +1,8 @@
-"""A core nats-server on the simulated network, and what applications publish at it.
+"""A core nats-server on the simulated network, and an application's publish calls.
 
-Of the protocol what brokers use: INFO, CONNECT, PING, PONG, SUB, UNSUB, PUB and HPUB. What a subscriber is owed is sent at once,
-in the order in which it was published; one whose connection has ended gets nothing, and nothing is kept for it.
+It implements the part of the protocol that brokers use: INFO, CONNECT, PING, PONG, SUB, UNSUB, PUB and HPUB.
+Subscribers get messages at once, in the order of publication. A subscriber whose connection has ended gets nothing,
+and the server keeps nothing for it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _INFO = {
 
 
 class SimulatedNats:
-    """The process; it lives as long as the world."""
+    """The server process; it lives as long as the world."""
 
     def __init__(self, seed: int, network: VirtualNetwork) -> None:
         self.runtime = VirtualRuntime(seed, network=network, host=HOST)
@@ -37,7 +38,7 @@ class SimulatedNats:
 
 
 class _Connection:
-    """Of one client."""
+    """Connection of one client."""
 
     def __init__(self, server: SimulatedNats) -> None:
         self._server = server
@@ -45,7 +46,7 @@ class _Connection:
         self._received = bytearray()
         self._transport: Any = None
 
-    # -- the transport's protocol
+    # -- asyncio.Protocol
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
@@ -59,10 +60,10 @@ class _Connection:
         return False
 
     def pause_writing(self) -> None:
-        """A slow reader gets what it is owed all the same."""
+        """Does nothing: a slow reader still gets every message."""
 
     def resume_writing(self) -> None:
-        """See `pause_writing`."""
+        """Does nothing, as `pause_writing`."""
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -75,9 +76,9 @@ class _Connection:
                 return
             body = bytes(received[end + 2 : end + size])
             del received[: end + 2 + size]
-            self._obey(verb, words, body)
+            self._handle_command(verb, words, body)
 
-    def _obey(self, verb: bytes, words: list[bytes], body: bytes) -> None:
+    def _handle_command(self, verb: bytes, words: list[bytes], body: bytes) -> None:
         if verb == b"PING":
             self._transport.write(b"PONG\r\n")
         elif verb == b"SUB":

@@ -1,8 +1,8 @@
-"""The nodes of a simulated cluster: a disk each, and one process after the other on it.
+"""The nodes of a simulated cluster: one disk each, and one process after the other on it.
 
-What runs is the real node (broker/node.py), from its configuration down; its clock, network, threads and files are
-virtual. A process may end in the middle of a write; what a power failure leaves of its disk, the disk's own model
-decides (barnabas/testing/memory_disk.py).
+The real node runs (broker/node.py), from its configuration on; its clock, network, threads and files are virtual. A
+process may end in the middle of a write. The model of the disk (barnabas/testing/memory_disk.py) decides what of it
+survives a power failure.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from compat_tests.virtual.runtime import VirtualRuntime
 BROKER_PORT, CONTROLLER_PORT = 9092, 9093
 DATA = "/var/data"
 METADATA = "/var/metadata"
-START_S = 0.15  # what a process takes until it runs
+START_S = 0.15  # from the start of a process until its node runs
 
 
 class NodeProcess(VirtualRuntime):
-    """The runtime of one process of a node, which it takes with it."""
+    """Runtime of one process of a node; it ends with the process."""
 
     node: Node | None = None
     dying = False
-    is_ready = False  # it serves
+    is_ready = False  # the node serves requests
 
 
 class SimulatedNode:
@@ -54,7 +54,7 @@ class SimulatedNode:
         self.disk = self._new_disk(MemoryDisk())
         self.process: NodeProcess | None = None
         self.wall_offset_ms = chance.choice((0, 0, -3000, 40, 3_600_000))
-        self.disk_delay_s = 0.001  # what a thread takes for its work, about
+        self.disk_delay_s = 0.001  # about how long a thread takes for its work
         self.starts = 0
         self.ended_cleanly = True
         self.on_started: Callable[[SimulatedNode], object] = lambda _: None
@@ -78,17 +78,17 @@ class SimulatedNode:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it serves, as far as it knows."""
+        """Whether it serves requests, by its own knowledge."""
         return self.process is not None and self.process.is_ready
 
     @property
     def is_active(self) -> bool:
-        """Whether it is the active controller, as far as it knows."""
+        """Whether it is the active controller, by its own knowledge."""
         return self.is_ready and self.is_voter and self.services.controller.is_active
 
     @property
     def services(self) -> Services:
-        """Of a node that is ready."""
+        """Services of a node that is ready."""
         assert self.process is not None
         assert self.process.node is not None
         return self.process.node.services
@@ -102,7 +102,7 @@ class SimulatedNode:
     # -- processes
 
     def start(self) -> None:
-        """A process starts; it runs a moment later."""
+        """Starts a process; its node runs a moment later."""
         assert self.process is None
         self.starts += 1
         process = NodeProcess(self.random.randrange(1 << 60), network=self.network, host=self.host)
@@ -112,7 +112,7 @@ class SimulatedNode:
         process.call_later(START_S * self.random.uniform(0.5, 2), lambda: self._run(process))
 
     def start_again(self) -> None:
-        """Start, unless it runs."""
+        """Starts a process, unless one runs."""
         if self.process is None:
             self.start()
 
@@ -139,7 +139,7 @@ class SimulatedNode:
         self.on_started(self)
 
     def _fatal(self, process: NodeProcess, why: str) -> None:
-        """The process says that it can't go on: as the server does then, it stops."""
+        """The node reports that it cannot continue: as the server does then, the process stops."""
         if not process.dying:
             process.dying = True
             process.call_soon(lambda: self._down(process, why))
@@ -150,14 +150,14 @@ class SimulatedNode:
             self.on_down(self, why)
 
     def killed_by_disk(self, process: object) -> None:
-        """The world has seen ProcessKilled."""
+        """Called when the world has caught ProcessKilled."""
         if self.process is process:
             self.process = None
             self.disk.revive()
             self.on_down(self, "killed in a write")
 
     def kill(self, *, power_fails: bool = False) -> None:
-        """kill -9, or the power goes with what was not synced."""
+        """kill -9, or a power failure, which loses what was not synced."""
         process, self.process = self.process, None
         self.ended_cleanly = False
         if process is not None:
@@ -178,23 +178,23 @@ class SimulatedNode:
             )
 
     def kill_in_write(self) -> None:
-        """The process will not live through one of its next changes of the disk."""
+        """Kills the process in one of its next changes of the disk."""
         self.disk.kill_after = self.random.randrange(6)
         self.disk.torn_bytes = self.random.choice((0, 0, 1, 30, 61, 100))
 
     def wipe(self) -> None:
-        """The process ends, and the disk comes back empty."""
+        """Ends the process and empties the disk."""
         self.kill(power_fails=True)
         self.disk = self._new_disk(MemoryDisk())
 
     def stop(self) -> None:
-        """A clean stop, as SIGTERM asks for."""
+        """Stops cleanly, as SIGTERM does."""
         process = self.process
         if process is None or process.node is None or not hasattr(process.node, "services"):
             self.kill()
             return
         process.dying = True
-        # As the server does: the loop ends its turn first.
+        # As the server does: the event loop finishes its turn first.
         stop_cleanly(process.node, lambda: process.call_soon(lambda: self._stopped(process)))
 
     def _stopped(self, process: NodeProcess) -> None:
@@ -211,14 +211,14 @@ class SimulatedNode:
             self.on_down(self, "stopped")
 
     def jump(self, milliseconds: int) -> None:
-        """The wall clock is set."""
+        """Sets the wall clock."""
         self.wall_offset_ms += milliseconds
         if self.process is not None:
             self.process.wall_offset_ms = self.wall_offset_ms
 
 
 def stop_cleanly(node: Node, done: Callable[[], object]) -> None:
-    """What there is to do before `Node.stop`."""
+    """The steps that precede `Node.stop`."""
     leave = getattr(node, "begin_stop", None)
     if leave is None:
         done()
@@ -229,7 +229,7 @@ def stop_cleanly(node: Node, done: Callable[[], object]) -> None:
 def properties_of(
     node_id: int, roles: str, voters: list[int], brokers: int, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """server.properties of a node; `brokers` are how many there are."""
+    """server.properties of a node; `brokers` is their number."""
     host = f"node{node_id}"
     listeners = []
     if "broker" in roles:

@@ -1,7 +1,7 @@
-"""A simulated client that trusts no metadata: it asks one broker again and again where partitions end and what groups have
-committed, by any leader.
+"""A simulated client that ignores metadata: it repeatedly asks one broker for the ends of partitions and the
+committed offsets of groups, and any leader may have set them.
 
-A broker that answers says what was true not longer than `History.stale_s` before it was asked.
+A broker that answers reports a state that was current at most `History.stale_s` before the request.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from barnabas.wire.messages.offset_fetch import (
 from compat_tests.simulation.consumers import LATEST, LIST_OFFSETS, LIST_OFFSETS_VERSION
 from compat_tests.simulation.groups import OFFSET_FETCH, VERSIONS, check_committed
 from compat_tests.simulation.history import History, Partition, Topic, Violation, name
-from compat_tests.simulation.wire_client import Address, Client, Gone
+from compat_tests.simulation.wire_client import Address, Client, NoResponse
 
 TIMEOUT_S = 1.0
 PAUSE_S = 0.15
 
 
 class Observer:
-    """`run` until `goes_on` says no."""
+    """Runs until `should_continue` returns false."""
 
     def __init__(
         self,
@@ -33,17 +33,17 @@ class Observer:
         history: History,
         address: Address,
         groups: Sequence[str],
-        goes_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
     ) -> None:
         self._client = client
         self._history = history
         self._address = address
         self._groups = groups
-        self._goes_on = goes_on
+        self._should_continue = should_continue
 
     async def run(self) -> None:
         client = self._client
-        while self._goes_on():
+        while self._should_continue():
             topics = [
                 topic
                 for topic in self._history.topics.values()
@@ -55,7 +55,7 @@ class Observer:
                     topic = client.random.choice(topics)
                     partition = topic.topic_id, client.random.randrange(topic.partitions)
                     await self._ask_for_offset(client.random.choice(self._groups), partition)
-            except Gone:
+            except NoResponse:
                 pass
             await client.pause(PAUSE_S)
 
@@ -76,34 +76,34 @@ class Observer:
         answer = await client.ask(
             self._address, LIST_OFFSETS, LIST_OFFSETS_VERSION, request, timeout_s=TIMEOUT_S
         )
-        for topic, told in zip(topics, answer.topics, strict=True):
-            for found in told.partitions:
+        for topic, returned in zip(topics, answer.topics, strict=True):
+            for found in returned.partitions:
                 if found.error_code != ErrorCode.NONE:
                     continue
                 partition = topic.topic_id, found.partition_index
-                before = history.end_told(partition, asked_at)
+                before = history.end_answered(partition, asked_at)
                 if found.offset < before and not topic.is_deleted:
                     raise Violation(
-                        f"{client.name}: {name(partition)} ends at {found.offset} as {self._address[0]} says, leader in "
-                        f"epoch {found.leader_epoch}; {before} was the answer {history.stale_s:.1f} s before"
+                        f"{client.name}: {name(partition)} ends at {found.offset} by {self._address[0]}, leader in "
+                        f"epoch {found.leader_epoch}; {before} was the answer {history.stale_s:.1f} s earlier"
                     )
-                history.count("ends told to observers")
+                history.count("ends returned to observers")
                 history.saw_end(partition, found.leader_epoch, found.offset, client.now())
 
-    async def _ask_for_offset(self, group: str, partition: Partition) -> None:
+    async def _ask_for_offset(self, group_id: str, partition: Partition) -> None:
         client, history = self._client, self._history
         asked_at = client.now()
         wanted = OffsetFetchRequestGroup(
-            group, None, -1, [OffsetFetchRequestTopics("", partition[0], [partition[1]])]
+            group_id, None, -1, [OffsetFetchRequestTopics("", partition[0], [partition[1]])]
         )
         request = OffsetFetchRequest(groups=[wanted], require_stable=False)
         answer = await client.ask(
             self._address, OFFSET_FETCH, VERSIONS[OFFSET_FETCH], request, timeout_s=TIMEOUT_S
         )
-        told = answer.groups[0]
-        if told.error_code != ErrorCode.NONE:
+        group = answer.groups[0]
+        if group.error_code != ErrorCode.NONE:
             return
-        found = told.topics[0].partitions[0]
+        found = group.topics[0].partitions[0]
         if found.error_code == ErrorCode.NONE:
-            check_committed(history, group, partition, found.committed_offset, asked_at - history.stale_s)
-            history.count("offsets told to observers")
+            check_committed(history, group_id, partition, found.committed_offset, asked_at - history.stale_s)
+            history.count("offsets returned to observers")

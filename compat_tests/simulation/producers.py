@@ -1,7 +1,8 @@
-"""A simulated producer, as real ones behave: what is not acknowledged is tried again, in its order.
+"""A simulated producer that behaves as real ones: it retries what is not acknowledged, in order.
 
-An idempotent one has up to five batches in flight, as many as a broker remembers; the others have one. An idempotent one sends a batch again under its sequence number for ever; what comes of it when a try before had
-been appended is the broker's to see. The others give up after `DELIVERY_S`, and may leave a batch twice.
+An idempotent producer has up to five batches in flight, as many as a broker remembers; the others have one. An
+idempotent producer retries a batch under its sequence number for ever; the broker detects that an earlier attempt was
+appended. The others give up after `DELIVERY_S`, and may append a batch twice.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from barnabas.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.simulation.history import Batch, History, Partition, Violation, name
-from compat_tests.simulation.wire_client import Client, Gone
+from compat_tests.simulation.wire_client import Client, NoResponse
 
 PRODUCE, PRODUCE_VERSION = 0, 13
 INIT_PRODUCER_ID, INIT_PRODUCER_ID_VERSION = 22, 5
 DELIVERY_S = 6.0
 IN_FLIGHT_MAX = 5
 
-# Kafka's retriable errors, as far as a produce can meet them.
+# Kafka's retriable errors of Produce.
 RETRIABLE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -47,7 +48,7 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-# What a producer gets whose records have been forgotten.
+# Errors of a producer whose state the broker has forgotten.
 FORGOTTEN = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     ErrorCode.UNKNOWN_PRODUCER_ID,
@@ -56,7 +57,7 @@ FORGOTTEN = (
 
 
 class Producer:
-    """`run` until `goes_on` says no; then it finishes what it has begun."""
+    """Runs until `should_continue` returns false, then finishes its open batches."""
 
     def __init__(
         self,
@@ -66,14 +67,14 @@ class Producer:
         acks: int,
         is_idempotent: bool,
         pace_s: float,
-        goes_on: Callable[[], bool],
+        should_continue: Callable[[], bool],
     ) -> None:
         self._client = client
         self._history = history
         self._acks = acks
         self._is_idempotent = is_idempotent
         self._pace_s = pace_s
-        self._goes_on = goes_on
+        self._should_continue = should_continue
         self._producer_id, self._epoch = -1, -1
         self._sequences: dict[Partition, int] = {}
         self._numbers: dict[Partition, int] = {}
@@ -82,7 +83,7 @@ class Producer:
         if self._is_idempotent and not await self._become_idempotent():
             return
         client = self._client
-        while self._goes_on():
+        while self._should_continue():
             topics = [
                 topic for topic in self._history.topics.values() if topic.topic_id and not topic.is_deleted
             ]
@@ -94,15 +95,15 @@ class Producer:
             await client.pause(self._pace_s)
 
     async def _become_idempotent(self) -> bool:
-        while self._goes_on():
+        while self._should_continue():
             try:
                 answer = await self._client.ask(
-                    self._client.anybody(),
+                    self._client.any_address(),
                     INIT_PRODUCER_ID,
                     INIT_PRODUCER_ID_VERSION,
                     InitProducerIdRequest(None, 60_000),
                 )
-            except Gone:
+            except NoResponse:
                 answer = None
             if answer is not None and not answer.error_code:
                 self._producer_id, self._epoch = answer.producer_id, answer.producer_epoch
@@ -113,12 +114,12 @@ class Producer:
         return False
 
     async def produce(self, partition: Partition) -> Batch:
-        """One batch, to the end."""
+        """Produces one batch, to its final outcome."""
         (batch,) = await self.produce_some(partition, 1)
         return batch
 
     async def produce_some(self, partition: Partition, count: int) -> list[Batch]:
-        """So many batches, all of them in flight at once."""
+        """Produces several batches, all in flight at once."""
         client, history = self._client, self._history
         pending = [self._build(partition) for _ in range(count)]
         batches = [batch for batch, _ in pending]
@@ -167,7 +168,7 @@ class Producer:
             self._history.count(f"batches {outcome}")
 
     async def _attempt(self, partition: Partition, pending: list[tuple[Batch, bytes]]) -> None:
-        """Send all of them, in their order."""
+        """Sends all of the batches, in order."""
         client = self._client
         topic_id, index = partition
         address, _ = client.leader(topic_id, index)
@@ -192,7 +193,7 @@ class Producer:
                 self._end([pending[0][0]], "sent")
                 return
             answers = await client.ask_all(address, PRODUCE, PRODUCE_VERSION, requests)
-        except Gone:
+        except NoResponse:
             answers = []
         for (batch, _), answer in zip(pending, answers, strict=False):
             if answer is not None and batch.outcome == "open":
@@ -212,8 +213,8 @@ class Producer:
         elif error in FORGOTTEN and (
             not self._history.is_safe(batch.partition) or _is_too_old(batch, error, found.error_message)
         ):
-            # Allowed where records may be lost; the producer begins anew, and its batches may be there or not.
-            self._history.count("producers that begin anew")
+            # Allowed where records may be lost: the producer starts over, and its batches may be in the log or not.
+            self._history.count("producers that start over")
             self._end([each for each in together if each.outcome == "open"], "failed")
             self._producer_id = -1
             self._sequences.clear()
@@ -226,8 +227,8 @@ class Producer:
 
 
 def _is_too_old(batch: Batch, error: ErrorCode, message: str | None) -> bool:
-    """Whether a batch that was sent before is no longer known to be a repetition: a snapshot of the producers, which
-    is what a broker has after a start or a truncation, holds the last batch of each, as Kafka's does."""
+    """Whether the broker no longer knows that it has a batch that was sent before: a snapshot of producers, which a
+    broker loads after a start or a truncation, holds the last batch of each, as Kafka's does."""
     numbers = re.search(r"(\d+) \(incoming seq. number\), (\d+) \(current end", message or "")
     return (
         error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

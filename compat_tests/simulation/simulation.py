@@ -1,9 +1,9 @@
-"""One seed: a cluster, clients and faults in one virtual world, and what must hold of it.
+"""One seed: a cluster, clients and faults in one virtual world, and its invariants.
 
-The course of it: the nodes start and the first topics are created; clients work while faults happen, at least three
-within at least 30 simulated seconds; then everything heals, what has been begun is finished, and within
-`HEALS_WITHIN_S` every partition has its leader and its whole ISR again; then the checkers (checkers.py) look at the
-disks and the history. Everything follows from the seed: `trace` is the same whenever it runs.
+The course: the nodes start and the first topics are created. Clients work while faults happen, at least three within
+at least 30 simulated seconds. Then all faults end, clients finish their open requests, and within `HEALS_WITHIN_S`
+every partition has its leader and its whole ISR again. Then the checkers (checkers.py) compare the disks and the
+history. Everything follows from the seed: `trace` is the same in every run.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from compat_tests.simulation.history import History, Violation
 from compat_tests.simulation.nodes import BROKER_PORT, NodeProcess, SimulatedNode, properties_of
 from compat_tests.simulation.observers import Observer
 from compat_tests.simulation.producers import Producer
-from compat_tests.simulation.strangers import Stranger
 from compat_tests.simulation.tasks import Task
 from compat_tests.simulation.tuning import small
+from compat_tests.simulation.unauthenticated_followers import UnauthenticatedFollower
 from compat_tests.simulation.watch import Watch
 from compat_tests.simulation.wire_client import Client
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import Process, VirtualWorld
 
-TURN_S = 0.1  # of processor time: DESIGN.md's bound, which is reported
+TURN_S = 0.1  # of CPU time: DESIGN.md's bound; a longer turn is reported
 MARK_S = 0.01
-TURN_S_MAX = 2.0  # what no busy machine explains
-NO_TURNS = frozenset(  # these keep no client waiting
+TURN_S_MAX = 2.0  # more than a busy machine explains; a longer turn is a violation
+NO_TURNS = frozenset(  # these delay no client
     {
         "VirtualRuntime.run_in_thread.<locals>.run",  # in a thread
-        "SimulatedNode.start.<locals>.<lambda>",  # recovery, before anything listens
-        "SimulatedNode._stopped",  # a clean stop, when nothing is served any more
+        "SimulatedNode.start.<locals>.<lambda>",  # recovery, before any port is open
+        "SimulatedNode._stopped",  # a clean stop, when the node no longer serves
         "SimulatedNode.stop.<locals>.<lambda>.<locals>.<lambda>",
     }
 )
@@ -66,15 +66,15 @@ SHAPES = (  # roles by node id
 
 @functools.cache
 def _secret_file() -> str:
-    """What authenticates the nodes of a cluster to each other; they read it from the real disk, as all that operators give them."""
+    """The secret of the cluster's nodes; they read it from the real disk, as they read all files of operators."""
     with tempfile.NamedTemporaryFile("w", prefix="simulation-", delete=False) as file:
-        file.write("not known to anybody else\n")
+        file.write("the secret of a simulated cluster\n")
     atexit.register(lambda: Path(file.name).unlink(missing_ok=True))
     return file.name
 
 
 def name_of_turn(owner: Process, callback: Callable[[], object]) -> str:
-    """The function that is about to be called."""
+    """Name of the function that the world is about to call."""
     inner: Any = callback
     if isinstance(owner, VirtualRuntime) and inner == owner._turn:
         inner = owner._ready[0]
@@ -84,17 +84,16 @@ def name_of_turn(owner: Process, callback: Callable[[], object]) -> str:
 
 
 class TracedWorld(VirtualWorld):
-    """Remembers what has happened in one number, and whose event it is. Time stands still in a turn, so what each costs a
-    node's event loop is told by its processor time, to MARK_S: reading that clock takes longer than most turns do."""
+    """Hashes all events into one number, and knows the owner of the current one. The virtual clock stands still in a
+    turn, so the cost of a turn to a node's event loop is measured in CPU time, to MARK_S: reading that clock takes
+    longer than most turns do."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, shuffles=True)
         self.trace = 0
         self.current = ""
         self.on_long_turn: Callable[[str, float], object] = lambda _what, _took: None
-        self._marked_at = self._mark = (
-            0.0  # the wall clock and the processor time at about the beginning of a turn
-        )
+        self._marked_at = self._mark = 0.0  # wall clock and CPU time at about the beginning of a turn
 
     def _call(self, owner: Process, callback: Callable[[], object]) -> None:
         self.current = getattr(owner, "host", "network")
@@ -111,7 +110,7 @@ class TracedWorld(VirtualWorld):
 
 
 class Simulation:
-    """`run` raises Violation, with the history's log."""
+    """`run` raises Violation; `history.log` has what happened."""
 
     def __init__(self, seed: int, shape: tuple[str, ...] | None = None) -> None:
         self.seed = seed
@@ -121,7 +120,7 @@ class Simulation:
         extra = self._choose_properties()
         self.history = History(int(extra["broker.session.timeout.ms"]) / 1000 + STEPS_DOWN_S)
         self.watch = Watch(self.history)
-        self.watch.who = lambda: f"{self.world.now:.3f} {self.world.current}"
+        self.watch.current_event = lambda: f"{self.world.now:.3f} {self.world.current}"
         self.shape = shape or self.random.choice(SHAPES)
         voters = [number for number, roles in enumerate(self.shape, 1) if "controller" in roles]
         brokers = sum("broker" in roles for roles in self.shape)
@@ -200,19 +199,21 @@ class Simulation:
                 chance.randint(1, count) if chance.random() < 0.2 else count
             )
 
-    # -- what is going on
+    # -- events
 
     def note(self, what: str) -> None:
         self.history.log.append(f"{self.world.now:.3f} {what}")
 
     def _error(self, owner: Process, error: Exception) -> None:
-        self.note(f"{getattr(owner, 'host', 'network')} let out {type(error).__name__}: {error}")
+        self.note(f"{getattr(owner, 'host', 'network')} raised {type(error).__name__}: {error}")
         self.errors.append(error)
 
     def _long_turn(self, what: str, took: float) -> None:
         self.history.count(f"turns of more than {TURN_S} s: {what}")
         if took > TURN_S_MAX:
-            self.errors.append(Violation(f"{self.watch.who()} took {took:.2f} s of processor time in {what}"))
+            self.errors.append(
+                Violation(f"{self.watch.current_event()} took {took:.2f} s of CPU time in {what}")
+            )
 
     def _killed(self, owner: Process) -> None:
         for node in self.nodes:
@@ -226,8 +227,8 @@ class Simulation:
         self.client_runtime.call_later(1.0, node.start_again)
 
     def is_whole(self) -> bool:
-        """Whether every broker is in service and has all that it should have, as far as the committed metadata
-        says, which may tell of processes that are gone."""
+        """Whether every broker is in service and all replicas are in sync, by the committed metadata, which may still
+        list processes that have ended."""
         if not all(node.is_ready for node in self.nodes):
             return False
         services = [node.services for node in self.nodes]
@@ -248,10 +249,10 @@ class Simulation:
             for image in images
         )
 
-    # -- the course of it
+    # -- the course of the simulation
 
     def run(self) -> None:
-        """See the class."""
+        """Runs the seed; see the class."""
         with self.watch.installed(), small(random.Random(self.random.random())):
             for node in self.nodes:
                 node.start()
@@ -296,7 +297,7 @@ class Simulation:
             compacts = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "700"}
             await admin.create("compacted", 1, compacts)
 
-    def goes_on(self) -> bool:
+    def should_continue(self) -> bool:
         return self.going_on
 
     def _start_clients(self) -> None:
@@ -310,32 +311,46 @@ class Simulation:
                     acks=-1 if is_idempotent else (-1, 1, 0)[(self.seed + number) % 3],
                     is_idempotent=is_idempotent,
                     pace_s=chance.choice((0.02, 0.1, 0.3)),
-                    goes_on=self.goes_on,
+                    should_continue=self.should_continue,
                 )
             )
         for number in range(2):
             rack = chance.choice(("", "r0", "r1"))
             self.consumers.append(
-                Consumer(self.client(f"c{number}"), self.history, rack=rack, goes_on=self.goes_on)
+                Consumer(
+                    self.client(f"c{number}"), self.history, rack=rack, should_continue=self.should_continue
+                )
             )
         self.members = [
-            Member(self.client("m0"), self.history, "simple", is_simple=True, goes_on=self.goes_on),
+            Member(
+                self.client("m0"),
+                self.history,
+                "simple",
+                is_simple=True,
+                should_continue=self.should_continue,
+            ),
             *(
-                Member(self.client(f"m{number}"), self.history, "team", is_simple=False, goes_on=self.goes_on)
+                Member(
+                    self.client(f"m{number}"),
+                    self.history,
+                    "team",
+                    is_simple=False,
+                    should_continue=self.should_continue,
+                )
                 for number in (1, 2)
             ),
         ]
         admin = Admin(
             self.client("admin"), self.history, [node.node_id for node in self.brokers],
-            min(3, len(self.brokers)), self.goes_on,
+            min(3, len(self.brokers)), self.should_continue,
         )  # fmt: skip
         changer = ConfigChanger(
             self.client("configs"), self.history, min(3, len(self.brokers)),
-            chance.choice((0.03, 0.1, 0.5)), self.goes_on,
+            chance.choice((0.03, 0.1, 0.5)), self.should_continue,
         )  # fmt: skip
-        stranger = Stranger(
+        impostor = UnauthenticatedFollower(
             self.client("stranger"), self.history, [node.node_id for node in self.brokers],
-            chance.choice((0.1, 0.5)), self.goes_on,
+            chance.choice((0.1, 0.5)), self.should_continue,
         )  # fmt: skip
         observers = [
             Observer(
@@ -343,7 +358,7 @@ class Simulation:
                 self.history,
                 (node.host, BROKER_PORT),
                 ("simple", "team"),
-                self.goes_on,
+                self.should_continue,
             )
             for node in self.brokers
         ]
@@ -354,7 +369,7 @@ class Simulation:
             *(member.run() for member in self.members),
             admin.run(),
             changer.run(),
-            stranger.run(),
+            impostor.run(),
         ]
         self.tasks = [Task(self.client_runtime, work) for work in works]
 
@@ -365,11 +380,11 @@ class Simulation:
             self.faults.next()
 
     def is_settled(self) -> bool:
-        """Whether everything is up and whole, and every client has finished what it had begun."""
+        """Whether everything is up and in sync, and every client has finished its open requests."""
         return all(task.is_done for task in self.tasks) and self.is_whole()
 
     def is_replicated(self) -> bool:
-        """Whether followers have everything, and know it: coordinators may write by themselves at any time."""
+        """Whether followers have all records and know it: coordinators may write at any time."""
         partitions = [each for node in self.brokers for each in node.services.partitions.all()]
         ends = {
             (each.topic_id, each.partition): each.log.log_end_offset for each in partitions if each.is_leader
@@ -393,4 +408,4 @@ class Simulation:
         if self.watch.violations:
             raise Violation(self.watch.violations[0])
         if self.watch.problems:
-            raise Violation(f"a node's log tells of a bug: {self.watch.problems[0]}")
+            raise Violation(f"a node's log shows a bug: {self.watch.problems[0]}")

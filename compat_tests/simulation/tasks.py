@@ -1,7 +1,7 @@
-"""Coroutines on a virtual runtime, for clients that are easier to read as a story than as callbacks.
+"""Coroutines on a virtual runtime, for clients that are easier to read as a sequence than as callbacks.
 
-Nothing here knows a clock or a thread of its own: a task waits for a `Result` until it is set. A task
-whose runtime has ended simply never goes on.
+There is no other clock or thread: a task waits for a `Result` until it is set. A task whose runtime has ended never
+continues.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Result(Generic[T]):
-    """A value, or an exception, that will be there later; the first one counts."""
+    """A future: a value or an exception; the first one that is set counts."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -50,11 +50,11 @@ class Result(Generic[T]):
             yield self
         if self._error is not None:
             raise self._error
-        return self._value  # type: ignore[return-value]  # it is done
+        return self._value  # type: ignore[return-value]  # it is set
 
 
 class Task:
-    """A coroutine that runs on a runtime. An exception that it lets out comes out of the world's event."""
+    """A coroutine that runs on a runtime. An exception that it raises leaves the world's event."""
 
     def __init__(self, runtime: VirtualRuntime, coroutine: Coroutine[Any, Any, object]) -> None:
         self._runtime = runtime
@@ -72,21 +72,21 @@ class Task:
         except StopIteration:
             self.ended.set(None)
             return
-        awaited.when_done(self._go_on)
+        awaited.when_done(self._continue)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._runtime.call_soon(self._step)
 
 
 def sleep(runtime: VirtualRuntime, seconds: float) -> Result[None]:
-    """To be awaited."""
+    """A result to await, set after so many seconds."""
     result: Result[None] = Result()
     runtime.call_later(seconds, lambda: result.set(None))
     return result
 
 
 def within(runtime: VirtualRuntime, result: Result[T], seconds: float, error: Exception) -> Result[T]:
-    """The same result, which fails with `error` when it takes longer."""
+    """The same result, which fails with `error` after `seconds`."""
     timer = runtime.call_later(seconds, lambda: result.fail(error))
     result.when_done(timer.cancel)
     return result

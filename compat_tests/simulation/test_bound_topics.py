@@ -1,9 +1,8 @@
-"""A few seeds of a bound topic, and that the loss of messages in silence is found; BARNABAS_CHAOS_ROUNDS asks for more
-(`make chaos-nats`)."""
+"""A few seeds of a bound topic, and a planted bug that loses messages silently; BARNABAS_CHAOS_ROUNDS sets the number
+of seeds (`make chaos-nats`)."""
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections import Counter
@@ -12,8 +11,7 @@ from unittest import mock
 
 import pytest
 
-from barnabas.nats.ingress.ingest import Ingest
-from barnabas.nats.ingress.standby import StandbyReports
+from barnabas.nats.ingress.standbys import StandbyReports, Standbys
 from compat_tests.simulation.bound_topics import BoundTopicSimulation
 from compat_tests.simulation.history import Violation
 
@@ -22,7 +20,7 @@ ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "0"))
 MET = (
     "messages published",
     "moves of bound partitions",
-    "leaders that go when all are in sync",
+    "leaders that end when all are in sync",
     "connections to NATS that break",
 )
 
@@ -43,16 +41,11 @@ def run(seed: int) -> Counter[str]:
     except Exception as error:
         error.add_note("\n".join([*simulation.history.log, f"seed {seed}"]))
         raise
-    finally:
-        # Killed nodes leave requests that the collector does not track, with all that these hold (14 MB a seed). Out of its
-        # sight they cost memory alone: after 150 seeds a full collection would take longer than any turn may.
-        gc.collect()
-        gc.freeze()
     return Counter(simulation.history.counts)
 
 
 @pytest.mark.timeout(300 + 300 * ROUNDS)
-def test_nothing_is_missing_outside_of_gaps_and_nothing_is_there_twice() -> None:
+def test_messages_are_missing_only_in_gaps_and_none_is_duplicated() -> None:
     counts: Counter[str] = Counter()
     for seed in range(4 + 100 * ROUNDS):
         counts += run(seed)
@@ -60,12 +53,12 @@ def test_nothing_is_missing_outside_of_gaps_and_nothing_is_there_twice() -> None
     assert counts["messages missing in gaps"] < counts["messages published"] / 6
 
 
-def test_followers_that_join_too_early_and_say_nothing_of_it_are_found() -> None:
+def test_followers_that_join_too_early_and_log_no_gap_are_found() -> None:
     with (
         mock.patch.object(StandbyReports, "may_take_over", return_value=True),
-        mock.patch.object(Ingest, "_note_lapses"),
+        mock.patch.object(Standbys, "note_lapses"),
     ):
-        assert any(fails(seed) for seed in (8, 9, 11, *range(20)))
+        assert any(fails(seed) for seed in (10, 6, 20, *range(30)))
 
 
 def fails(seed: int) -> bool:

@@ -1,5 +1,5 @@
-"""Sizes of the code under test that are made small for a simulation, so that what comes after megabytes comes here, too:
-journals that are compacted, snapshots in several pieces, followers that have fallen behind."""
+"""Small sizes for the code under test, so that a simulation reaches what otherwise takes megabytes: compacted
+journals, snapshots in several chunks, followers that have fallen behind."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from barnabas.controller.raft.raft_log import RaftMetadataLog
 
 @contextmanager
 def small(chance: random.Random) -> Iterator[None]:
-    """For two seeds of three; the others have the real sizes."""
+    """Sets small sizes for two seeds of three; the others have the real sizes."""
     with ExitStack() as stack:
         if chance.random() < 0.67:
             constants: list[tuple[Any, str, int]] = [
                 (snapshots, "CHUNK_BYTES", chance.choice((100, 300, 700, 5000))),
-                # Pieces that come in one step leave no time for anything in between; megabytes do.
+                # Chunks that arrive in one step leave no time for other events between them; megabytes do.
                 (transport, "STEP_BYTES_MAX", chance.choice((200, 200, 800, 8 << 20))),
                 (engine, "JOURNAL_TO_SNAPSHOT", chance.choice((0, 1))),
                 (snapshots, "KEPT_ENTRIES", chance.choice((1, 5, 30))),

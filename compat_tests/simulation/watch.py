@@ -1,6 +1,6 @@
-"""What the nodes of a simulation are seen to do from outside: the metadata that each applies, and counters.
+"""Observes the nodes of a simulation: the metadata that each applies, and counters.
 
-The checks here run while the simulation does, so a violation stops it where it happens.
+The checks here run during the simulation, so a violation stops it where it happens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from unittest import mock
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, MetadataImage, PartitionState
 from barnabas.controller.metadata.records import encode_record
-from barnabas.controller.raft.messages import Chunk
+from barnabas.controller.raft.messages import SnapshotChunk
 from barnabas.controller.raft.transport import GuardedTransport
 from barnabas.storage.log.log import Log
 from compat_tests.simulation.history import History, name
 
 CUT_TO = Log.cut_to
-# Methods of the nodes' code whose calls are counted: (class, method, what for).
+# Methods of the nodes' code whose calls are counted: (class, method, counter).
 COUNTED: tuple[tuple[Any, str, str], ...] = (
     (Log, "cut_to", "truncations"),
     (Log, "restart_at", "full truncations"),
@@ -31,7 +31,7 @@ COUNTED: tuple[tuple[Any, str, str], ...] = (
 
 
 class Watch:
-    """Of one simulation. The nodes' own code is the real one; `installed` listens at its seams."""
+    """Observer of one simulation. The nodes run the real code; `installed` wraps some of its methods."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -39,13 +39,13 @@ class Watch:
         self.states: dict[tuple[bytes, int, int], PartitionState] = {}  # ... partition epoch -> the state
         self.groups: dict[int, tuple[int, int]] = {}  # offset before a group -> (its records, their CRC)
         self.violations: list[str] = []
-        self.problems: list[str] = []  # that the nodes' own log told of
+        self.problems: list[str] = []  # errors in the nodes' own log
         self.newest: dict[tuple[bytes, int], PartitionState] = {}
-        self.who: Callable[[], str] = lambda: ""
+        self.current_event: Callable[[], str] = lambda: ""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """While the simulation runs."""
+        """Wraps the methods while the simulation runs."""
         handler = _Problems(self)
         logger = logging.getLogger("barnabas")
         propagate, level = logger.propagate, logger.level
@@ -80,13 +80,11 @@ class Watch:
         return applied
 
     def _wrap_piece(self, take_piece: Callable[..., None]) -> Any:
-        def taken(transport: GuardedTransport, node_id: int, number: int, piece: Chunk) -> None:
+        def taken(transport: GuardedTransport, node_id: int, number: int, piece: SnapshotChunk) -> None:
             if len(piece.data) < piece.size:
                 self.history.count("metadata snapshots' pieces")
                 if transport._journal.last_index > transport._library.applied_index:
-                    self.history.count(
-                        "metadata snapshots' pieces for who has entries that are not committed"
-                    )
+                    self.history.count("metadata snapshots' pieces for voters with uncommitted entries")
             take_piece(transport, node_id, number, piece)
 
         return taken
@@ -99,8 +97,8 @@ class Watch:
         return opened
 
     def _violated(self, what: str) -> None:
-        """Reported to the simulation: the code under test would take an exception for its own."""
-        self.violations.append(f"{self.who()}: {what}")
+        """Stores a violation for the simulation: the code under test would handle an exception as its own."""
+        self.violations.append(f"{self.current_event()}: {what}")
 
     def _counted(self, method: Callable[..., Any], what: str) -> Any:
         def called(*arguments: Any, **named: Any) -> Any:
@@ -111,19 +109,19 @@ class Watch:
         return called
 
     def _group(self, offset: int, records: Sequence[bytes]) -> None:
-        """A committed group, as one node applies it: all nodes apply the same ones."""
+        """Checks a committed group that a node applies: all nodes apply the same groups."""
         crc = 0
         for record in records:
             crc = zlib.crc32(record, crc)
         found = self.groups.setdefault(offset, (len(records), crc))
         if found != (len(records), crc):
             self._violated(
-                f"{self.who()} applies {len(records)} records with CRC {crc:08x} behind metadata offset {offset}, "
+                f"{self.current_event()} applies {len(records)} records with CRC {crc:08x} after metadata offset {offset}, "
                 f"another node applied {found[0]} with CRC {found[1]:08x}"
             )
 
     def _follow(self, controller: Controller) -> None:
-        """A node has started."""
+        """Follows the metadata of a node that has started."""
         controller.add_listener(self._changed)
         controller.on_activity(self._activity)
         for topic in controller.image.topics.values():
@@ -148,7 +146,8 @@ class Watch:
                 continue
             if known is not None:
                 self._violated(
-                    f"{self.who()}: {name(partition)} in partition epoch {state.partition_epoch} is {state}, elsewhere {known}"
+                    f"{self.current_event()}: {name(partition)} in partition epoch {state.partition_epoch} is {state}, "
+                    f"on another node {known}"
                 )
             self.states[(*partition, state.partition_epoch)] = state
             if state.leader >= 0:
@@ -190,7 +189,7 @@ class Watch:
 
 
 def digest(image: MetadataImage) -> int:
-    """Of everything that an image says."""
+    """CRC of everything in an image."""
     crc = 0
     for record in image.records():
         crc = zlib.crc32(encode_record(record), crc)
@@ -198,7 +197,7 @@ def digest(image: MetadataImage) -> int:
 
 
 class _Problems(logging.Handler):
-    """An exception in a log is a bug, even one that was caught; so is an error without an explanation."""
+    """Collects bugs from the log: exceptions, also handled ones, and errors without an explanation."""
 
     def __init__(self, watch: Watch) -> None:
         super().__init__(logging.WARNING)
@@ -206,13 +205,13 @@ class _Problems(logging.Handler):
         self._last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text = f"{self._watch.who()} {record.levelname} {record.name}: {record.getMessage()}"
+        text = f"{self._watch.current_event()} {record.levelname} {record.name}: {record.getMessage()}"
         short = record.getMessage()[:60]
-        if short != self._last:  # a full disk says the same thing very often
+        if short != self._last:  # a full disk logs the same line very often
             self._watch.history.log.append(text)
         self._last = short
         if record.name.startswith("pysyncobj") and record.levelno >= logging.ERROR:
-            # It says so when it cuts what has been applied.
+            # pysyncobj logs an error when it truncates applied entries.
             self._watch.violations.append(text)
         if record.exc_info and record.exc_info[0] is not None:
             self._watch.problems.append(f"{text}\n{logging.Formatter().formatException(record.exc_info)}")

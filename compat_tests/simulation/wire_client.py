@@ -1,7 +1,7 @@
-"""A simulated client's connections, its view of the cluster, and requests that find their way.
+"""A simulated client's connections, its view of the cluster, and the routing of its requests.
 
-As real clients do: it knows some addresses, learns the brokers and who leads what from Metadata, keeps one connection
-to each, and gives up on a request after `request_timeout_s` by closing the connection.
+As real clients do, it knows some bootstrap addresses, learns the brokers and the leaders from Metadata, keeps one
+connection to each broker, and closes the connection when a request takes longer than `request_timeout_s`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ CONNECT_TIMEOUT_S = 2.0
 BACKOFF_S = 0.05
 
 
-class Gone(Exception):
-    """There is no answer: the connection could not be made, was lost, or was given up. What was asked for may have
-    happened all the same."""
+class NoResponse(Exception):
+    """A request has no response: the connection failed, was lost, or timed out. The broker may have executed the
+    request."""
 
     def __init__(self, what: str, *, was_sent: bool) -> None:
         super().__init__(what)
@@ -35,7 +35,7 @@ class Gone(Exception):
 
 
 class Wire:
-    """One connection. Requests may follow each other without waiting."""
+    """One connection. Requests may be pipelined."""
 
     def __init__(self) -> None:
         self.transport: Any = None
@@ -51,7 +51,7 @@ class Wire:
 
     def failed(self, error: OSError) -> None:
         self.is_lost = True
-        self.made.fail(Gone(str(error), was_sent=False))
+        self.made.fail(NoResponse(str(error), was_sent=False))
 
     def data_received(self, data: bytes) -> None:
         received = self._received
@@ -76,7 +76,7 @@ class Wire:
         self.is_lost = True
         asked, self._asked = self._asked, {}
         for _, _, result in asked.values():
-            result.fail(Gone(f"connection lost: {error}", was_sent=True))
+            result.fail(NoResponse(f"connection lost: {error}", was_sent=True))
 
     def pause_writing(self) -> None: ...
 
@@ -104,7 +104,7 @@ class Wire:
 
 
 class Client:
-    """See the module. `random` is the client's own, so that what it does depends on its seed and on answers only."""
+    """See the module. `random` is the client's own, so its behaviour depends on its seed and on answers only."""
 
     def __init__(self, runtime: VirtualRuntime, bootstrap: Sequence[Address], name: str) -> None:
         self.runtime = runtime
@@ -132,30 +132,30 @@ class Client:
         is_answered: bool = True,
         timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> Any:
-        """The answer, or Gone."""
+        """The response; raises NoResponse."""
         wire = await self._connected(address)
         result = wire.send(key, version, message, is_answered=is_answered)
         if not is_answered:
             return None
-        within(self.runtime, result, timeout_s, Gone("no answer in time", was_sent=True))
+        within(self.runtime, result, timeout_s, NoResponse("no answer in time", was_sent=True))
         try:
             return await result
-        except Gone:
+        except NoResponse:
             wire.close()
             raise
 
     async def ask_all(self, address: Address, key: int, version: int, messages: Sequence[Any]) -> list[Any]:
-        """The answers to requests that follow each other without waiting; None for each that has none. Gone when
-        none was sent."""
+        """The responses to pipelined requests; None for each without a response. NoResponse when no request was
+        sent."""
         wire = await self._connected(address)
         results = [wire.send(key, version, message) for message in messages]
         for result in results:
-            within(self.runtime, result, REQUEST_TIMEOUT_S, Gone("no answer in time", was_sent=True))
+            within(self.runtime, result, REQUEST_TIMEOUT_S, NoResponse("no answer in time", was_sent=True))
         answers: list[Any] = []
         for result in results:
             try:
                 answers.append(await result)
-            except Gone:
+            except NoResponse:
                 wire.close()
                 answers.append(None)
         return answers
@@ -166,17 +166,22 @@ class Client:
             wire = self._wires[address] = Wire()
             made = wire
             connecting = self.runtime.connect(*address, lambda: made, wire.failed)
-            within(self.runtime, wire.made, CONNECT_TIMEOUT_S, Gone("no connection in time", was_sent=False))
+            within(
+                self.runtime,
+                wire.made,
+                CONNECT_TIMEOUT_S,
+                NoResponse("no connection in time", was_sent=False),
+            )
             try:
                 await wire.made
-            except Gone:
+            except NoResponse:
                 wire.is_lost = True
                 connecting.cancel()
                 raise
         elif not wire.made.is_done:
             await wire.made
         if wire.is_lost:
-            raise Gone("lost meanwhile", was_sent=False)
+            raise NoResponse("lost meanwhile", was_sent=False)
         return wire
 
     def close(self) -> None:
@@ -184,12 +189,12 @@ class Client:
             wire.close()
 
     async def refresh(self) -> bool:
-        """Ask any broker for Metadata of everything."""
+        """Requests Metadata of all topics from any broker."""
         known = [*self.brokers.values(), *self._bootstrap]
         address = self.random.choice(known)
         try:
             answer = await self.ask(address, METADATA, METADATA_VERSION, MetadataRequest(None, False))
-        except Gone:
+        except NoResponse:
             self.brokers.clear()
             return False
         self.brokers = {broker.node_id: (broker.host, broker.port) for broker in answer.brokers}
@@ -202,11 +207,11 @@ class Client:
         return bool(self.brokers)
 
     def leader(self, topic_id: bytes, partition: int) -> tuple[Address | None, int]:
-        """(where the leader listens, its epoch), as far as known; an older epoch is never gone back to."""
+        """(address of the leader, its epoch), as far as known; never goes back to an older epoch."""
         epoch, leader = self.epochs.get((topic_id, partition), (-1, -1))
         return self.brokers.get(leader), epoch
 
-    def anybody(self) -> Address:
+    def any_address(self) -> Address:
         return self.random.choice([*self.brokers.values()] or self._bootstrap)
 
 

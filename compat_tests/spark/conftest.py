@@ -1,6 +1,6 @@
 """Fixtures of the Spark tests: one small Spark for the whole run, and the topics of one test.
 
-The harness gives the broker (fixture `broker`), whichever it is.
+The fixture `broker` of the harness provides the broker under test.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_examples.shared.spark_session import local_spark
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What the examples said last: when they ended and how many checks they made."""
+    """Print the last line of each example: when it ended and how many checks it made."""
     passed = terminalreporter.stats.get("passed", [])
     lines = [text for report in passed for name, text in report.user_properties if name == SUMMARY]
     if lines:

@@ -1,4 +1,4 @@
-"""Streaming jobs as the tests run them: over what a topic holds, into files that hold each record once."""
+"""Streaming jobs of the tests: from a topic into files that contain each record once."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from compat_tests.spark.topics import Topics
 class Job:
     """One job with its checkpoint and its output files, to be run again and again as after a restart.
 
-    The file sink notes in its own log which files count, so a batch that is run twice shows up once: what it
-    holds is what a user gets from exactly-once delivery.
+    The file sink records the valid files in its own log, so a batch that runs twice is in the output once: the output
+    is that of exactly-once delivery.
     """
 
     spark: SparkSession
@@ -34,7 +34,7 @@ class Job:
         return reader.option("kafka.bootstrap.servers", self.topics.bootstrap).load()
 
     def writer(self, **options: str) -> DataStreamWriter:
-        """Values as text, with where they came from, into JSON files."""
+        """Values as text, with topic, partition and offset, into JSON files."""
         rows = self.stream(**options).select(F.col("value").cast("string"), "topic", "partition", "offset")
         writer = rows.writeStream.format("json").option("path", str(self.folder / "output"))
         return writer.option("checkpointLocation", str(self.folder / "checkpoint"))
@@ -49,7 +49,7 @@ class Job:
             query.stop()
 
     def values(self) -> Counter[str]:
-        """How often each value stands in the output; nothing before the first run."""
+        """How often each value is in the output; empty before the first run."""
         output = self.folder / "output"
         if not output.exists():
             return Counter()

@@ -1,4 +1,4 @@
-"""The name under which a test reports a line for the end of the run; pytest takes it from worker to summary."""
+"""Name of the test property with a line for the summary of the run; pytest passes it from the worker to the summary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reads a topic as a table: where it starts, where it ends, what each column holds."""
+"""Spark reads a topic as a table: start and end offsets, and the contents of each column."""
 
 from __future__ import annotations
 

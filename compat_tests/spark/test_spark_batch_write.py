@@ -1,4 +1,4 @@
-"""Spark writes a table to a topic: every record arrives, with the key, headers and partition it was given."""
+"""Spark writes a table to a topic: every record arrives with its key, headers and partition."""
 
 from __future__ import annotations
 

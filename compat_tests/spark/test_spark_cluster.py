@@ -1,4 +1,4 @@
-"""Spark's structured streaming through the death of the leader it reads from: its sums are right."""
+"""Spark's structured streaming while the leader that it reads from is killed: its sums are right."""
 
 from __future__ import annotations
 

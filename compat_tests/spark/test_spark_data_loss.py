@@ -1,4 +1,4 @@
-"""Records vanish between two runs of a streaming job: `failOnDataLoss` decides whether it stops or goes on."""
+"""Records are deleted between two runs of a streaming job: `failOnDataLoss` decides whether it stops or continues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_deleted_records_stop_the_job(topics: Topics, job: JobFactory) -> None:
 
 
 @pytest.mark.long
-def test_deleted_records_are_passed_over(topics: Topics, job: JobFactory) -> None:
+def test_deleted_records_are_skipped(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("trimmed")
     topics.produce_values(topic, numbered("v", 10))
     stream = job(subscribe=topic, failOnDataLoss="false")
@@ -62,7 +62,7 @@ def test_records_deleted_before_the_first_run_are_no_loss(topics: Topics, job: J
 
 
 @pytest.mark.long
-def test_a_topic_made_anew_stops_the_job(topics: Topics, job: JobFactory) -> None:
+def test_a_recreated_topic_stops_the_job(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("anew")
     topics.produce_values(topic, numbered("old", 10))
     stream = job(subscribe=topic, failOnDataLoss="true")
@@ -75,7 +75,7 @@ def test_a_topic_made_anew_stops_the_job(topics: Topics, job: JobFactory) -> Non
     assert stream.values() == once(*numbered("old", 10))
 
 
-def test_a_topic_made_anew_is_gone_on_with(topics: Topics, job: JobFactory) -> None:
+def test_the_job_continues_with_a_recreated_topic(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("anew")
     topics.produce_values(topic, numbered("old", 10))
     stream = job(subscribe=topic, failOnDataLoss="false")

@@ -1,7 +1,7 @@
 """The examples of spark_examples/ as programs, each from its start to its exit status.
 
-They take a while: `make test-spark` runs them, two of them against Apache Kafka as well, and ends with a line about each.
-The two shortest are part of every run, in the Spark of the other tests.
+`make test-spark` runs them all, two of them against Apache Kafka as well, and ends with a line about each. The two
+shortest are part of every run, in the Spark session of the other tests.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def ended(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def run_program(request: pytest.FixtureRequest) -> Program:
-    """Run an example to its end, which has to be a good one; what it said. Its last line stands in the summary."""
+    """Run an example, assert exit status 0 and return its output. The summary shows its last line."""
 
     def run(example: str, *arguments: str) -> str:
         process = ended(example, *arguments)
@@ -122,7 +122,7 @@ def test_nats(run_program: Program) -> None:
 
 
 @pytest.mark.parametrize("name", [[], ["flight"]])
-def test_who_names_no_example_reads_which_there_are(name: list[str]) -> None:
+def test_without_the_name_of_an_example_the_list_is_printed(name: list[str]) -> None:
     process = ended(*name)
     assert process.returncode == 2
     assert [line.split()[0] for line in process.stderr.splitlines()[1:]] == EXAMPLES

@@ -28,7 +28,7 @@ def test_available_now_takes_what_is_there(topics: Topics, job: JobFactory) -> N
     assert stream.values() == once(*values)
 
 
-def test_restart_in_the_middle_neither_loses_nor_repeats(topics: Topics, job: JobFactory) -> None:
+def test_a_restart_within_a_batch_neither_loses_nor_repeats_records(topics: Topics, job: JobFactory) -> None:
     topic = topics.create_unique("restart", partitions=2)
     first, between, during = numbered("first", 400), numbered("between", 300), numbered("during", 300)
     topics.produce_values(topic, first, partitions=2)
@@ -36,7 +36,7 @@ def test_restart_in_the_middle_neither_loses_nor_repeats(topics: Topics, job: Jo
 
     query = stream.writer().start()
     eventually(lambda: sum(stream.values().values()) >= 100, timeout=60)
-    query.stop()  # wherever it is: a batch may be planned, half written or not yet noted as done
+    query.stop()  # at any point: a batch may be planned, partly written or not yet committed
     stopped_at = sum(stream.values().values())
     assert stopped_at >= 100
 

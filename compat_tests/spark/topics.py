@@ -1,5 +1,5 @@
-"""Topics for one test: made, filled, read, trimmed and deleted by a plain client, so that Spark stays the
-only thing under test. Names are unique, so tests share a broker without meeting."""
+"""Topics for one test, created, filled, read, trimmed and deleted by a plain client, so that only Spark is under test.
+Names are unique, so that tests can share a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Headers = list[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Record:
-    """What a plain client sends and gets; timestamp in ms, 0 for the time of sending."""
+    """A record of the plain client; timestamp in ms, 0 for the time of sending."""
 
     value: bytes | None
     key: bytes | None = None
@@ -31,7 +31,7 @@ class Record:
 
 
 class Topics:
-    """All that the tests do to topics, against the broker at `bootstrap`."""
+    """Operations on topics of the broker at `bootstrap`."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap

@@ -2,7 +2,7 @@
 
     --broker apache | HOST:PORT   against Apache Kafka 4.3.1 or a running broker, where nothing may fail
     --version VERSION             of this version alone
-    --quick                       only the choice that `make test` holds
+    --quick                       only the tests that `make test` runs
     anything else                 goes to pytest
 
 Exits 1 when a test fails that is not on the list in kafka_python_<version>.toml, or a listed one passes.

@@ -26,9 +26,9 @@ from compat_tests.suites.go_module import VERSION, GoUnavailableError, ensure_te
 
 _LIST = Path(__file__).with_name("franz_go.toml")
 _RESULT = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)", re.MULTILINE)
-# without transactions the test of them would not end
+# the test of transactions would not end, as they are not served
 _EXPECTED_FAILURE_SECONDS = 20
-# beyond the time of the tests, until the program that ends itself then has done so
+# added to the time of the tests: the program ends itself after that time
 _END_SECONDS = 60
 
 

@@ -1,4 +1,4 @@
-"""Each fault of a test broker, and what real clients do about it: one public example for each.
+"""Each fault of a test broker, and how real clients react: one public example for each.
 
 The broker runs in this process, whatever `--broker` says.
 """
@@ -53,11 +53,11 @@ def confluent(broker: Broker, **settings: Any) -> confluent_kafka.Producer:
 
 
 def send(producer: confluent_kafka.Producer, topic: str, value: bytes) -> list[Any]:
-    """What the delivery report says: [error]."""
-    told: list[Any] = []
-    producer.produce(topic, value, on_delivery=lambda error, _: told.append(error))
+    """The errors of the delivery reports: [error]."""
+    errors: list[Any] = []
+    producer.produce(topic, value, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(TIMEOUT_S) == 0
-    return told
+    return errors
 
 
 # -- error
@@ -72,7 +72,7 @@ def test_a_retriable_error_is_retried_with_new_metadata(broker: Broker) -> None:
     assert values(broker, "t") == [b"v"]
 
 
-def test_an_error_that_is_final_reaches_the_caller(broker: Broker) -> None:
+def test_a_final_error_reaches_the_caller(broker: Broker) -> None:
     broker.create_topic("t", 1)
     broker.on("Produce", topic="t").error("MESSAGE_TOO_LARGE")
     producer = kafka_python(broker)
@@ -86,11 +86,11 @@ def test_one_partition_of_a_request_fails(broker: Broker) -> None:
     broker.create_topic("t", 2)
     rule = broker.on("Produce", topic="t", partition=1, times=1).error("KAFKA_STORAGE_ERROR")
     producer = confluent(broker, **{"linger.ms": 50})
-    told: list[Any] = []
+    errors: list[Any] = []
     for partition in (0, 1):
-        producer.produce("t", b"v", partition=partition, on_delivery=lambda error, _: told.append(error))
+        producer.produce("t", b"v", partition=partition, on_delivery=lambda error, _: errors.append(error))
     assert producer.flush(TIMEOUT_S) == 0
-    assert (told, rule.hits) == ([None, None], 1)
+    assert (errors, rule.hits) == ([None, None], 1)
     assert len(values(broker, "t")) == 2
 
 
@@ -111,7 +111,7 @@ def test_with_idempotence_it_does_not(broker: Broker) -> None:
     assert values(broker, "t") == [b"v"]
 
 
-def test_whatever_goes_wrong_an_idempotent_producer_writes_once_and_in_order(broker: Broker) -> None:
+def test_an_idempotent_producer_writes_once_and_in_order_with_any_fault(broker: Broker) -> None:
     broker.create_topic("t", 1)
     broker.on("Produce", probability=0.05).close(served=True)
     broker.on("Produce", probability=0.05).close()
@@ -133,7 +133,7 @@ def test_whatever_goes_wrong_an_idempotent_producer_writes_once_and_in_order(bro
 
 
 @pytest.mark.parametrize("fault", ["close", "truncate"])
-def test_a_broken_connection_is_made_again(broker: Broker, fault: str) -> None:
+def test_clients_reconnect_after_a_broken_connection(broker: Broker, fault: str) -> None:
     broker.create_topic("t", 1)
     rule = broker.on("Metadata", nth=1)
     rule.close() if fault == "close" else rule.truncate(9)
@@ -143,7 +143,7 @@ def test_a_broken_connection_is_made_again(broker: Broker, fault: str) -> None:
     assert rule.hits == 1
 
 
-def test_an_answer_that_never_comes_is_given_up_and_asked_for_again(broker: Broker) -> None:
+def test_a_request_without_an_answer_times_out_and_is_repeated(broker: Broker) -> None:
     broker.create_topic("t", 1)
     broker.on("Produce", times=1).drop_answer(served=False)
     producer = confluent(
@@ -151,12 +151,12 @@ def test_an_answer_that_never_comes_is_given_up_and_asked_for_again(broker: Brok
     )
     assert send(producer, "t", b"v") == [None]
     asked = broker.requests.of("Produce")
-    assert len(asked) > 1  # more often where the machine is so busy that the second answer is late as well
+    assert len(asked) > 1  # more than two on a machine so busy that the second answer is late as well
     assert asked[0].outcome == "dropped"
     assert values(broker, "t") == [b"v"]
 
 
-def test_a_delay_is_waited_for(broker: Broker) -> None:
+def test_clients_wait_for_a_delayed_answer(broker: Broker) -> None:
     broker.create_topic("t", 1)
     broker.on("Produce").delay(0.3)
 
@@ -169,7 +169,7 @@ def test_a_delay_is_waited_for(broker: Broker) -> None:
     asyncio.run(work())
 
 
-def test_what_is_held_waits_until_the_test_says(broker: Broker) -> None:
+def test_a_held_request_waits_for_its_release(broker: Broker) -> None:
     broker.create_topic("t", 1)
     rule = broker.on("Produce").hold()
     producer = kafka_python(broker)
@@ -205,14 +205,14 @@ def test_a_function_changes_what_the_broker_answers(broker: Broker) -> None:
 
     broker.create_topic("t", 1)
     broker.on("Produce", times=1).rewrite(throttled)
-    told: list[Any] = []
-    producer = confluent(broker, throttle_cb=told.append)
+    events: list[Any] = []
+    producer = confluent(broker, throttle_cb=events.append)
     assert send(producer, "t", b"v") == [None]
     producer.poll(1)
-    assert [event.throttle_time for event in told] == [0.3]
+    assert [event.throttle_time for event in events] == [0.3]
 
 
-def test_latency_shows_in_what_a_client_measures(broker: Broker) -> None:
+def test_clients_measure_the_latency_of_a_link(broker: Broker) -> None:
     broker.create_topic("t", 1)
     producer = kafka_python(broker)
     producer.send("t", b"v").get(TIMEOUT_S)
@@ -226,7 +226,7 @@ def test_latency_shows_in_what_a_client_measures(broker: Broker) -> None:
 # -- consumers
 
 
-def test_a_consumer_whose_offset_is_gone_begins_anew(broker: Broker) -> None:
+def test_a_consumer_resets_an_offset_that_is_out_of_range(broker: Broker) -> None:
     broker.seed("t", ["a", "b"])
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest")
     partition = TopicPartition("t", 0)
@@ -277,7 +277,7 @@ def member_ids(broker: Broker) -> list[str]:
     return [] if group is None else [each.member_id for each in group.members]
 
 
-def test_a_cold_coordinator_is_waited_for(broker: Broker) -> None:
+def test_a_consumer_waits_for_a_loading_coordinator(broker: Broker) -> None:
     broker.seed("t", ["a"])
     rule = broker.on("OffsetFetch", group="g", times=2).error("COORDINATOR_LOAD_IN_PROGRESS")
     member = Member(broker)
@@ -300,7 +300,7 @@ def test_a_member_that_expires_joins_again(broker: Broker) -> None:
 
 
 def test_a_session_ends_without_sleeping(broker: Broker) -> None:
-    """The consumer lives in the machine's time; to the broker it has been silent for a minute."""
+    """The consumer uses the machine's time; on the broker's clock a minute passes without a heartbeat."""
     broker.seed("t", ["a"])
     member = Member(broker)
     eventually(lambda: member.has_read(1))
@@ -317,7 +317,7 @@ def test_a_session_ends_without_sleeping(broker: Broker) -> None:
     member.consumer.close()
 
 
-def test_a_leader_that_moves_is_followed() -> None:
+def test_clients_follow_a_leader_that_moves() -> None:
     with Broker(nodes=2) as broker:
         broker.create_topic("t", 1, replication_factor=2)
 
@@ -360,7 +360,7 @@ def test_too_few_replicas_in_sync() -> None:
 # -- an older release
 
 
-def test_clients_speak_as_they_did_to_2_8() -> None:
+def test_clients_use_the_versions_of_2_8() -> None:
     with Broker(as_version="2.8") as broker:
         assert send(confluent(broker), "t", b"v") == [None]
         consumer = KafkaConsumer(
@@ -372,7 +372,7 @@ def test_clients_speak_as_they_did_to_2_8() -> None:
         assert max(each.version for each in broker.requests.of("Metadata")) <= 11
 
 
-def test_a_producer_that_nobody_answers_gives_up(broker: Broker) -> None:
+def test_a_producer_without_answers_times_out(broker: Broker) -> None:
     producer = kafka_python(broker, max_block_ms=500, request_timeout_ms=400)
     broker.on("Metadata").drop_answer()
     with pytest.raises(KafkaTimeoutError):
@@ -383,7 +383,7 @@ def test_a_producer_that_nobody_answers_gives_up(broker: Broker) -> None:
 # -- the Java client
 
 
-def test_the_java_producer_retries_and_is_not_fooled(broker: Broker, java_tools: JavaTools) -> None:
+def test_the_java_producer_retries_without_duplicates(broker: Broker, java_tools: JavaTools) -> None:
     broker.create_topic("t", 1)
     first = broker.on("Produce", topic="t", times=1).error("NOT_LEADER_OR_FOLLOWER")
     second = broker.on("Produce", topic="t", times=1).close(served=True)
@@ -397,7 +397,7 @@ def test_the_java_producer_retries_and_is_not_fooled(broker: Broker, java_tools:
     assert values(broker, "t") == [b"v"]
 
 
-def test_the_java_consumer_waits_for_a_cold_coordinator(broker: Broker, java_tools: JavaTools) -> None:
+def test_the_java_consumer_waits_for_a_loading_coordinator(broker: Broker, java_tools: JavaTools) -> None:
     broker.seed("t", ["a"])
     loading = broker.on("JoinGroup", times=2).error("COORDINATOR_LOAD_IN_PROGRESS")
     done = java_tools.run(

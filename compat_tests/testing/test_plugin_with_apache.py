@@ -1,4 +1,4 @@
-"""The pytest plugin's fixtures are those of Apache Kafka where they are told to be; run by `make test-apache`."""
+"""With `--kafka=apache` the pytest plugin's fixtures start Apache Kafka; run by `make test-apache`."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""The network between the runtimes of one virtual world: who reaches whom, how fast, and what goes wrong.
+"""The network between the runtimes of one virtual world: reachability, delays and faults.
 
-- Each runtime is a host by its name; names of the loopback mean the asking host itself. One host may have one
-  runtime after the other, as processes come and go.
-- A connection is TCP's: bytes in order, in pieces of any size, or its end. Nothing is lost inside one: what a
-  `block` holds up is sent again when the way is free. So a message that comes twice or late comes over another
-  connection, or over one that was thought dead.
-- A process that ends closes its connections; a host whose power fails says nothing, and its peers notice when they
-  hear from it again.
-- Where nothing listens a connection is refused; where nothing answers it is tried again until `CONNECT_TIMEOUT_S`.
+- Each runtime is a host, with its name as the host name; names of the loopback interface mean the connecting host.
+  A host may have one runtime after the other, as processes start and end.
+- A connection is TCP: bytes in order, in pieces of any size, or an end of stream. It loses nothing: what a `block`
+  stops is retransmitted when the way is open again. So a duplicate or late message always comes over another
+  connection, possibly one that its peer gave up.
+- A process that ends closes its connections. A host whose power fails sends nothing, and its peers get a reset when
+  they hear from it again.
+- A connection to a port without a listener is refused; without an answer it is retried until `CONNECT_TIMEOUT_S`.
 
-`delay_s` and `cuts_pieces` are the caller's to replace; without them messages take no time and come as they were
-sent, so `run_until_idle` brings them.
+The caller may replace `delay_s` and `cuts_pieces`. By default messages take no time and arrive in the pieces in which
+they were sent, so `run_until_idle` delivers them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from compat_tests.virtual.world import Process, VirtualEvent, VirtualWorld
 
 LOOPBACK = ("", "127.0.0.1", "localhost", "::1", "0.0.0.0", "::")
 CONNECT_TIMEOUT_S = 30.0
-RETRY_FIRST_S = 0.2  # after which what was not acknowledged is sent again; doubled each time
+RETRY_FIRST_S = 0.2  # the first retransmission timeout, doubled each time
 RETRY_MAX_S = 3.0
-KERNEL_TIMEOUT_S = 15.0  # of sending again, after which a connection ends
-FIRST_DESCRIPTOR = 1_000_000  # none that the real process could have
+KERNEL_TIMEOUT_S = 15.0  # of retransmissions, after which a connection ends
+FIRST_DESCRIPTOR = 1_000_000  # higher than any descriptor of the real process
 
 
 class Host(Process, Protocol):
-    """A runtime, as the network sees it."""
+    """A runtime, as seen by the network."""
 
     host: str
     listening: dict[int, Callable[[], Any]]
@@ -43,7 +43,7 @@ class Host(Process, Protocol):
 
 
 class VirtualConnecting:
-    """A connection that is being made."""
+    """A pending connection attempt."""
 
     def __init__(self, failed: Callable[[OSError], object]) -> None:
         self.failed = failed
@@ -58,15 +58,17 @@ class VirtualNetwork:
 
     def __init__(self, world: VirtualWorld) -> None:
         self.world = world
-        self.delay_s: Callable[[str, str], float] | None = None  # from host, to host: of one message
-        self.cuts_pieces: Callable[[int], int] | None = None  # how much of so many bytes comes in one piece
-        self.resets: Callable[[], bool] = lambda: False  # whether an abort drops what is on its way
+        self.delay_s: Callable[[str, str], float] | None = (
+            None  # (from host, to host) -> delay of one message
+        )
+        self.cuts_pieces: Callable[[int], int] | None = None  # bytes that arrived -> length of the next piece
+        self.resets: Callable[[], bool] = lambda: False  # whether an abort drops data in flight
         self.hosts: dict[str, Host] = {}  # the newest runtime of each name
         self.without_power: set[str] = set()
         self.kernel_timeout_s = KERNEL_TIMEOUT_S
-        self.ended = False  # it is a process itself: the kernels of its hosts
+        self.ended = False  # the network is itself the process of its hosts' kernels
         self.held_until = 0.0
-        self._endpoints: dict[int, Endpoint] = {}  # all that are open, by their first descriptor
+        self._endpoints: dict[int, Endpoint] = {}  # all open endpoints, by their first descriptor
         self._by_descriptor: dict[int, Endpoint] = {}
         self._blocked: set[tuple[str, str]] = set()
         self._writers: dict[int, VirtualEvent] = {}
@@ -74,15 +76,15 @@ class VirtualNetwork:
         self._next_descriptor = FIRST_DESCRIPTOR
         self._next_endpoint = 0
 
-    # -- who reaches whom
+    # -- reachability
 
     def add(self, host: Host) -> None:
-        """A process starts."""
+        """Adds a host whose process starts."""
         self.hosts[host.host] = host
         self.without_power.discard(host.host)
 
     def block(self, source: str, target: str) -> None:
-        """Nothing gets from source to target any more."""
+        """Blocks all messages from source to target."""
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:
@@ -95,7 +97,7 @@ class VirtualNetwork:
         return (source, target) in self._blocked
 
     def reset(self, first: str, second: str) -> int:
-        """End every connection between two hosts, as a router that forgets them does: how many."""
+        """Resets every connection between two hosts, as a router that drops its table does; returns their number."""
         found = [
             endpoint
             for endpoint in self._endpoints.values()
@@ -108,10 +110,10 @@ class VirtualNetwork:
         return len(found)
 
     def end(self) -> None:
-        """Kernels do not end."""
+        """Does nothing: kernels do not end."""
 
     def retry_after(self, stalled_s: float) -> float:
-        """When to send again what has been held up for so long."""
+        """Seconds until the next retransmission of data that has been blocked for `stalled_s`."""
         spread = self.world.random.uniform(0.8, 1.2) if self.world.shuffles else 1.0
         return min(max(stalled_s, RETRY_FIRST_S), RETRY_MAX_S) * spread
 
@@ -121,7 +123,7 @@ class VirtualNetwork:
         return self.delay_s(source, target)
 
     def later(self, source: str, target: str, owner: Process, callback: Callable[[], object]) -> VirtualEvent:
-        """Let it happen when a message has got from source to target, whatever is blocked."""
+        """Schedules a callback after the delay of a message from source to target, ignoring blocks."""
         return self.world.schedule(self.world.now + self.delay(source, target), owner, callback)
 
     # -- processes
@@ -177,13 +179,13 @@ class VirtualNetwork:
                 self.later(target, client.host, client, lambda: connecting.cancelled or failed(refused))
                 return
             near, far = self._join(client, server, port)
-            # The kernel accepts; the process learns of it when it comes to it, perhaps after bytes have arrived.
+            # The kernel accepts; the process handles that at its next turn, perhaps after bytes have arrived.
             self.world.schedule(self.world.now, server, partial(far.start, factory))
             self.later(target, client.host, client, partial(start, near))
 
         def start(near: Endpoint) -> None:
             if connecting.cancelled:
-                near.start(_Nobody)  # which hangs up
+                near.start(_CancelledConnection)  # which closes the connection
             else:
                 near.start(protocol_factory)
 
@@ -214,7 +216,7 @@ class VirtualNetwork:
     # -- descriptors
 
     def open_descriptor(self, endpoint: Endpoint) -> int:
-        """One more of an endpoint's."""
+        """A new descriptor of an endpoint."""
         self._next_descriptor += 1
         self._by_descriptor[self._next_descriptor] = endpoint
         endpoint.descriptors.append(self._next_descriptor)
@@ -231,7 +233,7 @@ class VirtualNetwork:
             endpoint.all_closed()
 
     def send(self, descriptor: int, data: bytes | bytearray | memoryview) -> int:
-        """As `os.write` to a socket that does not block; for `MemoryDisk.write_descriptor`."""
+        """Like `os.write` to a non-blocking socket; for `MemoryDisk.write_descriptor`."""
         return self._by_descriptor[descriptor].send(data)
 
     def add_writer(self, descriptor: int, callback: Callable[[], object]) -> None:
@@ -245,7 +247,7 @@ class VirtualNetwork:
             event.cancel()
 
     def may_write(self, endpoint: Endpoint) -> None:
-        """Tell who waits for it that the socket takes bytes, if it does; again until he no longer wants to know."""
+        """Schedules the writers that wait for the socket, if it takes bytes; repeated until they are removed."""
         for descriptor in endpoint.descriptors:
             self._may_write(descriptor)
 
@@ -254,10 +256,10 @@ class VirtualNetwork:
             endpoint = self._by_descriptor[descriptor]
             if endpoint.takes_bytes():
                 self._writers[descriptor] = self.world.schedule(
-                    self.world.now, endpoint.owner, partial(self._tell_writer, descriptor)
+                    self.world.now, endpoint.owner, partial(self._notify_writer, descriptor)
                 )
 
-    def _tell_writer(self, descriptor: int) -> None:
+    def _notify_writer(self, descriptor: int) -> None:
         self._writers.pop(descriptor, None)
         callback = self._callbacks.get(descriptor)
         if callback is not None and self._by_descriptor[descriptor].takes_bytes():
@@ -272,8 +274,8 @@ def _retries() -> Iterator[float]:
         wait = min(2 * wait, RETRY_MAX_S)
 
 
-class _Nobody:
-    """The protocol of a connection that was given up."""
+class _CancelledConnection:
+    """Protocol of a connection that its client has cancelled: it closes the transport."""
 
     def connection_made(self, transport: VirtualTransport) -> None:
         transport.abort()

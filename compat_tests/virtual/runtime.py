@@ -1,13 +1,13 @@
-"""A runtime whose clock stands still until the test moves it, for tests that would otherwise wait.
+"""A runtime with a virtual clock, which only the test moves, for tests that would otherwise wait.
 
-- `run_until_idle` runs everything that is due; `advance` moves the clock and runs what comes due on the way,
+- `run_until_idle` runs everything that is due; `advance` moves the clock and runs what becomes due on the way,
   each callback at its own time.
-- Threads are none: `run_in_thread` does its work at the next turn, or when `thread_delay_s` says, and hands over
-  the result the turn after, so the order of events is the same in every run.
+- There are no threads: `run_in_thread` does its work in the next turn, or after `thread_delay_s`, and delivers the
+  result one turn later, so the order of events is the same in every run.
 - Randomness comes from a seed.
-- Several runtimes in one `VirtualWorld` share its time and its network (network.py), each as a host of its
-  own; a runtime that is given no world has one to itself, where a connection can be made to its own ports alone.
-  `listening` holds the protocol factories by port, so a test can make a connection's protocol itself.
+- Several runtimes in one `VirtualWorld` share its time and its network (network.py), each as a host of its own. A
+  runtime without a given world creates one, in which it can connect to its own ports only. `listening` holds the
+  protocol factories by port, so a test can create a connection's protocol itself.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 VirtualTimer = VirtualEvent
-FIRST_PORT = 40_000  # of those that are handed out when a listener or a client does not care
+FIRST_PORT = 40_000  # the first port for listeners and clients that request port 0
 
 
 class VirtualServer:
-    """A port that takes connections until it is closed."""
+    """A port that accepts connections until it is closed."""
 
     def __init__(self, listening: dict[int, Callable[[], Any]], port: int) -> None:
         self.port = port
@@ -43,7 +43,7 @@ class VirtualServer:
 
 class VirtualRuntime(Runtime):
     """See the module. Wall clock and monotonic clock move together, unless `wall_offset_ms` is changed; the wall
-    clock starts at `start_ms`. `host` is the name by which the others of the world find it."""
+    clock starts at `start_ms`. `host` is the name for other runtimes of the world."""
 
     def __init__(
         self,
@@ -61,46 +61,46 @@ class VirtualRuntime(Runtime):
         self.ended = False
         self.held_until = 0.0
         self.wall_offset_ms = 0  # by how much the wall clock has jumped
-        self.thread_delay_s: Callable[[], float] | None = None  # how long until a thread has done its work
+        self.thread_delay_s: Callable[[], float] | None = None  # duration of a thread's work
         self._start_ms = start_ms
         self._ready: deque[Callable[[], object]] = deque()
         self._turn_is_due = False
         self._next_port = FIRST_PORT
         self.network.add(self)
 
-    # -- the test's side
+    # -- for the test
 
     def advance(self, seconds: float) -> None:
-        """Move the clock, stopping at every timer on the way; whatever is due at the end has run."""
+        """Moves the clock, stopping at every timer on the way, and runs everything that is due at the end."""
         assert seconds >= 0
         self.world.run_until(self.world.now + seconds)
 
     def run_until_idle(self) -> None:
-        """Run what is due now, and what that makes due, without moving the clock."""
+        """Runs what is due now, and what that makes due, without moving the clock."""
         self.world.run_until_idle()
 
     def step(self) -> bool:
-        """Run one callback that is due now; False when there is none."""
+        """Runs one callback that is due now; False when there is none."""
         return self.world.step(self.world.now)
 
     def next_timer_at(self) -> float | None:
-        """When the next timer comes due, on the monotonic clock; None when nothing is scheduled."""
+        """The moment of the next timer, on the monotonic clock; None when nothing is scheduled."""
         return self.world.next_at()
 
     def hold_until(self, moment: float) -> None:
-        """Nothing happens here before that time of the world, as after SIGSTOP; the host's kernel goes on."""
+        """Pauses the process until that time of the world, as SIGSTOP does; the host's kernel continues."""
         self.held_until = max(self.held_until, moment)
 
     def end(self, *, power_fails: bool = False) -> None:
-        """The process is gone, as after kill -9: nothing happens here any more, and the host's kernel ends its
-        connections; when the power fails it does not, and the others have to notice."""
+        """Ends the process, as kill -9 does: its events never run, and the host's kernel closes its connections.
+        After a power failure the kernel does not, and the peers notice later."""
         if not self.ended:
             self.ended = True
             self.listening.clear()
             self._ready.clear()
             self.network.process_ended(self, power_fails=power_fails)
 
-    # -- the runtime
+    # -- Runtime
 
     def time_ms(self) -> int:
         return self._start_ms + round(self.world.now * 1000) + self.wall_offset_ms
@@ -118,7 +118,7 @@ class VirtualRuntime(Runtime):
             self.world.schedule(self.world.now, self, self._turn, is_turn=True)
 
     def _turn(self) -> None:
-        """One callback of call_soon, so that between any two of them something else can happen."""
+        """Runs one callback of call_soon, so that other events can happen between two callbacks."""
         callback = self._ready.popleft()
         if self._ready:
             self.world.schedule(self.world.now, self, self._turn, is_turn=True)
@@ -135,7 +135,7 @@ class VirtualRuntime(Runtime):
         def run() -> None:
             try:
                 result = work()
-            except Exception as error:  # noqa: BLE001 - as a thread does: whatever it is goes to `done`
+            except Exception as error:  # noqa: BLE001 - as in a thread: any exception goes to `done`
                 failure = error
                 self.call_soon(lambda: done(None, failure))
             else:
@@ -167,7 +167,7 @@ class VirtualRuntime(Runtime):
         return VirtualServer(self.listening, port)
 
     def free_port(self) -> int:
-        """One that has not been handed out before."""
+        """A port that was not assigned before."""
         self._next_port += 1
         return self._next_port
 
@@ -202,6 +202,6 @@ class VirtualRuntime(Runtime):
 def _error_of(work: Callable[[], object]) -> BaseException | None:
     try:
         work()
-    except Exception as error:  # noqa: BLE001 - handed over, as a thread pool does
+    except Exception as error:  # noqa: BLE001 - passed on, as a thread pool does
         return error
     return None

@@ -1,4 +1,4 @@
-"""The virtual clock against a slow, obvious model, and the order of its events."""
+"""The virtual clock, compared with a slow and obvious model, and the order of its events."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_callback_that_schedules_another_within_the_step_runs_both() -> None:
     assert seen == [3000]
 
 
-def test_threads_hand_back_results_and_errors_in_order() -> None:
+def test_threads_return_results_and_errors_in_order() -> None:
     runtime = VirtualRuntime()
     seen: list[object] = []
     runtime.run_in_thread(lambda: 7, lambda result, error: seen.append((result, error)))

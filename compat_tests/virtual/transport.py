@@ -1,9 +1,9 @@
-"""One side of a connection in a virtual network: the kernel's socket (`Endpoint`), and the transport and the
-sockets by which the process holds it.
+"""One side of a connection in a virtual network: the kernel's socket (`Endpoint`), and the transport and sockets of
+the process.
 
-What is sent is on its way until it arrives; what has arrived waits until the process reads it; the two together are
-bounded (`WINDOW_BYTES`), so a reader that does not read makes the writer wait. The peer sees the end when the
-transport and every dup of its socket are closed, as with real descriptors.
+Data that was sent is in flight until it arrives, and then waits until the process reads it. Both together are at most
+`WINDOW_BYTES`, so a reader that does not read makes the writer wait. The peer sees the end when the transport and
+every dup of its socket are closed, as with real descriptors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from compat_tests.virtual.network import Host, VirtualNetwork
 
 WINDOW_BYTES: Final = 256 * 1024
-HIGH_WATER_BYTES: Final = 64 * 1024  # of what a transport holds back, before it tells its protocol to stop
+HIGH_WATER_BYTES: Final = 64 * 1024  # buffered bytes above which a transport pauses its protocol
 _END, _RESET = "end", "reset"
 
 
@@ -43,10 +43,10 @@ class VirtualSocket:
         return self._endpoint.send(data)
 
     def setblocking(self, blocking: bool) -> None:
-        """It never blocks."""
+        """Does nothing: the socket never blocks."""
 
     def setsockopt(self, *_: object) -> None:
-        """There is nothing to choose."""
+        """Does nothing: there are no options."""
 
     def getsockname(self) -> tuple[str, int]:
         return self._endpoint.name
@@ -61,7 +61,7 @@ class VirtualSocket:
 
 
 class Endpoint:
-    """One side. `peer` is the other."""
+    """One side of a connection. `peer` is the other."""
 
     def __init__(
         self, network: VirtualNetwork, owner: Host, name: tuple[str, int], peer_name: tuple[str, int]
@@ -72,24 +72,26 @@ class Endpoint:
         self.name = name
         self.peer_name = peer_name
         self.peer: Endpoint
-        self.number = 0  # its own, in its network
+        self.number = 0  # unique in its network
         self.descriptors: list[int] = []
         self.transport: VirtualTransport | None = None
         self.is_closed = False  # no descriptor is left
         self.is_reading = True
-        self.error: OSError | None = None  # why it is broken
-        self._on_the_way: deque[tuple[float, bytearray | str]] = deque()  # to the peer, with when it was sent
-        self._arrives_at = 0.0  # the last of it
+        self.error: OSError | None = None  # why the connection is broken
+        self._on_the_way: deque[tuple[float, bytearray | str]] = (
+            deque()
+        )  # to the peer: (time of sending, data)
+        self._arrives_at = 0.0  # arrival time of the last data in flight
         self._stalled_since: float | None = None
-        self._unread = 0  # bytes on the way or not read by the peer
+        self._unread = 0  # bytes in flight or not read by the peer
         self._received = bytearray()
         self._end_received = False
         self._read_is_due = False
 
-    # -- the process
+    # -- process
 
     def start(self, protocol_factory: Callable[[], Any]) -> None:
-        """The connection is there."""
+        """Starts the protocol of an established connection."""
         protocol = protocol_factory()
         self.transport = VirtualTransport(self, protocol)
         protocol.connection_made(self.transport)
@@ -99,7 +101,7 @@ class Endpoint:
             self.want_read()
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """How many of the bytes the kernel has taken; BlockingIOError for none, OSError on a broken connection."""
+        """Number of bytes that the kernel has taken; BlockingIOError for none, OSError on a broken connection."""
         if self.error is not None:
             raise self.error
         room = WINDOW_BYTES - self._unread
@@ -121,7 +123,7 @@ class Endpoint:
         return self.error is not None or self._unread < WINDOW_BYTES
 
     def want_read(self) -> None:
-        """Let the process read what has arrived, if it wants to."""
+        """Schedules a read of the process, if data has arrived and its transport reads."""
         if (
             not self._read_is_due
             and self.is_reading
@@ -148,25 +150,25 @@ class Endpoint:
             self._end_received = False
             transport.feed_end()
 
-    # -- the kernel
+    # -- kernel
 
     def all_closed(self) -> None:
-        """The last descriptor is gone: the peer sees the end, after all that has been sent or instead of it."""
+        """The last descriptor is closed: the peer sees the end after all sent data, or a reset instead."""
         self.is_closed = True
         if self.error is None:
-            self._say_end()
+            self._send_end()
         self._received.clear()
 
     def owner_ended(self, *, is_silent: bool) -> None:
-        """The process is gone."""
+        """The process has ended."""
         self.is_closed = True
         self.transport = None
         if is_silent:
             self._on_the_way.clear()
         elif self.error is None:
-            self._say_end()
+            self._send_end()
 
-    def _say_end(self) -> None:
+    def _send_end(self) -> None:
         self.error = BrokenPipeError(errno.EPIPE, "the connection is closed")
         if self.network.resets() or self._received:
             self._on_the_way.clear()
@@ -183,7 +185,7 @@ class Endpoint:
             world.schedule(at, self.network, self._arrive)
 
     def _arrive(self) -> None:
-        """The first of what is on its way comes to the peer's kernel, or is held up."""
+        """Moves the first data in flight to the peer's kernel, unless it is blocked."""
         if not self._on_the_way:
             return
         network, world = self.network, self.network.world
@@ -207,9 +209,9 @@ class Endpoint:
         self.peer.receive(what)
 
     def receive(self, what: bytearray | str) -> None:
-        """It has arrived here."""
+        """Data or an end from the peer has arrived."""
         if self.is_closed:
-            if isinstance(what, bytearray):  # the peer has gone: the sender learns it
+            if isinstance(what, bytearray):  # the process has closed: the sender gets a reset
                 reset = ConnectionResetError(errno.ECONNRESET, "connection reset by peer")
                 if not self.network.is_blocked(self.host, self.peer_host):
                     self.network.later(
@@ -226,14 +228,14 @@ class Endpoint:
             self.want_read()
 
     def bytes_were_read(self, count: int) -> None:
-        """The peer has read so many bytes of ours."""
+        """The peer has read so many bytes."""
         was_full = self._unread >= WINDOW_BYTES
         self._unread -= count
         if was_full:
             self.network.later(self.peer_host, self.host, self.network, partial(self.network.may_write, self))
 
     def lose(self, error: OSError) -> None:
-        """The connection is broken."""
+        """Breaks the connection."""
         if self.error is not None:
             return
         self.error = error
@@ -246,13 +248,13 @@ class Endpoint:
 
 
 class VirtualTransport:
-    """What a protocol gets, as asyncio's transports are."""
+    """The transport of a protocol, as asyncio's transports are."""
 
     def __init__(self, endpoint: Endpoint, protocol: Any) -> None:
         self._endpoint = endpoint
         self._protocol = protocol
         self._socket = VirtualSocket(endpoint)
-        self._buffer = bytearray()  # what the socket has not taken yet
+        self._buffer = bytearray()  # bytes that the socket has not taken yet
         self._is_closing = False
         self._is_lost = False
         self._protocol_paused = False
@@ -283,7 +285,7 @@ class VirtualTransport:
         return len(self._buffer)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """They are what they are."""
+        """Does nothing: the limits are fixed."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_closing or not data:
@@ -308,7 +310,7 @@ class VirtualTransport:
         self.write(b"".join(pieces))
 
     def close(self) -> None:
-        """Send what waits, then end."""
+        """Ends the stream after the buffered bytes."""
         if not self._is_closing:
             self._is_closing = True
             self._endpoint.is_reading = False
@@ -318,16 +320,16 @@ class VirtualTransport:
     def abort(self) -> None:
         self.lose(None)
 
-    # -- the network's side
+    # -- for the network
 
     def feed(self, received: bytearray, count: int) -> int:
-        """Give the protocol the first bytes of what has been received, at most `count`; how many."""
+        """Passes at most `count` received bytes to the protocol; returns their number."""
         if not self._is_buffered:
             self._protocol.data_received(bytes(memoryview(received)[:count]))
             return count
         buffer = self._protocol.get_buffer(-1)
         count = min(count, len(buffer))
-        assert count, "get_buffer() gave no room"
+        assert count, "get_buffer() returned an empty buffer"
         buffer[:count] = memoryview(received)[:count]
         self._protocol.buffer_updated(count)
         return count
@@ -337,7 +339,7 @@ class VirtualTransport:
             self.close()
 
     def lose(self, error: Exception | None) -> None:
-        """The end, now: what waits is dropped."""
+        """Ends the connection now, and drops buffered bytes."""
         self._buffer.clear()
         self._is_closing = True
         self._endpoint.is_reading = False

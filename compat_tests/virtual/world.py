@@ -1,12 +1,12 @@
-"""The time that several virtual runtimes share, and the order of what happens in them.
+"""The clock that several virtual runtimes share, and the order of their events.
 
-One queue of events, each with its moment and the runtime that it belongs to. Where two events of one moment may
-come in either order (they belong to different runtimes, or are timers), the seed decides when `shuffles` is set;
-otherwise it is the order in which they were scheduled. What a runtime has said to `call_soon` always runs in
+There is one queue of events, each with its moment and the runtime that owns it. Where two events of one moment may
+come in either order (they belong to different runtimes, or are timers), the seed decides if `shuffles` is set;
+otherwise they run in the order in which they were scheduled. Callbacks of one runtime's `call_soon` always run in
 order, as on a real event loop.
 
-A runtime can be held up (`VirtualRuntime.hold_until`, as SIGSTOP does) and ended (`VirtualRuntime.end`, as kill -9
-does): its events wait, or never happen. Where `on_killed` is set, a `ProcessKilled` that an event lets out ends the
+A runtime can be paused (`VirtualRuntime.hold_until`, as SIGSTOP does) and ended (`VirtualRuntime.end`, as kill -9
+does): its events wait, or never happen. With `on_killed` set, a `ProcessKilled` that leaves an event ends the
 runtime, too.
 """
 
@@ -19,7 +19,7 @@ from typing import Protocol
 
 from barnabas.testing.memory_disk import ProcessKilled
 
-EVENTS_MAX = 1_000_000  # run_until_idle gives up on callbacks that schedule each other for ever
+EVENTS_MAX = 1_000_000  # run_until_idle fails after so many, as callbacks may schedule each other for ever
 TURN_FIRST = -1  # callbacks of call_soon come before timers that are due at the same moment
 
 
@@ -33,7 +33,7 @@ class Process(Protocol):
 
 
 class VirtualEvent:
-    """Something that will happen; a cancelled one has no callback."""
+    """A scheduled callback; None after cancellation."""
 
     __slots__ = ("callback", "owner")
 
@@ -51,12 +51,12 @@ class VirtualWorld:
     def __init__(self, seed: int = 0, *, shuffles: bool = False) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self.events_count = 0  # that have happened
+        self.events_count = 0  # number of events so far
         self.shuffles = shuffles
-        # Gets an exception that an event has let out, with its owner; without it the exception goes to the caller that
+        # Gets an exception that leaves an event, with the event's owner; by default the exception goes to the caller that
         # runs the world.
         self.on_error: Callable[[Process, Exception], object] | None = None
-        # Called when ProcessKilled has ended a runtime; without it the exception goes to the caller that runs the world.
+        # Called when ProcessKilled has ended a runtime; by default the exception goes to the caller that runs the world.
         self.on_killed: Callable[[Process], object] | None = None
         self._events: list[tuple[float, int, int, VirtualEvent]] = []
         self._sequence = 0
@@ -64,7 +64,7 @@ class VirtualWorld:
     def schedule(
         self, at: float, owner: Process, callback: Callable[[], object], *, is_turn: bool = False
     ) -> VirtualEvent:
-        """Let the callback happen at a moment, now at the earliest."""
+        """Schedules a callback for a moment, now at the earliest."""
         event = VirtualEvent(owner, callback)
         self._sequence += 1
         first = TURN_FIRST if is_turn else 0
@@ -73,27 +73,27 @@ class VirtualWorld:
         return event
 
     def run_until(self, moment: float) -> None:
-        """Let everything happen that is due up to a moment, each at its own time, and stop the clock there."""
+        """Runs every event that is due up to a moment, each at its own time, and stops the clock there."""
         while self.step(moment):
             pass
         self.now = max(self.now, moment)
 
     def run_until_idle(self) -> None:
-        """Let happen what is due now, and what that makes due, without moving the clock."""
+        """Runs what is due now, and what that makes due, without moving the clock."""
         for _ in range(EVENTS_MAX):
             if not self.step(self.now):
                 return
         raise AssertionError(f"still not idle after {EVENTS_MAX} events")
 
     def next_at(self) -> float | None:
-        """When the next event comes due; None when nothing is scheduled."""
+        """The moment of the next event; None when nothing is scheduled."""
         live = (
             at for at, _, _, event in self._events if event.callback is not None and not event.owner.ended
         )
         return min(live, default=None)
 
     def step(self, until: float) -> bool:
-        """Let one event happen that is due by then; False when there is none."""
+        """Runs one event that is due by then; False when there is none."""
         events = self._events
         while events:
             at, order, sequence, event = events[0]

@@ -1,18 +1,17 @@
-"""What a configuration property is: its type, default, bounds and how it may change; the tables' one reader.
+"""Definition of a configuration property (type, default, bounds, update mode), and the reader of the tables of properties.
 
-The tables themselves (broker_configs.py, broker_security_configs.py, topic_configs.py, group_configs.py)
-are text, one property a line, because that is what one reads and compares with Kafka's documentation:
+The tables (broker_configs.py, topic_configs.py, group_configs.py) are text, one property a line, so that they can be compared
+with Kafka's documentation:
 
     name type default validator importance [cluster|broker] [internal]
 
 - type: boolean int short long double string list class password
 - default: `-` is null, `""` an empty string, `!` none at all (the property must be given)
-- validator: `*` nothing more than the type, `[1,...]` a range, `in:a,b` one of these strings, and so on
-- cluster / broker: the property may be changed while the broker runs, for the whole cluster (or one
-  broker) or for one broker only, by Kafka's update modes; without either it is read-only
+- validator: `*` the type only, `[1,...]` a range, `in:a,b` one of these strings; see validators.py
+- cluster / broker: Kafka's update modes: the property may be changed while the broker runs, for the whole cluster (or one
+  broker) or for one broker only; without either it is read-only
 
-Values stay strings wherever they are stored or sent; `ConfigKey.parse` turns one into its typed value or
-raises `ConfigError` with the message that Kafka gives.
+Values are stored and sent as strings; `ConfigKey.parse` returns the typed value or raises `ConfigError` with Kafka's message.
 """
 
 from __future__ import annotations
@@ -111,7 +110,7 @@ class ConfigKey(msgspec.Struct, frozen=True):
 class ConfigDef(Mapping[str, ConfigKey]):
     """A table of properties, by name, in the table's order.
 
-    `family` knows the properties whose names are open-ended: they are found by name, and not listed.
+    `family` finds properties with open-ended names, which are not listed.
     """
 
     def __init__(self, *tables: str) -> None:

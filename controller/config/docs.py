@@ -1,6 +1,6 @@
-"""What the properties mean, in our own words, for DescribeConfigs with documentation (KIP-569).
+"""Descriptions of the properties, for DescribeConfigs with documentation (KIP-569).
 
-Loaded on first use. A property without a text here is described without one.
+Loaded on first use. Not every property has one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ flush.messages|Force the log to disk after this many records. Replication protec
 flush.ms|Force the log to disk after this time in ms.
 follower.replication.throttled.replicas|Replicas whose fetching as followers is throttled: partition:broker pairs, or * for all.
 leader.replication.throttled.replicas|Replicas whose serving as leaders is throttled: partition:broker pairs, or * for all.
-index.interval.bytes|An entry goes into the offset index about every so many bytes of log.
+index.interval.bytes|The offset index has an entry about every so many bytes of log.
 local.retention.bytes|Bytes of a partition kept locally when it is tiered; -2 takes retention.bytes.
 local.retention.ms|Time in ms that a tiered partition's segments are kept locally; -2 takes retention.ms.
 max.compaction.lag.ms|A record is compacted at the latest this long after it was written, in ms.
@@ -51,7 +51,7 @@ auto.create.topics.enable|Whether a topic that a client asks for is created.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
 barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere.
 broker.id|The node's id by its older name; node.id is the one to set.
-broker.rack|The rack or zone the broker stands in.
+broker.rack|The rack or zone of the broker.
 connections.max.idle.ms|A connection without requests is closed after this time in ms.
 controller.listener.names|Listeners between controllers. A single node does not open them.
 controller.quorum.voters|The controllers as id@host:port. A single node may name itself.
@@ -131,7 +131,7 @@ def _texts(resource_type: int) -> dict[str, str]:
 
         topic_texts = _texts(2)
         for topic_name, synonyms in TOPIC_SYNONYMS.items():
-            # The broker's property is the topics' default and means the same.
+            # The broker's property is the default of the topics' property and has the same meaning.
             if topic_name in topic_texts:
                 texts.setdefault(synonyms[0][0], topic_texts[topic_name])
     return texts

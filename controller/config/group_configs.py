@@ -55,22 +55,7 @@ GROUP_CONFIGS: Final = ConfigDef(GROUP_TABLE)
 CLIENT_METRICS_CONFIGS: Final = ConfigDef(CLIENT_METRICS_TABLE)
 
 # Group property -> the broker property that is its default.
-GROUP_SYNONYMS: Final[dict[str, str]] = {
-    "consumer.assignment.interval.ms": "group.consumer.assignment.interval.ms",
-    "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
-    "consumer.session.timeout.ms": "group.consumer.session.timeout.ms",
-    "share.assignment.interval.ms": "group.share.assignment.interval.ms",
-    "share.delivery.count.limit": "group.share.delivery.count.limit",
-    "share.heartbeat.interval.ms": "group.share.heartbeat.interval.ms",
-    "share.partition.max.record.locks": "group.share.partition.max.record.locks",
-    "share.record.lock.duration.ms": "group.share.record.lock.duration.ms",
-    "share.session.timeout.ms": "group.share.session.timeout.ms",
-    "streams.assignment.interval.ms": "group.streams.assignment.interval.ms",
-    "streams.heartbeat.interval.ms": "group.streams.heartbeat.interval.ms",
-    "streams.initial.rebalance.delay.ms": "group.streams.initial.rebalance.delay.ms",
-    "streams.num.standby.replicas": "group.streams.num.standby.replicas",
-    "streams.session.timeout.ms": "group.streams.session.timeout.ms",
-}
+GROUP_SYNONYMS: Final = {name: f"group.{name}" for name in GROUP_CONFIGS if f"group.{name}" in BROKER_CONFIGS}
 
 
 def unknown_group_config(name: str) -> ConfigError:

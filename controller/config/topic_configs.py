@@ -1,4 +1,4 @@
-"""Kafka 4.3's topic properties, one a line (config_def.py explains the columns), and Barnabas's own.
+"""Kafka 4.3's topic properties, one a line (config_def.py explains the columns), and that of Barnabas.
 
 A topic's value for a property is the first of: set on the topic; set for its broker or the cluster while
 running, under the property's broker name (its synonyms below); given in server.properties; the default.
@@ -52,50 +52,48 @@ barnabas.validate.records boolean false * medium
 
 TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE)
 
-# Topic property -> (broker property, milliseconds in one of its units or 1), most important first.
+# Topic property, then the broker properties that are its default, most important first; *n: in units of n ms.
+_SYNONYMS: Final = """
+segment.bytes log.segment.bytes
+segment.ms log.roll.ms log.roll.hours*3600000
+segment.jitter.ms log.roll.jitter.ms log.roll.jitter.hours*3600000
+segment.index.bytes log.index.size.max.bytes
+flush.messages log.flush.interval.messages
+flush.ms log.flush.interval.ms log.flush.scheduler.interval.ms
+retention.bytes log.retention.bytes
+retention.ms log.retention.ms log.retention.minutes*60000 log.retention.hours*3600000
+max.message.bytes message.max.bytes
+index.interval.bytes log.index.interval.bytes
+delete.retention.ms log.cleaner.delete.retention.ms
+min.compaction.lag.ms log.cleaner.min.compaction.lag.ms
+max.compaction.lag.ms log.cleaner.max.compaction.lag.ms
+file.delete.delay.ms log.segment.delete.delay.ms
+min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio
+cleanup.policy log.cleanup.policy
+unclean.leader.election.enable unclean.leader.election.enable
+min.insync.replicas min.insync.replicas
+compression.type compression.type
+compression.gzip.level compression.gzip.level
+compression.lz4.level compression.lz4.level
+compression.zstd.level compression.zstd.level
+preallocate log.preallocate
+message.timestamp.type log.message.timestamp.type
+message.timestamp.before.max.ms log.message.timestamp.before.max.ms
+message.timestamp.after.max.ms log.message.timestamp.after.max.ms
+local.retention.ms log.local.retention.ms
+local.retention.bytes log.local.retention.bytes
+barnabas.validate.records barnabas.validate.records
+"""
+
+
+def _parse_synonym(text: str) -> tuple[str, int]:
+    name, _, factor = text.partition("*")
+    return name, int(factor or 1)
+
+
 TOPIC_SYNONYMS: Final[dict[str, tuple[tuple[str, int], ...]]] = {
-    "segment.bytes": (("log.segment.bytes", 1),),
-    "segment.ms": (
-        ("log.roll.ms", 1),
-        ("log.roll.hours", 3_600_000),
-    ),
-    "segment.jitter.ms": (
-        ("log.roll.jitter.ms", 1),
-        ("log.roll.jitter.hours", 3_600_000),
-    ),
-    "segment.index.bytes": (("log.index.size.max.bytes", 1),),
-    "flush.messages": (("log.flush.interval.messages", 1),),
-    "flush.ms": (
-        ("log.flush.interval.ms", 1),
-        ("log.flush.scheduler.interval.ms", 1),
-    ),
-    "retention.bytes": (("log.retention.bytes", 1),),
-    "retention.ms": (
-        ("log.retention.ms", 1),
-        ("log.retention.minutes", 60_000),
-        ("log.retention.hours", 3_600_000),
-    ),
-    "max.message.bytes": (("message.max.bytes", 1),),
-    "index.interval.bytes": (("log.index.interval.bytes", 1),),
-    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
-    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
-    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
-    "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
-    "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
-    "cleanup.policy": (("log.cleanup.policy", 1),),
-    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
-    "min.insync.replicas": (("min.insync.replicas", 1),),
-    "compression.type": (("compression.type", 1),),
-    "compression.gzip.level": (("compression.gzip.level", 1),),
-    "compression.lz4.level": (("compression.lz4.level", 1),),
-    "compression.zstd.level": (("compression.zstd.level", 1),),
-    "preallocate": (("log.preallocate", 1),),
-    "message.timestamp.type": (("log.message.timestamp.type", 1),),
-    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
-    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
-    "local.retention.ms": (("log.local.retention.ms", 1),),
-    "local.retention.bytes": (("log.local.retention.bytes", 1),),
-    "barnabas.validate.records": (("barnabas.validate.records", 1),),
+    name: tuple(map(_parse_synonym, synonyms))
+    for name, *synonyms in (line.split() for line in _SYNONYMS.split("\n")[1:-1])
 }
 
 
@@ -104,7 +102,7 @@ def topic_default(
 ) -> str | None:
     """The value of `name` for a topic that does not set it.
 
-    `broker_value` gives a broker property's text when it was set (or the broker's default), None for null.
+    `broker_value(name)`: a broker property's text, as set or its default; None for null.
     """
     for broker_name, factor in TOPIC_SYNONYMS.get(name, ()):
         text = broker_value(broker_name)
@@ -122,10 +120,9 @@ def validate_topic_configs(
     effective: Mapping[str, str] | None = None,
     table: ConfigDef = TOPIC_CONFIGS,
 ) -> None:
-    """ConfigError, in Kafka's words, when a topic may not have these properties.
+    """ConfigError, with Kafka's text, when a topic may not have these properties.
 
-    `effective` adds the values of properties that are not set on the topic, for the checks between two of
-    them; without it those checks use the defaults.
+    `effective`: values of properties that the topic does not set, for checks between two properties; by default Kafka's defaults.
     """
     table.validate(properties, unknown_topic_config)
     if properties.get("remote.storage.enable", "").strip().lower() == "true":

@@ -1,7 +1,6 @@
-"""The checks a property's value must pass beyond its type, by the names the tables use, in Kafka's words.
+"""Validators of properties, by the names that the tables use.
 
-The texts are what users of Kafka's tools see, so they are Kafka's (asked of 4.3.1), number formats included:
-a double prints as Java prints it.
+Users of Kafka's tools see the texts, so they are those of Kafka 4.3.1, number formats included: a double prints as in Java.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Final
 
 Validator = Callable[[str, object], None]
 
-# Compiled with their first use: few starts need one.
+# Compiled when first used: few starts need one.
 _THROTTLED: Final = r"^\s*\d+\s*:\s*\d+\s*$"
 _VOTER: Final = r"^\d+@[^@]+:\d+$"
 _SERVER: Final = r"^(\[[0-9a-zA-Z\-%._:]*\]|[0-9a-zA-Z\-%._]+):[0-9]+$"
@@ -22,7 +21,7 @@ _DURATION: Final = r"(?i)^P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\
 
 
 class ConfigError(ValueError):
-    """A value that a property may not have. Its text is what the client (or the terminal) is shown."""
+    """A value that a property may not have. The client, or the terminal, shows the text."""
 
     @classmethod
     def invalid(cls, name: str, value: object, reason: str) -> ConfigError:
@@ -43,7 +42,7 @@ def java_text(value: object) -> str:
 
 
 def _scientific(value: float) -> str:
-    from decimal import Decimal  # seldom needed, and slow to import
+    from decimal import Decimal  # late: rarely needed, and slow to import
 
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     assert isinstance(exponent, int)
@@ -53,7 +52,7 @@ def _scientific(value: float) -> str:
 
 @cache
 def validator_named(spec: str) -> Validator | None:
-    """The check that a table's validator column names; None for `*`."""
+    """The validator for a table's column; None for `*`."""
     if spec == "*":
         return None
     if spec.startswith("["):
@@ -76,7 +75,7 @@ def _range(spec: str) -> Validator:
         if value is None:
             raise ConfigError.invalid(name, value, "Value must be non-null")
         assert isinstance(value, int | float)
-        # Written so that NaN, which no comparison holds for, passes as it does in Kafka.
+        # NaN, for which every comparison is false, is valid, as in Kafka.
         if value < low:
             raise ConfigError.invalid(name, value, f"Value must be at least {low_text}")
         if high is not None and value > high:

@@ -1,19 +1,19 @@
-"""The crossing between this broker and Apache Kafka: one directory, two kinds of metadata, one of them true.
+"""A metadata directory that this broker and Apache Kafka use in turn.
 
-Kafka's metadata is the log in `__cluster_metadata-0`; this broker's is its journal, in a folder inside, where
-Kafka looks for nothing. When a node stops cleanly it writes its image as a checkpoint of Kafka's log, so that
-Kafka can start there; when Kafka has run, the next start imports its log into the journal.
+Kafka's metadata is the log in `__cluster_metadata-0`. This broker's is its journal in a folder there, which Kafka ignores. A node
+that stops cleanly writes its image as a checkpoint of Kafka's log, so Kafka can start there. When Kafka has run, the next start
+imports its log into the journal.
 
-Which of the two is true is never guessed:
-- While this broker runs, and after a crash, the journal is ahead of the checkpoint. Then `quorum-state`
-  holds a note (the fence) instead of Kafka's state: Kafka refuses to start, and prints the note.
-- A clean stop writes the checkpoint, then a mark in the journal's directory with the end offset and
-  epoch both are equal, and then removes the fence.
-- A `quorum-state` of Kafka's own means that Kafka has run. If its log ends at the mark there is nothing new;
-  if it continues, it is imported. If the journal continued since the mark as well (the fence was removed),
-  each holds changes that the other lacks, and nothing starts.
+It is always known which of the two is current:
+- While this broker runs, and after a crash, the journal is. Then `quorum-state` has a note (the fence) instead of Kafka's state:
+  Kafka refuses to start, and prints the note.
+- A clean stop writes the checkpoint, then a mark in the journal's directory (the end offset and epoch at which both are equal),
+  and then removes the fence.
+- A `quorum-state` of Kafka means that Kafka has run. When its log ends at the mark there is nothing to do; when it continues, it is
+  imported. When the journal has continued since the mark as well (the fence was removed by hand), each has changes that the
+  other lacks, and the node does not start.
 
-An import first marks itself as begun; until it has marked its end, each start does it again from Kafka's log.
+An import first marks its begin; until it has marked its end, each start imports Kafka's log again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 KRAFT_LOG: Final = "__cluster_metadata-0"
 JOURNAL: Final = "barnabas"  # the folder inside
-FIRST_JOURNAL: Final = "barnabas-metadata"  # where it lay at first, beside the partitions
+FIRST_JOURNAL: Final = "barnabas-metadata"  # its folder in the first releases, beside the partitions
 QUORUM_STATE: Final = "quorum-state"
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 MARK: Final = "kafka-mark.json"
@@ -48,12 +48,12 @@ log = logging.getLogger("barnabas.metadata")
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Up to this end offset and epoch of Kafka's log, the journal holds what the log holds."""
+    """The end offset and epoch of Kafka's log up to which the journal has the same content."""
 
     offset: int
     epoch: int
-    state: Literal["importing", "imported", "exported"]  # importing: begun, and perhaps not finished
-    static_quorum: bool = False  # Kafka's properties name the voters, its log does not
+    state: Literal["importing", "imported", "exported"]  # importing: begun, perhaps not finished
+    static_quorum: bool = False  # the voters are named in Kafka's properties, not in its log
 
 
 class KraftDirectory:
@@ -73,25 +73,25 @@ class KraftDirectory:
     # Start
 
     def enter(self, node_id: int, directory_ids: Callable[[], Collection[bytes]]) -> None:
-        """Before the journal is opened: import what Kafka has written since, and keep Kafka away until
-        `leave`. Blocking. MetadataError when it is not clear what is true, or this node can't serve it."""
+        """Blocking, before the journal is opened: import Kafka's changes, and keep Kafka from starting until `leave`.
+        MetadataError when both have changes, or this node can't serve the metadata."""
         disk = self._disk
         if disk.exists(self._first_journal):
             disk.make_directory(self._path, parents=True)
             disk.rename(self._first_journal, self.journal_directory)
         if disk.exists(self._fence_path) and disk.read_file(self._fence_path) == FENCE:
-            # An earlier start may have been killed before it did: a power failure would let Kafka in again.
+            # An earlier start may have been killed before it did this: after a power failure Kafka could start again.
             disk.sync_directory(self._path)
             disk.sync_directory(self._directory)
             return
         if self._may_be_kafkas():
             self._import(node_id, directory_ids())
         disk.make_directory(self.journal_directory, parents=True)
-        disk.sync_directory(self._directory)  # an earlier start may have been killed before it did
+        disk.sync_directory(self._directory)  # an earlier start may have been killed before it did this
         disk.write_file(self._fence_path, FENCE)
 
     def _may_be_kafkas(self) -> bool:
-        """A quick look, as every start takes it."""
+        """Whether Kafka may have run here: a quick check, done at every start."""
         disk = self._disk
         if disk.exists(self._fence_path):
             return True
@@ -149,17 +149,16 @@ class KraftDirectory:
         directory_of: Callable[[str, int], bytes | None],
         voter: Voter | None,
     ) -> None:
-        """After the last change: write the image for Kafka and let Kafka in. Blocking. OSError when the disk
-        refuses; Kafka stays away then.
+        """Blocking, after the last change: write the image for Kafka and let Kafka start. After an OSError Kafka can't start.
 
-        `directory_of(topic, partition)` and `voter`: see kraft_export and kraft_format. A quorum that Kafka had
-        in its properties stays there."""
+        `directory_of(topic, partition)`: see exporter.py; `voter`: see format.py. It is not written where Kafka's properties
+        name the voters."""
         from barnabas.controller.kraft_files.exporter import kafka_records
         from barnabas.controller.kraft_files.format import encode_checkpoint
         from barnabas.controller.metadata.records import encode_record
 
         before = self._read_mark() if self._disk.exists(self._mark_path) else Mark(0, 0, "imported")
-        # Kafka elects itself in an epoch of its own, which is the last one until it has run again
+        # Kafka elects itself in a new epoch, which is the last one until it has run again
         epoch = before.epoch + (before.state != "exported")
         mark = Mark(image.offset + 1, epoch, "exported", before.static_quorum)
         if mark.static_quorum:
@@ -168,7 +167,7 @@ class KraftDirectory:
         content = encode_checkpoint(records, epoch=epoch, now_ms=self._runtime.time_ms(), voter=voter)
         kept = _checkpoint_of(mark)
         self._disk.write_file(f"{self._path}/{kept}", content, secret=True)
-        for name in self._disk.list(self._path):  # older checkpoints, and a log that is in the journal by now
+        for name in self._disk.list(self._path):  # older checkpoints, and a log that was imported
             if name not in (kept, QUORUM_STATE, JOURNAL, "partition.metadata"):
                 self._disk.remove(f"{self._path}/{name}")
         self._write_mark(mark)

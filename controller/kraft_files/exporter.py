@@ -1,8 +1,8 @@
-"""From the image to the records that Apache Kafka 4.3 finds in its metadata log.
+"""Export: from the image to the records of Apache Kafka 4.3's metadata log.
 
-They hold the state of Kafka's own log after a clean stop: the broker is registered and fenced, no partition has
-a leader, and where eligible leader replicas (KIP-966) are in use, this node is one instead of in sync. A Kafka
-that starts on them registers the broker anew and elects it in a new leader epoch.
+They have the state of Kafka's own log after a clean stop: the broker is registered and fenced, no partition has a leader, and with
+eligible leader replicas (KIP-966) this node is one of them instead of in sync. A Kafka that starts on them registers the broker
+again and elects it in a new leader epoch.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.metadata.image import MetadataImage
-from barnabas.controller.operations.features import METADATA_VERSION
+from barnabas.controller.operations.features import METADATA_VERSION, with_elr
 from barnabas.wire.messages import metadata_records as wire
 
-DIRECTORIES_SINCE: Final = (
-    17  # metadata.version 3.7-IV2; Kafka starts on no records that its level does not have
-)
-ELR_FEATURE: Final = "eligible.leader.replicas.version"
-# What a new 4.3 cluster runs with, besides metadata.version; written for metadata that has never been Kafka's.
-# The ELR feature stays out: it comes with a change of min.insync.replicas that was not requested.
+DIRECTORIES_SINCE: Final = 17  # metadata.version 3.7-IV2; Kafka refuses records that its level does not have
+# The features of a new 4.3 cluster, besides metadata.version; written for metadata that was never Kafka's. Without the ELR
+# feature: it would change min.insync.replicas.
 NEW_CLUSTER_FEATURES: Final = (
     ("group.version", 1),
     ("share.version", 1),
@@ -33,9 +30,9 @@ NEW_CLUSTER_FEATURES: Final = (
 def kafka_records(
     image: MetadataImage, directory_ids: Sequence[bytes], directory_of: Callable[[str, int], bytes | None]
 ) -> Iterator[msgspec.Struct]:
-    """The image for Kafka. `directory_of(topic, partition)` is the id of the log directory (16 bytes) where
-    the partition lies, None when it lies nowhere; `directory_ids` are all of this node's."""
-    with_elr = image.features.get(ELR_FEATURE, 0) > 0
+    """The records for Kafka. `directory_of(topic, partition)`: id of the log directory (16 bytes) that has the partition, None
+    for none. `directory_ids`: those of all log directories of this node."""
+    uses_elr = with_elr(image)
     with_directories = image.features.get(METADATA_VERSION, 0) >= DIRECTORIES_SINCE
     new = not set(image.features) - {METADATA_VERSION}
     names = {topic.topic_id: topic.name for topic in image.topics.values()}
@@ -49,7 +46,7 @@ def kafka_records(
             record.leader = -1
             record.leader_epoch += 1
             record.partition_epoch += 1
-            if with_elr:
+            if uses_elr:
                 record.eligible_leader_replicas = record.last_known_elr = record.isr
                 record.isr = []
             if with_directories:

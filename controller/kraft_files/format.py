@@ -1,9 +1,9 @@
-"""The bytes of Kafka's metadata log: checkpoint files, control records and the names of files.
+"""The format of Kafka's metadata log: checkpoint files, control records, names of files.
 
-A checkpoint is a sequence of record batches: control records SnapshotHeader (and, where the quorum's voters
-stand in the log, KRaftVersion and KRaftVoters), then metadata records (records.py) as values without keys,
-then the control record SnapshotFooter. Offsets count from 0 inside the file; its name gives the end offset
-and epoch of the log it stands for. The log itself is made of the same batches in segment files.
+A checkpoint is a sequence of record batches: the control record SnapshotHeader (and, where the log names the quorum's voters,
+KRaftVersion and KRaftVoters), then metadata records (records.py) as values without keys, then the control record SnapshotFooter.
+Offsets count from 0 inside the file; its name has the end offset and epoch of the log that it replaces. The log itself consists of
+the same batches in segment files.
 Source: KIP-630 "Snapshot Format", KIP-853 "Snapshots", org.apache.kafka.snapshot.RecordsSnapshotWriter.
 """
 
@@ -19,18 +19,12 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages import control_records as control
 from barnabas.wire.primitives import DecodeError
-from barnabas.wire.record_batch import (
-    Record,
-    RecordBatchError,
-    build_batch,
-    iterate_records,
-    read_header,
-    verify_crc,
-)
+from barnabas.wire.record_batch import RecordBatchError, read_header, verify_crc
+from barnabas.wire.records import Record, build_batch, iterate_records
 
 BATCH_BYTES_MAX: Final = 1 << 20
 
-# ControlRecordType, and what each one's value is
+# ControlRecordType -> type of the value
 CONTROL_TYPES: Final[dict[int, MessageType[Any]]] = {
     2: control.LEADER_CHANGE_MESSAGE,
     3: control.SNAPSHOT_HEADER_RECORD,
@@ -46,7 +40,7 @@ _SEGMENT_NAME: Final = re.compile(r"(\d{20})\.log")
 
 
 class Voter(msgspec.Struct, frozen=True):
-    """The one controller of a quorum: its directory's id (16 bytes) and where its listener is."""
+    """The controller of a quorum of one: id of its directory (16 bytes) and address of its listener."""
 
     node_id: int
     directory_id: bytes
@@ -78,8 +72,8 @@ def parse_segment_name(name: str) -> int | None:
 
 
 def encode_checkpoint(records: Iterable[bytes], *, epoch: int, now_ms: int, voter: Voter | None) -> bytes:
-    """A checkpoint of these encoded metadata records. With a `voter` the quorum stands in the file
-    (kraft.version 1); without one it stands in the controller's `controller.quorum.voters`."""
+    """A checkpoint of these encoded metadata records. With a `voter` the file names the quorum (kraft.version 1); without one
+    Kafka's `controller.quorum.voters` does."""
     opening: list[msgspec.Struct] = [control.SnapshotHeaderRecord(last_contained_log_timestamp=now_ms)]
     if voter is not None:
         opening.append(control.KRaftVersionRecord(k_raft_version=1))
@@ -133,8 +127,8 @@ def _control_batch(messages: list[msgspec.Struct], base_offset: int, epoch: int,
 
 
 def read_batch(content: memoryview, position: int, path: str) -> tuple[MetadataBatch, int]:
-    """The batch at `position` and where it ends. RecordBatchError when it is not whole; MetadataError when
-    it is, and holds what this version can't read."""
+    """The batch at `position`, and its end. RecordBatchError when it is not whole; MetadataError when a whole one can't be read
+    by this version."""
     header = read_header(content, position)
     verify_crc(content, position, header)
     end = position + header.size
@@ -154,7 +148,7 @@ def read_batch(content: memoryview, position: int, path: str) -> tuple[MetadataB
 
 
 def _decode_control(record: Record) -> msgspec.Struct | None:
-    """None for a type that does not matter to the metadata."""
+    """None for types without meaning for the metadata."""
     if record.key is None or len(record.key) < 4 or record.value is None:
         raise ValueError(f"the control record at offset {record.offset} has no type")
     kind = CONTROL_TYPES.get(int.from_bytes(record.key[2:4], "big"))

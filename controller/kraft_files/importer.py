@@ -1,8 +1,8 @@
-"""From the records of Kafka's metadata log to an image that this broker can serve alone.
+"""Import: from the records of Kafka's metadata log to an image that this broker can serve as a single node.
 
-Refused, because serving part of a cluster would lose or fork it: a quorum with other voters, partitions with
-replicas on other brokers, a metadata.version of a later release. Partitions whose log directory is not among
-ours are refused as well: they would come up empty.
+Refused are a quorum with other voters, partitions with replicas on other brokers, and a metadata.version of a later release:
+serving a part of a cluster would lose or fork it. Partitions in a log directory that this node does not have are refused as well:
+they would be empty.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, Par
 from barnabas.controller.operations.features import METADATA_VERSION, METADATA_VERSION_LEVEL
 from barnabas.wire.messages import metadata_records as wire
 
-_NAMED_MAX: Final = 5  # partitions that a refusal lists
+_NAMED_MAX: Final = 5  # partitions that an error lists
 
-# About other nodes or older releases: nothing that an image keeps.
+# Records about other nodes or older releases, which the image does not keep.
 _PASSED_OVER: Final = (wire.RegisterControllerRecord, wire.ZkMigrationStateRecord)
 
 log = logging.getLogger("barnabas.metadata")
 
 
 def import_image(source: KraftLog, node_id: int, directory_ids: Collection[bytes]) -> MetadataImage:
-    """The image that the log leads to, with this node leading all partitions in a new leader epoch.
+    """The image that the log leads to; this node leads all partitions, in a new leader epoch.
 
-    `directory_ids` are those of this node's log directories (16 bytes each). MetadataError, with what to do,
-    when this broker can't serve it.
+    `directory_ids`: those of this node's log directories (16 bytes each). MetadataError, with a remedy, when this broker can't
+    serve it.
     """
     others = sorted(source.voters - {node_id})
     if others:
@@ -66,7 +66,7 @@ _SHRINK_FIRST: Final = (
 
 
 def replay_from_kafka(image: MetadataImage, record: msgspec.Struct, delta: MetadataDelta) -> None:
-    """As `image.replay`, and the records that only Kafka writes. MetadataError when one does not fit."""
+    """As `image.replay`, also for records that only Kafka writes. MetadataError when one does not fit."""
     if isinstance(record, _PASSED_OVER):
         return
     image.replay(record, delta)
@@ -94,7 +94,7 @@ def _check_partitions(image: MetadataImage, node_id: int, directory_ids: Collect
 
 
 def _is_real(directory_id: bytes) -> bool:
-    """Ids below 100 stand for "not assigned", "lost" and the like."""
+    """Ids below 100 are reserved, such as "unassigned" and "lost"."""
     return int.from_bytes(directory_id, "big") >= 100
 
 

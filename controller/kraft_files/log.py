@@ -1,8 +1,7 @@
-"""Reading a metadata log that Apache Kafka wrote: the newest checkpoint and the segments behind it.
+"""Reads a metadata log that Apache Kafka wrote: the newest checkpoint and the segments after it.
 
-What is read is the committed state of a quorum of one: its whole log. Damage is never passed over, with one
-exception: a batch at the very end of the last segment that was not completely written, which Kafka cuts off
-as well. Groups of records between BeginTransaction and EndTransaction count once they have ended (KIP-868).
+In a quorum of one voter the whole log is committed. Damage is an error, except for a torn batch at the end of the last segment,
+which Kafka cuts off as well. Records between BeginTransaction and EndTransaction count once the transaction has ended (KIP-868).
 """
 
 from __future__ import annotations
@@ -42,9 +41,8 @@ log = logging.getLogger("barnabas.metadata")
 
 @dataclass(slots=True)
 class KraftLog:
-    """A metadata log: its end, the ids of the quorum's voters as it last named them, whether it is the log that
-    names them (kraft.version 1) and not the properties, and its records in order (those of the log's own
-    housekeeping left out)."""
+    """A metadata log. `voters`: ids of the quorum's voters, as it last named them. `dynamic_quorum`: the log, not the properties,
+    names them (kraft.version 1). `records`: in order, without those about the log itself."""
 
     end_offset: int = 0
     epoch: int = 0
@@ -54,8 +52,8 @@ class KraftLog:
 
 
 def read_kraft_log(disk: Disk, directory: str, bootstrap_path: str) -> KraftLog:
-    """The log in `directory` (`.../__cluster_metadata-0`). While it is empty, the records that a new cluster
-    begins with, which formatting leaves in `bootstrap_path`. MetadataError when it can't be read in full."""
+    """The log in `directory` (`.../__cluster_metadata-0`). When it is empty, the first records of a new cluster, which formatting
+    writes to `bootstrap_path`. MetadataError when the log can't be read completely."""
     names = disk.list(directory) if disk.exists(directory) else []
     found = KraftLog(epoch=_epoch_of_quorum(disk, directory, names))
     checkpoints = sorted(filter(None, map(parse_checkpoint_name, names)), reverse=True)
@@ -110,7 +108,7 @@ def _read_checkpoint(disk: Disk, path: str) -> list[MetadataBatch]:
 
 def _read_segments(disk: Disk, directory: str, bases: list[int], start: int) -> Iterator[MetadataBatch]:
     """The batches from offset `start` on."""
-    end: int | None = None  # of what has been read, below `start` too
+    end: int | None = None  # of the batches read, also of those before `start`
     for index, base in enumerate(bases):
         last = index == len(bases) - 1
         if not last and bases[index + 1] <= start:
@@ -141,8 +139,7 @@ def _read_segments(disk: Disk, directory: str, bases: list[int], start: int) -> 
 
 
 def _is_torn_tail(content: memoryview, position: int, offset: int) -> bool:
-    """Whether what stands at `position`, where the batch with `offset` should, is the end of the file: no whole
-    batch follows. Zeros are the end as well."""
+    """Whether no whole batch follows `position`, where the batch with `offset` should be. Zeros count as the end of the file."""
     end = len(bytes(content[position:]).rstrip(b"\0")) + position
     for start in range(position + 1, end - HEADER_SIZE + 1):
         base_offset = int.from_bytes(content[start : start + 8], "big")

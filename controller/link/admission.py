@@ -1,6 +1,6 @@
 """Admission of links: pure rules over two identities, which both sides apply to each other.
 
-Each rule's text goes to this node's log and, as the reason, to the other node's, so it names neither as "this node".
+The text of a rule goes to this node's log and, as the reason, to that of the other node. So it calls neither "this node".
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from barnabas.controller.link.messages import (
     LinkRefused,
     RefusalCode,
 )
-from barnabas.storage.manager.directory import encode_uuid
+from barnabas.wire.uuids import uuid_to_string
 
 
 def check_hello(own: Hello, peer: Hello) -> None:
-    """LinkRefused when the two have no protocol in common."""
+    """LinkRefused when the two nodes have no protocol version or authentication in common."""
     if peer.version_min > PROTOCOL_VERSION or peer.version_max < PROTOCOL_VERSION_MIN:
         raise LinkRefused(
             RefusalCode.VERSION,
@@ -122,7 +122,7 @@ def _check_voters(own: Identity, peer: Identity) -> None:
 
 
 def _check_directories(knows: Identity, known: Identity) -> None:
-    """A voter must come with the directory that the quorum was formed with: it holds its votes and entries."""
+    """LinkRefused for a voter without the directory that the quorum was formed with, which holds its votes and entries."""
     for voter in knows.journalled:
         if voter.node_id == known.node_id and voter.directory_id != known.directory_id:
             raise LinkRefused(
@@ -135,7 +135,7 @@ def _check_directories(knows: Identity, known: Identity) -> None:
 
 
 def other_addresses(own: Identity, peer: Identity) -> list[str]:
-    """Warnings about voters for which the two have different addresses configured. Both may be right, as for hosts with
+    """Warnings about voters for which the two nodes have different addresses configured. Both may be right: a host may have
     several names."""
     mine = {voter.node_id: voter for voter in own.configured}
     return [
@@ -148,7 +148,7 @@ def other_addresses(own: Identity, peer: Identity) -> list[str]:
 
 
 def _voter_ids(node: Identity) -> list[int]:
-    """As far as the node has them; empty where it has none."""
+    """Empty where the node has bootstrap servers and no quorum yet."""
     return sorted(voter.node_id for voter in node.journalled) or sorted(node.voter_ids)
 
 
@@ -161,4 +161,4 @@ def _source(node: Identity) -> str:
 
 
 def _uuid(directory_id: bytes) -> str:
-    return encode_uuid(directory_id) if directory_id else "(none)"
+    return uuid_to_string(directory_id) if directory_id else "(none)"

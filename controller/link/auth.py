@@ -1,12 +1,12 @@
-"""Mutual authentication with the cluster's secret, and seals on every frame.
+"""Mutual authentication with the cluster's secret, and a seal on every frame.
 
-Both hellos carry a nonce. Each side derives two keys from the secret and both hellos as they were sent, one for
-each direction, and seals every later frame: HMAC-SHA256, cut to 16 bytes, over the frame's number, its
-header and its payload. The first sealed frame of a side is its proof; a frame that was recorded on another
-link, repeated, reordered, reflected or changed does not verify. The content is not encrypted: TLS does that.
+Both hellos carry a nonce. Each side derives two keys, one for each direction, from the secret and the bytes of both hellos. It
+seals every later frame: HMAC-SHA256, cut to 16 bytes, over the frame's number, header and payload. The first sealed frame of a
+side authenticates it. A frame that was recorded on another link, repeated, reordered, reflected or changed does not verify. The
+content is not encrypted: TLS does that.
 
-The inter-broker listener uses the same proof (broker/cluster/inter_broker_authentication.py) with keys of its own: a seal of
-one kind of listener does not verify on the other.
+The inter-broker listener authenticates in the same way (broker/cluster/inter_broker_authentication.py) with other keys: a seal
+of one kind of listener does not verify on the other.
 
 Sources: RFC 2104 (HMAC), RFC 5869 (extract and expand).
 """
@@ -26,7 +26,7 @@ _LISTENER: Final = b"listener to dialer"
 
 
 class Seal:
-    """Makes, or verifies, the seals of one direction of one link."""
+    """Computes or verifies the seals of one direction of one link."""
 
     __slots__ = ("_key", "_number")
 
@@ -53,7 +53,7 @@ def seals(
     dialed: bool,
     purpose: bytes = CONTROLLER_LINK,
 ) -> tuple[Seal, Seal]:
-    """(for what this side sends, for what it receives); `dialed`: this side has made the connection."""
+    """The seals of (sent frames, received frames). `dialed`: this side has made the connection."""
     extracted = hmac.digest(purpose, secret, "sha256")
     hellos = b"".join(len(hello).to_bytes(4, "big") + hello for hello in (dialer_hello, listener_hello))
     to_listener = Seal(hmac.digest(extracted, _DIALER + b"\0" + hellos, "sha256"))

@@ -1,4 +1,4 @@
-"""Exchange of wall clocks with every linked node (storage/wall_clock.py): when a link opens, and then every CLOCK_S."""
+"""Exchange of wall clocks with every linked node (storage/wall_clock.py): when a link opens, then every CLOCK_S seconds."""
 
 from __future__ import annotations
 

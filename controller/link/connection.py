@@ -1,15 +1,13 @@
 """One connection between two nodes: frames over a transport.
 
-- Frames sent during one turn of the loop are written together at its end; those sent while received bytes are handled are
-  written right behind, so an answer costs no further turn.
+- Frames sent during one turn of the loop are written together at its end. Frames sent while received bytes are handled are
+  written directly after that, so an answer takes no further turn.
 - While the transport is full (`pause_writing`) frames wait here, up to a bound; then `send` returns False.
-- `on_closed` is called once, immediately when this side closes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -26,7 +24,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     hello_timeout_s: float = 3.0  # from the connection to the open link
     connect_timeout_s: float = 2.0
     ping_s: float = 0.5  # a side that has sent nothing for so long sends a ping
-    silence_s: float = 2.5  # after which a link counts as broken
+    silence_s: float = 2.5  # without a frame; then the link counts as broken
     probe_s: float = 0.5  # in which a node must answer before another process may take its id
     backoff_first_s: float = 0.02
     backoff_max_s: float = 0.5
@@ -37,26 +35,33 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     requests_max: int = 10_000  # without an answer
 
 
-class Connection:
-    """A protocol in asyncio's sense. `reader.on_frame`, `on_closed` and `on_malformed` may be replaced at any time."""
+class ConnectionUser(Protocol):
+    """The user of a connection: the handshake, then the open link."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        queue_bytes_max: int,
-        on_made: Callable[[], object],
-        on_frame: Callable[[int, bytes], object],
-        on_closed: Callable[[Exception | None], object],
-    ) -> None:
-        """`on_closed(error)`: None when this side has closed it, or the peer without an error."""
+    def made(self) -> None:
+        """The connection is made."""
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """A frame was received. MalformedMessage."""
+
+    def malformed(self, error: MalformedMessage) -> None:
+        """The peer has sent bytes that are no frame, or a frame that `frame` refuses."""
+
+    def closed(self, error: Exception | None) -> None:
+        """The connection is closed: with None by this side, or by the peer without an error. Called once, immediately when this
+        side closes."""
+
+
+class Connection:
+    """A protocol in asyncio's sense. `user` may be replaced at any time."""
+
+    def __init__(self, runtime: Runtime, queue_bytes_max: int, user: ConnectionUser) -> None:
         self._runtime = runtime
         self._queue_bytes_max = queue_bytes_max
-        self._on_made = on_made
-        self.on_closed = on_closed
-        self.on_malformed: Callable[[MalformedMessage], object] = self.abort
-        self.reader = FrameReader(on_frame)
-        self._foreign: KafkaCaller | None = None  # a caller that is not a node
-        self.seal: Seal | None = None  # of what is sent
+        self.user = user
+        self.reader = FrameReader()
+        self._kafka: KafkaCaller | None = None  # in place of the reader, for a Kafka client
+        self.seal: Seal | None = None  # of sent frames
         self.peer_host = self.peer_name = "an unknown host"  # until the connection is made
         self.received_at = runtime.monotonic()
         self.sent_at = self.received_at
@@ -78,7 +83,7 @@ class Connection:
         name = transport.get_extra_info("peername")
         if isinstance(name, tuple) and len(name) >= 2:
             self.peer_host, self.peer_name = str(name[0]), f"{name[0]}:{name[1]}"
-        self._on_made()
+        self.user.made()
 
     def data_received(self, data: bytes) -> None:
         if self.closed:
@@ -86,9 +91,13 @@ class Connection:
         self.received_at = self._runtime.monotonic()
         self._is_receiving = True
         try:
-            (self._foreign or self.reader).feed(data)
+            if self._kafka is not None:
+                self._kafka.feed(data)
+            else:
+                for kind, payload in self.reader.read(data):
+                    self.user.frame(kind, payload)
         except MalformedMessage as error:
-            self.on_malformed(error)
+            self.user.malformed(error)
         finally:
             self._is_receiving = False
         if self._queue:
@@ -111,7 +120,7 @@ class Connection:
     # -- the node's side
 
     def send(self, kind: int, payload: bytes) -> bool:
-        """Whether it will be sent; not when the link is closed, the queue is full, or the payload too large."""
+        """Whether it will be sent: not when the link is closed, the queue is full, or the payload too large."""
         if (
             self.closed
             or len(payload) > PAYLOAD_BYTES_MAX
@@ -130,11 +139,11 @@ class Connection:
         """Treat the connection as a Kafka client's from now on."""
         self.reader.stop()
         self._queue.clear()
-        self._foreign = KafkaCaller(lambda answer: self._queue.append(answer))
-        self._foreign.feed(received)
+        self._kafka = KafkaCaller(lambda answer: self._queue.append(answer))
+        self._kafka.feed(received)
 
     def close(self) -> None:
-        """Close behind what has been sent."""
+        """Close after all frames that were sent."""
         self._flush()
         transport, self._transport = self._transport, None
         self._closed(None)
@@ -149,7 +158,7 @@ class Connection:
             transport.abort()
 
     def pause_reading(self) -> None:
-        """Stop reading; a little may have been read already."""
+        """Stop reading. Bytes that are read already are still handled."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -167,11 +176,11 @@ class Connection:
             return
         self.closed = True
         self.reader.stop()
-        if self._foreign is not None:
-            self._foreign.stop()
+        if self._kafka is not None:
+            self._kafka.stop()
         self._queue = []
         self._queue_bytes = 0
-        self.on_closed(error)
+        self.user.closed(error)
 
     def _flush_now(self) -> None:
         self._flush_scheduled = False

@@ -1,7 +1,7 @@
-"""Calls one address until there is a link to the node behind it.
+"""Calls one address until there is a link to the node there.
 
-The first new attempt comes after about 20 ms, later ones after up to half a second, with jitter so that nodes which start
-together do not stay in step. While a link to the node exists, nothing is called.
+After a failure it calls again: first after about 20 ms, later after up to half a second, with jitter so that nodes which start
+together do not stay in step. While there is a link to the node, it does not call.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ class DialerHost(Host, Protocol):
     def is_linked(self, node_id: int) -> bool: ...
 
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
-        """The connection of an attempt, or the handshake on it, has failed."""
+        """A call has failed: the connection, or the handshake on it."""
         ...
 
 
 class Dialer:
-    """One address. `node_id`: of the node that answers there, None until one has."""
+    """Calls one address. `node_id`: of the node that answers there, None until one has answered."""
 
     def __init__(self, host: DialerHost, address: tuple[str, int], node_id: int | None) -> None:
         self._host = host
@@ -70,7 +70,7 @@ class Dialer:
             handshake.abandon()
 
     def link_lost(self) -> None:
-        """The link to the node behind this address has closed."""
+        """The link to the node at this address has closed."""
         self.failures = 0
         self.error = None
         if self._timer is None and self._connecting is None and self.handshake is None:

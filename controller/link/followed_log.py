@@ -1,7 +1,7 @@
-"""The metadata log of a broker that does not vote: a follower of the voters.
+"""A broker that does not vote: how it finds its cluster, and its metadata log, a follower of the voters.
 
-It follows the active controller where it is linked with it, since that one learns of a commit first, else any voter. When that
-changes it continues with another one behind the last record it has applied. Nothing is kept on disk: a start fetches
+The log follows the active controller where there is a link to it, since that one learns of a commit first, else any voter. When
+that changes it continues with another one after the last record that it has applied. Nothing is kept on disk: a start fetches
 everything, which takes milliseconds, and never acts on old metadata.
 """
 
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from barnabas.controller.link import messages
 from barnabas.controller.link.messages import (
-    Cease,
-    Follow,
+    Acknowledge,
     Groups,
     MalformedMessage,
     SnapshotPart,
-    Taken,
+    Subscribe,
+    Unsubscribe,
     decode_metadata,
     encode,
 )
@@ -27,23 +27,26 @@ from barnabas.controller.metadata.local_journal import decode_snapshot
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
+    from barnabas.controller.link.messages import Voter
     from barnabas.controller.link.peer import Peer
     from barnabas.controller.metadata.metadata_log import Apply, Done, Replace
+
+Target = tuple[str, int, int | None]  # host, port, node id or None for any node
 
 log = logging.getLogger("barnabas.metadata")
 
 
 class FollowedMetadataLog:
-    """A MetadataLog that other nodes lead. It follows from `serve` to `close`."""
+    """A MetadataLog that other nodes lead. It is subscribed from `serve` to `close`."""
 
     def __init__(self, links: Links, on_error: Callable[[Exception], object] = lambda _: None) -> None:
-        """`on_error`: the metadata can't be followed any further."""
+        """`on_error`: the metadata can no longer be followed."""
         self._on_error = on_error
         self.offset = -1  # of the last record applied
         self._links = links
         self._source: Peer | None = None
         self._subscription = 0
-        self._taken = 0
+        self._acknowledged = 0
         self._snapshot = bytearray()
         self._is_following = False
         self._is_caught_up = False
@@ -59,7 +62,7 @@ class FollowedMetadataLog:
 
     @property
     def term(self) -> int:
-        """Of the active controller, as far as is known here; 0 before."""
+        """The term of the active controller; 0 before one is known."""
         return max(0, self._links.leader.term)
 
     def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:  # noqa: ARG002
@@ -92,7 +95,7 @@ class FollowedMetadataLog:
         return -1 if self._source is None else self._source.node_id
 
     def when_caught_up(self, callback: Callable[[], object]) -> None:
-        """Call back once everything is applied that a voter knew to be committed at the first request."""
+        """Call back once everything is applied that a voter knew to be committed when it was first asked."""
         if self._is_caught_up:
             callback()
         else:
@@ -113,14 +116,14 @@ class FollowedMetadataLog:
         self._leave()
         self._source = wanted
         self._subscription += 1
-        self._taken = 0
+        self._acknowledged = 0
         self._snapshot = bytearray()
-        wanted.send(messages.METADATA, encode(Follow(self._subscription, self.offset)))
+        wanted.send(messages.METADATA, encode(Subscribe(self._subscription, self.offset)))
 
     def _leave(self) -> None:
         source, self._source = self._source, None
         if source is not None and source.is_open:
-            source.send(messages.METADATA, encode(Cease(self._subscription)))
+            source.send(messages.METADATA, encode(Unsubscribe(self._subscription)))
 
     def _disconnected(self, peer: Peer) -> None:
         if self._source is peer:
@@ -142,7 +145,7 @@ class FollowedMetadataLog:
                 self._take_part(message, peer)
         except MalformedMessage:
             raise
-        except Exception as error:  # noqa: BLE001 - a group may have been applied in part, so it can not continue
+        except Exception as error:  # noqa: BLE001 - a group may be applied in part, so the log can't continue
             self._fail(error)
 
     def _take_groups(self, message: Groups) -> None:
@@ -180,12 +183,47 @@ class FollowedMetadataLog:
         self._count(len(message.data))
 
     def _count(self, cost: int) -> None:
-        self._taken += cost
+        self._acknowledged += cost
         if self._source is not None:
-            self._source.send(messages.METADATA, encode(Taken(self._subscription, self._taken)))
+            self._source.send(messages.METADATA, encode(Acknowledge(self._subscription, self._acknowledged)))
 
     def _fail(self, error: Exception) -> None:
-        log.error("the metadata can't be followed any further: %s", error)
+        log.error("the metadata can no longer be followed: %s", error)
         self._is_following = False
         self._leave()
         self._on_error(error)
+
+
+class Discovery:
+    """Finds the cluster: the first linked voter of a formed quorum names it and all voters.
+
+    From then on all voters are called, also those that the bootstrap servers do not name. `done(cluster_id)` once.
+    `configured`: the targets of the links.
+    """
+
+    def __init__(self, links: Links, configured: Sequence[Target], done: Callable[[str], object]) -> None:
+        self._links = links
+        self._configured = configured
+        self._done = done
+        self._is_over = False
+        links.add_listener(self._connected, lambda _: None)
+
+    def _connected(self, peer: Peer) -> None:
+        identity = peer.identity
+        if self._is_over or not identity.is_controller or not identity.journalled:
+            return
+        self._is_over = True
+        self._links.join_cluster(identity.cluster_id)
+        self._links.call(targets_with(self._configured, identity.journalled))
+        self._done(identity.cluster_id)
+
+
+def targets_with(configured: Sequence[Target], voters: Sequence[Voter]) -> list[Target]:
+    """Targets in a formed quorum: those configured, and each voter that no configured id or address names."""
+    ids = {node_id for _, _, node_id in configured}
+    addresses = {(host, port) for host, port, _ in configured}
+    return list(configured) + [
+        (voter.host, voter.port, voter.node_id)
+        for voter in voters
+        if voter.node_id not in ids and (voter.host, voter.port) not in addresses
+    ]

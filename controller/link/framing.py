@@ -1,14 +1,14 @@
-"""Frames: length u32 of the rest | kind u8 | payload | seal. A connection begins, in both directions, with eight bytes that
-no other protocol begins with.
+"""Frames: length u32 of the rest | kind u8 | payload | seal. In both directions a connection begins with eight bytes that no
+other protocol begins with.
 
-Memory grows only with bytes received, and a length above the bound ends the connection before the bytes come. The bound is
-small until the peer is authenticated.
+Memory grows only with bytes received. A length above the bound ends the connection at once; the bound is small until the peer is
+authenticated.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Final
 
 from barnabas.controller.link.auth import SEAL_BYTES, Seal
@@ -21,8 +21,6 @@ PAYLOAD_BYTES_MAX: Final = FRAME_BYTES_MAX - 1 - SEAL_BYTES
 
 _HEADER: Final = struct.Struct(">IB")
 _LENGTH_BYTES: Final = 4
-
-OnFrame = Callable[[int, bytes], object]
 
 
 class ForgedFrame(MalformedMessage):
@@ -37,17 +35,15 @@ def encode_frame(kind: int, payload: bytes, seal: Seal | None) -> bytes:
 
 
 class FrameReader:
-    """Cuts what is received into frames and hands each to `on_frame(kind, payload)`.
+    """Splits received bytes into frames.
 
-    `seal` and `bytes_max` may be set from within `on_frame`; they apply from the next frame on. After `stop` no frame is
-    handed out.
+    `seal` and `bytes_max` may be set between two frames. After `stop` there are no more frames.
     """
 
-    def __init__(self, on_frame: OnFrame) -> None:
-        self.on_frame = on_frame
+    def __init__(self) -> None:
         self.seal: Seal | None = None
         self.bytes_max = HANDSHAKE_BYTES_MAX
-        self.first_bytes = b""  # of the connection; to tell which protocol a wrong caller speaks
+        self.first_bytes = b""  # of the connection; they show which protocol a wrong caller speaks
         self._begun = False  # the preface has been read
         self._stopped = False
         self._buffer = bytearray()
@@ -62,8 +58,9 @@ class FrameReader:
         """Bytes that belong to no frame yet."""
         return bytes(self._buffer)
 
-    def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """MalformedMessage when the bytes are no frames, a frame is too large, or its seal is wrong."""
+    def read(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[int, bytes]]:
+        """(kind, payload) of every frame that `data` completes. MalformedMessage when the bytes are no frames, a frame is too
+        large, or its seal is wrong."""
         if self._stopped:
             return
         buffer = self._buffer
@@ -86,7 +83,7 @@ class FrameReader:
                 break
             frame = bytes(buffer[position : position + self._needed])
             position += self._needed
-            self._hand_out(frame)
+            yield self._opened(frame)
             if self._stopped:
                 return
         del buffer[:position]
@@ -103,7 +100,7 @@ class FrameReader:
         self._begun = True
         return True
 
-    def _hand_out(self, frame: bytes) -> None:
+    def _opened(self, frame: bytes) -> tuple[int, bytes]:
         kind = frame[_LENGTH_BYTES]
         if self.seal is None:
             payload = frame[_HEADER.size :]
@@ -113,4 +110,4 @@ class FrameReader:
                 raise ForgedFrame("a frame's seal is wrong")
         if kind not in KINDS:
             raise MalformedMessage(f"a frame of unknown kind {kind}")
-        self.on_frame(kind, payload)
+        return kind, payload

@@ -1,4 +1,4 @@
-"""The handshake that makes a link of a connection.
+"""The handshake that turns a connection into a link.
 
     dialer                                listener
     HELLO                         ->                        versions, how to authenticate, a nonce
@@ -8,13 +8,14 @@
     WELCOME                      <->                        from the decider: this connection is the link
 
 Of two nodes that may call each other one decides which connection is the link: the lower node id among controllers, else the
-controller. So both always choose the same one. Either side may answer REFUSED with a reason for the other side's operator,
-and probes first whether another live process has the peer's id.
+controller. So both always choose the same one. Either side may answer REFUSED with a reason for the other side's operator. When
+the peer's id is that of a node with an open link, that node is probed first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.controller.link import messages
@@ -37,7 +38,7 @@ from barnabas.controller.link.messages import (
     decode,
     encode,
 )
-from barnabas.controller.link.wrong_protocol import asks_for_api_versions, describe_foreign
+from barnabas.controller.link.wrong_protocol import asks_for_api_versions, describe_caller
 
 if TYPE_CHECKING:
     from barnabas.controller.link.connection import LinkSettings
@@ -57,7 +58,18 @@ _OTHER_SECRET: Final = (
 
 
 class HungUp(ConnectionResetError):
-    """The called side has closed the connection before it sent anything."""
+    """The called node closed the connection before it sent anything."""
+
+
+class Step(Enum):
+    """What a handshake waits for."""
+
+    CONNECTION = auto()
+    HELLO = auto()
+    IDENTITY = auto()
+    ADMISSION = auto()  # the host decides; reading is paused
+    WELCOME = auto()
+    OVER = auto()  # nothing more: the link is open, or refused
 
 
 class Host(Protocol):
@@ -77,12 +89,12 @@ class Host(Protocol):
         ...
 
     def ended(self, handshake: Handshake, error: Exception) -> None:
-        """The handshake has failed. Once, instead of `opened`."""
+        """The handshake has failed. Called once, instead of `opened`."""
         ...
 
 
 class Handshake:
-    """One attempt. `expected_id`: of the node that should answer; None on the listener's side, or where it is not known."""
+    """One handshake. `expected_id`: of the node that should answer; None for the listener, or where it is not known."""
 
     def __init__(
         self,
@@ -97,23 +109,15 @@ class Handshake:
         self.dialed = dialed
         self.expected_id = expected_id
         self.version = PROTOCOL_VERSION_MIN  # after the peer's hello: the version in common
-        self.connection = Connection(
-            host.runtime, host.settings.queue_bytes_max, self._made, self._frame, self._closed
-        )
-        self.peer: Identity | None = None  # once known and admissible, or a voter with another directory
-        self.other_directory: LinkRefused | None = None  # why that voter is refused
+        self.connection = Connection(host.runtime, host.settings.queue_bytes_max, self)
+        self.peer: Identity | None = None  # set when it is admissible, or a voter with another directory
+        self.other_directory: LinkRefused | None = None  # the refusal of that voter
         self._hello = self._own_hello()
         self._hello_bytes = encode(self._hello)
-        self._has_hello = False
-        self._admitted = False
-        self._held: list[
-            tuple[int, bytes]
-        ] = []  # frames of the open link, received before this side has decided
+        self._step = Step.CONNECTION
+        self._held: list[tuple[int, bytes]] = []  # frames received before this side has decided
         self._held_bytes = 0
-        self._over = False
         self._refusal: LinkRefused | None = None  # of a Kafka client that still gets its answer
-        self.connection.on_malformed = self._malformed
-        self._is_made = False
         self._timer: Timer | None = None
         if not dialed:  # under TLS the connection is reported only after the TLS handshake
             self._start_timer()
@@ -136,51 +140,48 @@ class Handshake:
         self._finish()
         self.connection.abort(None)
 
-    # -- the connection's events
-
     def _start_timer(self) -> None:
         self._timer = self._host.runtime.call_later(self._host.settings.hello_timeout_s, self._timed_out)
 
-    def _made(self) -> None:
-        self._is_made = True
+    # -- the connection's user
+
+    def made(self) -> None:
+        self._step = Step.HELLO
         if self._timer is None:
             self._start_timer()
         self._on_made()
         if self.dialed:
             self.connection.send(messages.HELLO, self._hello_bytes)
 
-    def _closed(self, error: Exception | None) -> None:
-        if self._over:
+    def closed(self, error: Exception | None) -> None:
+        if self._step is Step.OVER:
             return
         is_hang_up = error is None or isinstance(error, ConnectionResetError | BrokenPipeError)
-        if is_hang_up and self.dialed and self._is_made and not self._has_hello:
+        if is_hang_up and self.dialed and self._step is Step.HELLO:
             error = HungUp(_HUNG_UP)
         self._end(self._refusal or error or ConnectionResetError("it was closed before the link was open"))
 
-    def _malformed(self, error: MalformedMessage) -> None:
-        """The peer has sent something that no node of this cluster sends here."""
+    def malformed(self, error: MalformedMessage) -> None:
         first = self.connection.reader.first_bytes
         if isinstance(error, ForgedFrame):
             self.refuse(LinkRefused(RefusalCode.AUTHENTICATION, _OTHER_SECRET))
         elif first.startswith(PREFACE):
             self.refuse(LinkRefused(RefusalCode.MALFORMED, str(error)))
         elif self._refusal is None and asks_for_api_versions(first):
-            # It gets its answer, and keeps the connection until the timeout.
-            self._refusal = LinkRefused(RefusalCode.MALFORMED, describe_foreign(first))
+            # Answer it, and keep the connection until the timeout.
+            self._refusal = LinkRefused(RefusalCode.MALFORMED, describe_caller(first))
             self.connection.answer_kafka(self.connection.reader.received)
         else:
-            self.connection.abort(
-                self._refusal or LinkRefused(RefusalCode.MALFORMED, describe_foreign(first))
-            )
+            self.connection.abort(self._refusal or LinkRefused(RefusalCode.MALFORMED, describe_caller(first)))
 
     def _timed_out(self) -> None:
         waited = self._host.settings.hello_timeout_s
         what = f"no link within {waited:g} s of connecting"
-        if not self._is_made:
+        if self._step is Step.CONNECTION:
             what = f"no TLS within {waited:g} s: it speaks plain text, or its certificate is not accepted"
         self.connection.abort(TimeoutError(what))
 
-    def _frame(self, kind: int, payload: bytes) -> None:
+    def frame(self, kind: int, payload: bytes) -> None:
         try:
             self._handle(kind, payload)
         except LinkRefused as refused:
@@ -190,18 +191,14 @@ class Handshake:
 
     def _handle(self, kind: int, payload: bytes) -> None:
         if kind == messages.REFUSED:
-            refused = decode(payload, Refused)
-            raise_peer = LinkRefused(
-                refused.code, refused.reason[:1000], passing=refused.passing, by_peer=True
-            )
-            self.connection.abort(raise_peer)
-        elif not self._has_hello:
+            self.connection.abort(LinkRefused.from_peer(decode(payload, Refused)))
+        elif self._step is Step.HELLO:
             self._expect(kind, messages.HELLO)
             self._take_hello(payload)
-        elif self.peer is None:
+        elif self._step is Step.IDENTITY:
             self._expect(kind, messages.IDENTITY)
             self._take_identity(payload)
-        elif not self._admitted:
+        elif self._step is Step.ADMISSION:
             self._hold(kind, payload)
         else:
             self._expect(kind, messages.WELCOME)
@@ -210,7 +207,7 @@ class Handshake:
             self._open()
 
     def _hold(self, kind: int, payload: bytes) -> None:
-        """Reading is paused; these came together with the identity."""
+        """Keep frames that came together with the identity."""
         if len(self._held) >= HELD_FRAMES_MAX or self._held_bytes + len(payload) > HELD_BYTES_MAX:
             raise busy("it sends too much before its link is admitted")
         self._held.append((kind, payload))
@@ -222,7 +219,7 @@ class Handshake:
             raise MalformedMessage(f"a frame of kind {kind} where one of kind {expected} is expected")
 
     def _take_hello(self, payload: bytes) -> None:
-        self._has_hello = True
+        self._step = Step.IDENTITY
         hello = decode(payload, Hello)
         if not self.dialed:
             self.connection.send(messages.HELLO, self._hello_bytes)
@@ -246,22 +243,23 @@ class Handshake:
         except LinkRefused as refused:
             if refused.code != RefusalCode.DIRECTORY:
                 raise
-            # A voter that was wiped, or a second node with the id of one that is linked: probing tells.
+            # A voter that was wiped, or a second node with the id of a linked one: the host probes that one.
             self.other_directory = refused
         self.peer = peer
+        self._step = Step.ADMISSION
         self.connection.reader.bytes_max = FRAME_BYTES_MAX
         self._host.admit(self, self._decided)
-        if not self._admitted and not self._over:
+        if self._step is Step.ADMISSION:
             self.connection.pause_reading()
 
     def _decided(self, refused: LinkRefused | None) -> None:
-        if self._over:
+        if self._step is Step.OVER:
             return
         refused = refused or self.other_directory
         if refused is not None:
             self.refuse(refused)
             return
-        self._admitted = True
+        self._step = Step.WELCOME
         self.connection.resume_reading()
         if not self.dialed:
             self._send_identity()
@@ -273,9 +271,9 @@ class Handshake:
             if self.connection.closed:
                 return
             try:
-                self.connection.reader.on_frame(kind, payload)
+                self.connection.user.frame(kind, payload)
             except MalformedMessage as error:
-                self.connection.on_malformed(error)
+                self.connection.user.malformed(error)
 
     def _open(self) -> None:
         self._finish()
@@ -283,18 +281,18 @@ class Handshake:
 
     def refuse(self, refused: LinkRefused) -> None:
         """Send the reason to the peer, and close."""
-        if self._over:
+        if self._step is Step.OVER:
             return
         self.connection.send(messages.REFUSED, encode(refused.message()))
         self._end(refused)
         self.connection.close()
 
     def _end(self, error: Exception) -> None:
-        if not self._over:
+        if self._step is not Step.OVER:
             self._finish()
             self._host.ended(self, error)
 
     def _finish(self) -> None:
-        self._over = True
+        self._step = Step.OVER
         if self._timer is not None:
             self._timer.cancel()

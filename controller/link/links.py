@@ -1,11 +1,11 @@
 """The links of this node: one to every voter, and on a controller one from every broker that calls.
 
-Between two nodes there is at most one open link, which carries everything in both directions, so that what one
-side sends arrives in order or, with the link, not at all. Each new one has a higher number than all before.
-After `listen` and `call` links are opened again when they break. All calls on the loop's thread.
+Between two nodes there is at most one open link. It carries everything in both directions, so what one side sends arrives in
+order or, when the link breaks, not at all. Each new link has a higher number than all before. After `listen` and `call` broken
+links are opened again. All calls on the loop's thread.
 
-Other parts use links for Raft's messages (`send`, `raft`), requests (`request`, `on_request`), and further kinds of messages
-with a handler each (`handle`). A handler that raises closes the link, nothing else.
+Other parts use links for Raft's messages (`send`, `attach_raft`), requests (`request`, `serve`), and further kinds of messages
+with a handler each (`handle`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from barnabas.controller.link.messages import (
     decode,
     encode,
 )
-from barnabas.controller.link.peer import Done, Peer
+from barnabas.controller.link.peer import Done, Handler, Peer, Serve
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -42,22 +42,19 @@ if TYPE_CHECKING:
     from barnabas.controller.raft.peers import RaftReceiver
     from barnabas.runtime.interface import Runtime, Server
 
-Handler = Callable[[Peer, bytes], object]
-Serve = Callable[[int, bytes, Callable[[bytes | None], object]], object]
 Address = tuple[str, int]
 
 NO_LEADER = -1
 HANG_UPS_LOGGED = 20  # in a row, about ten seconds: a node that starts or stops may hang up a few times
-PROXY_HANGS_UP = "Or a proxy answers for a node that is not running."
 
 log = logging.getLogger("barnabas.link")
 
 
 class LeaderHints:
-    """The active controller as far as this node has heard.
+    """The active controller that this node knows.
 
-    Controllers send all their links the leader when they learn of one, and each new link at once. The newer term is
-    right; within one term there is one leader, so its id stands over "none", unless the leader itself resigns.
+    Controllers send the leader over all links when it changes, and over each new link. The newer term wins. A term has one
+    leader, so within a term its id replaces "none", and only the leader itself replaces it by "none", when it resigns.
     """
 
     def __init__(self, identity: Identity, peers: Callable[[], Sequence[Peer]]) -> None:
@@ -73,14 +70,14 @@ class LeaderHints:
         self._callbacks.append(callback)
 
     def announce(self, term: int, leader_id: int) -> None:
-        """A controller knows the leader from Raft, has become active itself, or has resigned (-1)."""
+        """This controller knows the leader from Raft, has become active itself, or has resigned (-1)."""
         if self._take(term, leader_id, self._node_id):
             for peer in self._peers():
                 self.send_to(peer)
             self._changed()
 
     def send_to(self, peer: Peer) -> None:
-        """What is known, if this node is a controller."""
+        """Send the leader, if this node is a controller and knows one."""
         if self._is_controller and self.term >= 0:
             peer.send(messages.LEADER, encode(Leader(self.term, self.leader_id)))
 
@@ -124,16 +121,10 @@ class Links:
         self.tls = tls
         self.settings = settings or LinkSettings()
         self.leader = LeaderHints(identity, self.peers)
-        self.raft: RaftReceiver | None = None
-        self.on_request: Serve = lambda _node_id, _payload, reply: reply(None)
-        # A peer, or this node at a peer, is refused for a reason that an operator has to resolve
-        self.on_refused: Callable[[str, LinkRefused], object] = lambda _who, _refused: None
-        self.on_unreachable: Callable[[int, Exception], object] = lambda _node_id, _error: None
-        self.on_address: Callable[[], object] = lambda: None  # the node at an address has become known
         self._own_address: Address | None = None
         self._connected: list[Callable[[Peer], object]] = []
         self._disconnected: list[Callable[[Peer], object]] = []
-        self._handlers: dict[int, Handler] = {messages.LEADER: self.leader.receive}
+        self._address_known: list[Callable[[], object]] = []
         self._peers: dict[int, Peer] = {}
         self._dialers: dict[Address, Dialer] = {}
         self._accepted: dict[Handshake, None] = {}  # handshakes on accepted connections
@@ -143,6 +134,16 @@ class Links:
         self._closed = False
         self._refusals = RepeatedWarnings(runtime, log)
         self._probes = Probes(runtime, self.settings.probe_s)
+        self._handlers: dict[int, Handler] = {
+            **dict.fromkeys([messages.RAFT, *messages.IGNORED], _ignore),
+            messages.LEADER: self.leader.receive,
+            messages.PING: Peer.take_ping,
+            messages.PONG: self._probes.take_pong,
+            messages.REFUSED: Peer.take_refusal,
+            messages.RESPONSE: Peer.take_response,
+            messages.NO_RESPONSE: Peer.take_no_response,
+        }
+        self.serve(lambda _node_id, _payload, reply: reply(None))
         self._liveness = Liveness(runtime, self.settings, self._peers)
 
     # -- life
@@ -172,8 +173,8 @@ class Links:
                 self._dialers[address] = Dialer(self, address, node_id)
             self._dialers[address].start()
 
-    def belong_to(self, cluster_id: str, voters: Sequence[Voter] = ()) -> None:
-        """For links that are opened from now on. `voters`: of the quorum that this node is a member of."""
+    def join_cluster(self, cluster_id: str, voters: Sequence[Voter] = ()) -> None:
+        """The cluster that links opened from now on are for. `voters`: of the quorum that this node is a member of."""
         self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id, journalled=list(voters))
 
     def close(self) -> None:
@@ -198,13 +199,43 @@ class Links:
     def add_listener(
         self, connected: Callable[[Peer], object], disconnected: Callable[[Peer], object]
     ) -> None:
-        """Callbacks for links that open and links that have closed. A replaced link closes first."""
+        """Call `connected` for each link that opens, `disconnected`, in the reverse order of adding, for each that has closed. A
+        replaced link closes first."""
         self._connected.append(connected)
         self._disconnected.append(disconnected)
+
+    def on_address_known(self, callback: Callable[[], object]) -> None:
+        """Call back when a node has answered a call and refused the link: its id may be known now."""
+        self._address_known.append(callback)
 
     def handle(self, kind: int, handler: Handler) -> None:
         """`handler(peer, payload)` for every frame of a kind. MalformedMessage from it closes the link."""
         self._handlers[kind] = handler
+
+    def serve(self, serve: Serve) -> None:
+        """`serve(node_id, request, reply)` for every request of another node. Until this is called they get no answer."""
+        self.handle(messages.REQUEST, lambda peer, payload: peer.take_request(payload, serve))
+
+    def attach_raft(self, raft: RaftReceiver) -> None:
+        """Hand Raft's messages to `raft`, and report to it which controllers are linked, now and later. Until this is called
+        the messages are dropped."""
+
+        def connected(peer: Peer) -> None:
+            if peer.identity.is_controller and peer.is_open:
+                raft.peer_connected(peer.node_id, peer.number)
+
+        def disconnected(peer: Peer) -> None:
+            if peer.identity.is_controller:
+                raft.peer_disconnected(peer.node_id)
+
+        def received(peer: Peer, payload: bytes) -> None:
+            if peer.identity.is_controller:
+                raft.received(peer.node_id, peer.number, payload)
+
+        self.handle(messages.RAFT, received)
+        self.add_listener(connected, disconnected)
+        for peer in self.peers():
+            connected(peer)
 
     def peer(self, node_id: int) -> Peer | None:
         return self._peers.get(node_id)
@@ -217,7 +248,7 @@ class Links:
         return node_id in self._peers
 
     def addresses(self) -> list[tuple[Address, int | None, bool]]:
-        """The addresses of `call`: (address, id of the node that answered there last, whether that is this node itself)."""
+        """The addresses of `call`: (address, id of the node that last answered there, whether that is this node)."""
         found = [(address, dialer.node_id, dialer.is_self) for address, dialer in self._dialers.items()]
         own = self._own_address
         return found if own is None else [(own, self.identity.node_id, True), *found]
@@ -240,7 +271,7 @@ class Links:
             peer.request(payload, done)
 
     def active_controller(self) -> int:
-        """Node id of the active controller as far as this node has heard, -1 for none."""
+        """Node id of the active controller that this node knows, -1 for none."""
         return self.leader.leader_id
 
     # -- connections
@@ -270,7 +301,7 @@ class Links:
             both_dialed = handshake.dialed and linked.dialed
             then(busy("this node is linked by another address") if both_dialed else None)
         else:
-            self._probes.settle(linked, handshake, then)
+            self._probes.begin(linked, handshake, then)
 
     def opened(self, handshake: Handshake) -> None:
         identity, connection = handshake.peer, handshake.connection
@@ -287,13 +318,13 @@ class Links:
             identity,
             connection,
             self._number,
+            self._handlers,
+            self._link_closed,
             dialed=handshake.dialed,
             requests_max=self.settings.requests_max,
             version=handshake.version,
         )
-        connection.reader.on_frame = lambda kind, payload: self._frame(peer, kind, payload)
-        connection.on_closed = lambda error: self._link_closed(peer, error)
-        connection.on_malformed = connection.abort
+        connection.user = peer
         self._peers[peer.node_id] = peer
         if dialer is not None:
             dialer.handshake_opened(peer.node_id)
@@ -308,12 +339,9 @@ class Links:
         self.leader.send_to(peer)
         for connected in self._connected:
             connected(peer)
-        if self.raft is not None and identity.is_controller and peer.is_open:
-            self.raft.peer_connected(peer.node_id, peer.number)
 
     def _cancel_calls(self, node_id: int) -> None:
-        """Cancel the calls to a node that is linked now. Where the other side decides it may still choose one of
-        them."""
+        """Cancel the calls to a node that is linked now. (Where the other side decides, it may still choose one of them.)"""
         for dialer in self._dialers.values():
             if dialer.node_id == node_id:
                 dialer.hang_up()
@@ -332,64 +360,34 @@ class Links:
     def _report_refusal(self, handshake: Handshake, dialer: Dialer | None, refused: LinkRefused) -> None:
         where = dialer.name if dialer is not None else handshake.connection.peer_host
         known = "the node" if handshake.dialed else "a caller"
-        who = f"node {handshake.peer.node_id}" if handshake.peer is not None else known
+        self.report_refusal(
+            where, f"node {handshake.peer.node_id}" if handshake.peer is not None else known, refused
+        )
+
+    def report_refusal(self, where: str, node: str, refused: LinkRefused) -> None:
+        """Warns that a peer, or this node at a peer, is refused for a reason that an operator has to resolve."""
         if refused.by_peer:
-            text = f"{who} there refuses a link with this one: {refused.reason}"
+            self._warn(where, f"{node} there refuses a link with this one: {refused.reason}")
         else:
-            text = f"refused a link with {who} there: {refused.reason}"
-        self._warn(where, text)
-        self.on_refused(where, refused)
+            self._warn(where, f"refused a link with {node} there: {refused.reason}")
 
     def unreachable(self, dialer: Dialer, error: Exception) -> None:
         if dialer.failures == 1 and not isinstance(error, LinkRefused):
             log.info("no link to %s yet: %s", dialer.name, str(error) or type(error).__name__)
         if isinstance(error, HungUp) and dialer.failures >= HANG_UPS_LOGGED:
-            self._warn(dialer.name, f"{error} {PROXY_HANGS_UP}")
-        if dialer.node_id is not None and not isinstance(error, LinkRefused):
-            self.on_unreachable(dialer.node_id, error)
+            self._warn(dialer.name, f"{error} Or a proxy answers for a node that is not running.")
         if isinstance(error, LinkRefused):
-            self.on_address()
+            for callback in self._address_known:
+                callback()
 
     def _warn(self, where: str, text: str) -> None:
-        """`where`: the peer's host, without the port that changes with each connection."""
+        """`where`: the peer's host without the port, which changes with each connection."""
         self._refusals.warn(where, text, f"{where}: {text}")
 
     def _dialer_of(self, handshake: Handshake) -> Dialer | None:
         if not handshake.dialed:
             return None
         return next((dialer for dialer in self._dialers.values() if dialer.handshake is handshake), None)
-
-    # -- open links
-
-    def _frame(self, peer: Peer, kind: int, payload: bytes) -> None:
-        try:
-            self._dispatch(peer, kind, payload)
-        except MalformedMessage:
-            raise
-        except Exception:
-            log.exception("a message of node %d could not be handled; the link is closed", peer.node_id)
-            peer.connection.abort(RuntimeError("its message could not be handled"))
-
-    def _dispatch(self, peer: Peer, kind: int, payload: bytes) -> None:
-        if kind == messages.RAFT:
-            if self.raft is not None and peer.identity.is_controller:
-                self.raft.received(peer.node_id, peer.number, payload)
-        elif kind == messages.REQUEST:
-            peer.take_request(payload, self.on_request)
-        elif kind == messages.RESPONSE or kind == messages.NO_RESPONSE:
-            peer.take_response(payload, has_answer=kind == messages.RESPONSE)
-        elif kind == messages.PING:
-            if payload:
-                peer.send(messages.PONG, payload)
-        elif kind == messages.PONG:
-            if peer.on_pong is not None:
-                peer.on_pong(payload)
-        elif kind == messages.REFUSED:
-            peer.connection.abort(LinkRefused.from_peer(decode(payload, messages.Refused)))
-        elif (handler := self._handlers.get(kind)) is not None:
-            handler(peer, payload)
-        elif kind not in messages.IGNORED:
-            raise MalformedMessage(f"a frame of kind {kind} on an open link")
 
     def _link_closed(self, peer: Peer, error: Exception | None) -> None:
         if not peer.dialed:
@@ -403,14 +401,14 @@ class Links:
                     peer.connection.peer_host, f"node {peer.node_id} sends what can't be read: {error}"
                 )
             elif isinstance(error, LinkRefused) and not error.passing:
-                text = f"node {peer.node_id} there refuses a link with this one: {error.reason}"
-                self._warn(peer.connection.peer_host, text)
-                self.on_refused(peer.connection.peer_host, error)
-        if self.raft is not None and peer.identity.is_controller:
-            self.raft.peer_disconnected(peer.node_id)
-        peer.closed()
-        for disconnected in self._disconnected:
+                self.report_refusal(peer.connection.peer_host, f"node {peer.node_id}", error)
+        for disconnected in reversed(self._disconnected):
             disconnected(peer)
+        peer.fail_requests()
         for dialer in list(self._dialers.values()):
             if dialer.node_id == peer.node_id and not self._closed:
                 dialer.link_lost()
+
+
+def _ignore(_peer: Peer, _payload: bytes) -> None:
+    """Drops a frame."""

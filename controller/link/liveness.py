@@ -1,4 +1,4 @@
-"""Liveness of links: pings where this node has sent nothing else, and an end for links on which the other side is silent.
+"""Liveness of links: pings where this node has sent nothing else, and the end of links whose other side is silent.
 
 After a pause of this process's own loop every peer gets another interval, as its frames may wait unread.
 """
@@ -6,7 +6,7 @@ After a pause of this process's own loop every peer gets another interval, as it
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.controller.link import messages
 from barnabas.controller.link.messages import LinkRefused, RefusalCode, busy
@@ -64,56 +64,65 @@ class Liveness:
 _TOKEN_BYTES = 8
 
 
-class Probes:
-    """Settles which process has a node id, when another process comes with the id of a linked node.
+class _Probe(NamedTuple):
+    """A ping with a token, sent to the linked process of a node id because of another process with that id."""
 
-    The older process may be gone, as after a power failure, or alive: then the newer one has the wrong id. One probe at a time
-    for each node id.
+    linked: Peer
+    newcomer: Handshake
+    token: bytes
+    timer: Timer
+    then: Callable[[LinkRefused | None], object]
+
+
+class Probes:
+    """Decides which process has a node id, when another process comes with the id of a linked node.
+
+    The older process may have ended, as after a power failure, or be alive: then the newer one has the wrong id. One probe at a
+    time for each node id.
     """
 
     def __init__(self, runtime: Runtime, probe_s: float) -> None:
         self._runtime = runtime
         self._probe_s = probe_s
-        self._newcomers: dict[int, Handshake] = {}  # by node id
+        self._probes: dict[int, _Probe] = {}  # by node id
 
-    def settle(self, linked: Peer, newcomer: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
+    def begin(self, linked: Peer, newcomer: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
         """Ping the linked process. `then(None)` when it does not answer; its link is closed then, if the newcomer may replace
         it."""
         node_id = linked.node_id
-        if node_id in self._newcomers:
+        if node_id in self._probes:
             then(busy(f"node id {node_id} is being probed"))
             return
         token = self._runtime.random_bytes(_TOKEN_BYTES)
-        self._newcomers[node_id] = newcomer
-
-        def settled(*, is_alive: bool) -> None:
-            if self._newcomers.get(node_id) is not newcomer:
-                return
-            del self._newcomers[node_id]
-            timer.cancel()
-            linked.on_pong = None
-            if is_alive:
-                then(_same_id(linked, newcomer))
-            else:
-                if newcomer.other_directory is None:
-                    linked.connection.abort(
-                        TimeoutError("another process has its node id, and it does not answer")
-                    )
-                then(None)
-
-        def answered(answer: bytes) -> None:
-            if answer == token:
-                settled(is_alive=True)
-
-        timer = self._runtime.call_later(self._probe_s, lambda: settled(is_alive=False))
-        linked.on_pong = answered
+        timer = self._runtime.call_later(self._probe_s, lambda: self._unanswered(node_id))
+        self._probes[node_id] = _Probe(linked, newcomer, token, timer, then)
         if not linked.send(messages.PING, token):
-            settled(is_alive=False)
+            self._unanswered(node_id)
+
+    def take_pong(self, peer: Peer, payload: bytes) -> None:
+        """The linked process is alive."""
+        probe = self._probes.get(peer.node_id)
+        if probe is not None and probe.linked is peer and probe.token == payload:
+            self._end(peer.node_id)
+            probe.then(_same_id(peer, probe.newcomer))
+
+    def _unanswered(self, node_id: int) -> None:
+        probe = self._end(node_id)
+        if probe.newcomer.other_directory is None:
+            probe.linked.connection.abort(
+                TimeoutError("another process has its node id, and it does not answer")
+            )
+        probe.then(None)
 
     def forget(self, newcomer: Handshake) -> None:
         """The newcomer has closed its connection."""
-        for node_id in [node_id for node_id, waiting in self._newcomers.items() if waiting is newcomer]:
-            del self._newcomers[node_id]
+        for node_id in [node_id for node_id, probe in self._probes.items() if probe.newcomer is newcomer]:
+            self._end(node_id)
+
+    def _end(self, node_id: int) -> _Probe:
+        probe = self._probes.pop(node_id)
+        probe.timer.cancel()
+        return probe
 
 
 def _same_id(linked: Peer, newcomer: Handshake) -> LinkRefused:

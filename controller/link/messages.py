@@ -1,7 +1,7 @@
-"""Messages of the link protocol, as msgpack arrays: fields are known by their position.
+"""Messages of the link protocol: msgpack arrays, whose fields have fixed positions.
 
-A newer release may append fields, each with a default; decoding ignores those it does not know. Any other change gets a new
-protocol version in the hello.
+A newer release may append fields, each with a default; decoding ignores unknown ones. Any other change needs a new protocol
+version in the hello.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ T = TypeVar("T")
 
 
 class MalformedMessage(Exception):
-    """The peer has sent bytes that are not the expected message."""
+    """The peer has sent other bytes than the expected message."""
 
 
 # Opening a link
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
-    """The first message of either side. `nonce`: 16 random bytes, which make the keys of this link its own."""
+    """The first message of either side. `nonce`: 16 random bytes, which make the keys of each link different."""
 
     version_min: int
     version_max: int
@@ -83,10 +83,10 @@ class Voter(msgspec.Struct, array_like=True, frozen=True):
 class Identity(msgspec.Struct, array_like=True, frozen=True):
     """The sender.
 
-    `cluster_id` is empty on a node that has none yet. `directory_id` lives as long as the metadata directory,
-    `incarnation_id` as long as the process. `voter_ids`: the node ids that controller.quorum.voters names, empty
-    where bootstrap servers are configured; `journalled`: the voters of a quorum that has formed, with their addresses at
-    that time; `configured`: those of controller.quorum.voters, by node id, as far as the release sends them.
+    `cluster_id` is empty on a node that has none yet. `directory_id` is the same for the life of the metadata directory,
+    `incarnation_id` for that of the process. `voter_ids`: the node ids in controller.quorum.voters, empty where bootstrap
+    servers are configured. `journalled`: the voters of a quorum that has formed, with their addresses at that time.
+    `configured`: the voters of controller.quorum.voters, by node id; empty from older releases.
     """
 
     cluster_id: str
@@ -120,7 +120,7 @@ class RefusalCode(StrEnum):
 
 
 class Refused(msgspec.Struct, array_like=True, frozen=True):
-    """The sender refuses the link, with a reason for the operator. `passing`: a later attempt may succeed."""
+    """The sender refuses the link. `reason`: for the operator. `passing`: a later attempt may succeed."""
 
     code: str
     reason: str
@@ -128,7 +128,7 @@ class Refused(msgspec.Struct, array_like=True, frozen=True):
 
 
 class LinkRefused(Exception):
-    """A link is refused: by this side, unless `by_peer`."""
+    """A link is refused, by the peer (`by_peer`) or by this node."""
 
     def __init__(self, code: str, reason: str, *, passing: bool = False, by_peer: bool = False) -> None:
         reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:REASON_LENGTH_MAX])
@@ -147,7 +147,7 @@ class LinkRefused(Exception):
 
 
 def busy(reason: str) -> LinkRefused:
-    """A refusal for the moment."""
+    """A refusal after which a later attempt may succeed."""
     return LinkRefused(RefusalCode.BUSY, reason, passing=True)
 
 
@@ -155,7 +155,7 @@ def busy(reason: str) -> LinkRefused:
 
 
 class Leader(msgspec.Struct, array_like=True, frozen=True):
-    """The active controller as far as the sender knows, -1 for none. The newer term is right."""
+    """The active controller that the sender knows, -1 for none. The newer term wins."""
 
     term: int
     leader_id: int
@@ -167,34 +167,34 @@ class Clock(msgspec.Struct, array_like=True, frozen=True):
     time_ms: int
 
 
-# Committed metadata for brokers that do not vote. A broker sends Follow once on a link; the voter sends what is committed
-# as it comes, bounded by what the broker has not acknowledged with Taken. `subscription` is the broker's number for its
-# Follow, which the answers carry; messages with an older one are dropped.
+# Committed metadata for brokers that do not vote. A broker sends Subscribe once on a link; the voter then sends each group when
+# it is committed, up to a window of bytes that the broker has not acknowledged. `subscription` is the broker's number of its
+# Subscribe; messages with an older one are dropped.
 
 
-class Follow(msgspec.Struct, array_like=True, frozen=True, tag=1):
-    """Asks for everything behind the record `offset` (-1: from the beginning)."""
+class Subscribe(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """Requests everything after the record `offset` (-1: from the beginning)."""
 
     subscription: int
     offset: int
 
 
-class Cease(msgspec.Struct, array_like=True, frozen=True, tag=2):
+class Unsubscribe(msgspec.Struct, array_like=True, frozen=True, tag=2):
     """Ends a subscription: another voter sends the metadata."""
 
     subscription: int
 
 
-class Taken(msgspec.Struct, array_like=True, frozen=True, tag=3):
-    """`total` bytes, as the messages count them, have been taken since Follow."""
+class Acknowledge(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """The receiver of the metadata has applied messages of `total` bytes (`cost`) since Subscribe."""
 
     subscription: int
     total: int
 
 
 class Groups(msgspec.Struct, array_like=True, frozen=True, tag=4):
-    """Groups of records, each applied whole, the first record of the first at `base_offset`. `end_offset`: behind the
-    last record that the voter knew to be committed. `cost`: bytes that this counts in Taken."""
+    """Groups of records, each applied as a whole; the first record of the first has `base_offset`. `end_offset`: one past the
+    last record that the voter knew to be committed. `cost`: the bytes that this counts in Acknowledge."""
 
     subscription: int
     base_offset: int
@@ -204,7 +204,7 @@ class Groups(msgspec.Struct, array_like=True, frozen=True, tag=4):
 
 
 class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=5):
-    """A piece of a snapshot (metadata/local_journal.py) of `size` bytes, which replaces what was applied before."""
+    """A piece of a snapshot (metadata/local_journal.py) of `size` bytes, which replaces everything applied before."""
 
     subscription: int
     position: int
@@ -212,13 +212,13 @@ class SnapshotPart(msgspec.Struct, array_like=True, frozen=True, tag=5):
     data: bytes
 
 
-MetadataMessage = Follow | Cease | Taken | Groups | SnapshotPart
+MetadataMessage = Subscribe | Unsubscribe | Acknowledge | Groups | SnapshotPart
 
 
 # Between voters while they form a quorum (quorum_bootstrap.py)
 
 
-class Standing(msgspec.Struct, array_like=True, frozen=True, tag=1):
+class Status(msgspec.Struct, array_like=True, frozen=True, tag=1):
     """The sender's stage (quorum_state.py); sent on every new link and after every step."""
 
     stage: int
@@ -227,7 +227,7 @@ class Standing(msgspec.Struct, array_like=True, frozen=True, tag=1):
 
 
 class Prepare(msgspec.Struct, array_like=True, frozen=True, tag=2):
-    """The seed's proposal."""
+    """The seed proposes an attempt."""
 
     attempt: bytes
     cluster_id: str
@@ -237,13 +237,13 @@ class Prepare(msgspec.Struct, array_like=True, frozen=True, tag=2):
 
 
 class Prepared(msgspec.Struct, array_like=True, frozen=True, tag=3):
-    """The sender holds the attempt's genesis on disk."""
+    """The sender has the attempt's genesis on disk."""
 
     attempt: bytes
 
 
 class GetPart(msgspec.Struct, array_like=True, frozen=True, tag=4):
-    """Asks for the part of the genesis that begins at `position`."""
+    """Requests the part of the genesis from `position` on."""
 
     attempt: bytes
     position: int
@@ -257,7 +257,7 @@ class Part(msgspec.Struct, array_like=True, frozen=True, tag=5):
     data: bytes
 
 
-FormationMessage = Standing | Prepare | Prepared | GetPart | Part
+FormationMessage = Status | Prepare | Prepared | GetPart | Part
 
 _metadata_decoder: Final[msgspec.msgpack.Decoder[MetadataMessage]] = msgspec.msgpack.Decoder(MetadataMessage)
 _formation_decoder: Final[msgspec.msgpack.Decoder[FormationMessage]] = msgspec.msgpack.Decoder(

@@ -1,7 +1,7 @@
 """Replication of committed metadata to brokers that do not vote: the voter's side.
 
-A follower gets each group as soon as it is committed here, or a snapshot where it is too far behind. Only its position is kept
-for it; what exceeds its window is read again later.
+A follower gets each group as soon as it is committed here, or a snapshot when it is too far behind. A voter keeps only the
+position of a follower; groups that exceed its window are read again later.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from barnabas.controller.link import messages
 from barnabas.controller.link.messages import (
     METADATA_PIECE_BYTES,
     METADATA_WINDOW_BYTES,
-    Cease,
-    Follow,
+    Acknowledge,
     Groups,
     SnapshotPart,
-    Taken,
+    Subscribe,
+    Unsubscribe,
     decode_metadata,
     encode,
 )
@@ -32,7 +32,7 @@ _RECORD_COST = 8  # bytes, beside its own
 
 
 class CommittedMetadata(Protocol):
-    """A metadata log that can be read, as RaftMetadataLog can."""
+    """A metadata log whose committed groups can be read."""
 
     def on_commit(self, callback: Callable[[], object]) -> None: ...
 
@@ -42,7 +42,7 @@ class CommittedMetadata(Protocol):
 
 
 class _Follower:
-    """One broker. `offset`: of the last record that was sent. `snapshot` and `position`: of the snapshot in transfer."""
+    """One broker. `offset`: of the last record sent. `snapshot`, `position`: of the snapshot in transfer."""
 
     def __init__(self, peer: Peer, subscription: int, offset: int) -> None:
         self.peer = peer
@@ -59,7 +59,7 @@ class MetadataFeed:
     """Serves all followers of this voter. Constructed when the log is open."""
 
     def __init__(self, links: Links, log: CommittedMetadata, end_offset: Callable[[], int]) -> None:
-        """`end_offset()`: behind the last record that is committed here."""
+        """`end_offset()`: one past the last record that is committed here."""
         self._log = log
         self._end_offset = end_offset
         self._followers: dict[int, _Follower] = {}  # by link number
@@ -69,7 +69,7 @@ class MetadataFeed:
         log.on_commit(self._committed)
 
     def offsets(self) -> dict[int, int]:
-        """Node id -> offset of the last record that was sent to it."""
+        """Node id -> offset of the last record sent to it."""
         return {follower.peer.node_id: follower.offset for follower in self._followers.values()}
 
     def _disconnected(self, peer: Peer) -> None:
@@ -80,16 +80,16 @@ class MetadataFeed:
     def _received(self, peer: Peer, payload: bytes) -> None:
         message = decode_metadata(payload)
         follower = self._followers.get(peer.number)
-        if isinstance(message, Follow):
+        if isinstance(message, Subscribe):
             follower = _Follower(peer, message.subscription, message.offset)
             self._followers[peer.number] = follower
             self._push(follower)
         elif follower is None or message.subscription != follower.subscription:
             return
-        elif isinstance(message, Taken):
+        elif isinstance(message, Acknowledge):
             follower.taken = min(message.total, follower.sent)
             self._push(follower)
-        elif isinstance(message, Cease):
+        elif isinstance(message, Unsubscribe):
             del self._followers[peer.number]
 
     def _committed(self) -> None:
@@ -97,7 +97,7 @@ class MetadataFeed:
             self._push(follower)
 
     def _push(self, follower: _Follower) -> None:
-        """Send as much as the window allows."""
+        """Send what the window allows."""
         while follower.peer.is_open and follower.sent - follower.taken < METADATA_WINDOW_BYTES:
             if follower.snapshot is not None:
                 self._push_snapshot(follower)
@@ -139,7 +139,7 @@ class MetadataFeed:
             follower.snapshot = None
 
     def _shared_snapshot(self) -> tuple[bytes, int]:
-        """One for all followers that need it at about the same time."""
+        """A snapshot and its offset: one for all followers that need it at about the same time."""
         kept = self._snapshot
         if kept is None or self._log.read_committed(kept[1], 1) is None:
             records, offset = self._log.read_snapshot()

@@ -2,36 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.controller.link import messages
 from barnabas.controller.link.framing import PAYLOAD_BYTES_MAX
-from barnabas.controller.link.messages import MalformedMessage
+from barnabas.controller.link.messages import LinkRefused, MalformedMessage, Refused, decode
 
 if TYPE_CHECKING:
     from barnabas.controller.link.connection import Connection
     from barnabas.controller.link.messages import Identity
 
 Done = Callable[[bytes | None], object]
+Serve = Callable[[int, bytes, Done], object]  # serve(node id, request, reply)
+Handler = Callable[["Peer", bytes], object]
 
 _ID_BYTES = 8
 
+log = logging.getLogger("barnabas.link")
+
 
 class Peer:
-    """A linked node. `number` grows with every link that this node opens. `dialed`: this node has called. `version`: of the
-    protocol, common to both."""
+    """A linked node. `number` grows with every link that this node opens. `dialed`: this node has made the connection.
+    `version`: of the protocol, common to both. A handler that raises closes the link, nothing else."""
 
     def __init__(
         self,
         identity: Identity,
         connection: Connection,
         number: int,
+        handlers: Mapping[int, Handler],
+        on_closed: Callable[[Peer, Exception | None], object],
         *,
         dialed: bool,
         requests_max: int,
         version: int,
     ) -> None:
+        """`handlers`: by kind of frame; others are malformed."""
         self.node_id = identity.node_id
         self.identity = identity
         self.connection = connection
@@ -42,7 +50,8 @@ class Peer:
         self._pending: dict[int, Done] = {}
         self._next_request = 0
         self._answering = 0  # requests of the peer without an answer
-        self.on_pong: Callable[[bytes], object] | None = None
+        self._handlers = handlers
+        self._on_closed = on_closed
 
     @property
     def is_open(self) -> bool:
@@ -52,8 +61,40 @@ class Peer:
         """Whether it will be sent."""
         return self.connection.send(kind, payload)
 
+    # The connection's user
+
+    def made(self) -> None:
+        """Not called: the connection was made before the handshake."""
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        handler = self._handlers.get(kind)
+        if handler is None:
+            raise MalformedMessage(f"a frame of kind {kind} on an open link")
+        try:
+            handler(self, payload)
+        except MalformedMessage:
+            raise
+        except Exception:
+            log.exception("a message of node %d could not be handled; the link is closed", self.node_id)
+            self.connection.abort(RuntimeError("its message could not be handled"))
+
+    def malformed(self, error: MalformedMessage) -> None:
+        self.connection.abort(error)
+
+    def closed(self, error: Exception | None) -> None:
+        self._on_closed(self, error)
+
+    # Frames
+
+    def take_ping(self, payload: bytes) -> None:
+        if payload:
+            self.send(messages.PONG, payload)
+
+    def take_refusal(self, payload: bytes) -> None:
+        self.connection.abort(LinkRefused.from_peer(decode(payload, Refused)))
+
     def request(self, payload: bytes, done: Done) -> None:
-        """`done(answer)`, once; None when the link closes, or its queue is full: then before this returns."""
+        """`done(answer)`, once; None when the link closes, or, before this returns, when its queue is full."""
         self._next_request += 1
         number = self._next_request
         if len(self._pending) >= self._requests_max or not self.send(
@@ -63,14 +104,18 @@ class Peer:
             return
         self._pending[number] = done
 
-    def take_response(self, payload: bytes, *, has_answer: bool) -> None:
+    def take_response(self, payload: bytes) -> None:
+        self._answered(payload, payload[_ID_BYTES:])
+
+    def take_no_response(self, payload: bytes) -> None:
+        self._answered(payload, None)
+
+    def _answered(self, payload: bytes, answer: bytes | None) -> None:
         done = self._pending.pop(_number(payload), None)
         if done is not None:  # else no such request was sent
-            done(payload[_ID_BYTES:] if has_answer else None)
+            done(answer)
 
-    def take_request(
-        self, payload: bytes, serve: Callable[[int, bytes, Callable[[bytes | None], object]], object]
-    ) -> None:
+    def take_request(self, payload: bytes, serve: Serve) -> None:
         """Serve a request; its answer goes over this link only."""
         number = _number(payload)
         if self._answering >= self._requests_max:
@@ -89,13 +134,13 @@ class Peer:
             if answer is None or len(answer) > PAYLOAD_BYTES_MAX - _ID_BYTES:
                 self.send(messages.NO_RESPONSE, head)
             elif not self.send(messages.RESPONSE, head + answer):
-                # It does not read, and has sent many requests: no link is better than missing answers.
+                # It sends requests and does not read: closing the link is better than dropping answers.
                 self.connection.abort(BufferError("it does not read its answers"))
 
         serve(self.node_id, payload[_ID_BYTES:], reply)
 
-    def closed(self) -> None:
-        """The link is closed: every pending request fails."""
+    def fail_requests(self) -> None:
+        """The link is closed: every request without an answer fails."""
         asked, self._pending = self._pending, {}
         for done in asked.values():
             done(None)

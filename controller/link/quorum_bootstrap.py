@@ -1,7 +1,7 @@
-"""Bootstrap of the metadata quorum: all configured voters become one with the same initial metadata, or none does.
+"""Bootstrap of the metadata quorum: all configured voters form it with the same initial metadata, or none does.
 
-One voter is the seed: the one that has metadata already (a single node that grows), else the lowest id. When all addresses
-have answered, it proposes an attempt: the voters with their directories, and the genesis, its metadata.
+One voter is the seed: the one that has metadata already (a single node that grows), else the one with the lowest id. When all
+addresses have answered, it proposes an attempt: the voters with their directories, and the genesis, which is its metadata.
 
     seed                                   every other voter
     journals the attempt: forming
@@ -10,14 +10,14 @@ have answered, it proposes an attempt: the voters with their directories, and th
                                     <-     Prepared
     all have: installs the genesis;
     journals: formed
-    Standing(formed)                ->     journals: formed
+    Status(formed)                ->     journals: formed
 
-The seed's "formed" commits, as in two-phase commit. Before it everything may begin anew; after it every voter holds the
-genesis on disk, and learns the outcome from any voter that knows it. A voter abandons an attempt that it has prepared only
-when its seed has, so an attempt that may be committed is never lost.
+The seed's "formed" is the commit of a two-phase commit. Before it another attempt may replace this one. After it every voter has
+the genesis on disk, and learns from any voter that has "formed" that the attempt is committed. A voter abandons an attempt that
+it has prepared only when its seed has, so a committed attempt is never lost.
 
-`_step` runs after every event and takes the next step that the known state allows, so neither the order of events matters nor
-where a process has stopped before.
+`_step` runs after every event and takes the next step that the known state allows. So neither the order of events matters nor
+the step at which an earlier process has stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from barnabas.controller.link.messages import (
     Part,
     Prepare,
     Prepared,
-    Standing,
+    Status,
     Voter,
     decode_formation,
     encode,
@@ -60,22 +60,19 @@ from barnabas.controller.metadata.local_journal import (
 )
 from barnabas.controller.raft.files import RaftFiles
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.manager.directory import encode_uuid, random_uuid
 from barnabas.wire.checksum import crc32c
+from barnabas.wire.uuids import random_uuid, uuid_to_string
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
-    from barnabas.controller.link.messages import Standing, Voter
     from barnabas.controller.link.peer import Peer
     from barnabas.runtime.interface import Runtime
-    from barnabas.storage.disk.disk import Disk
-
 
 log = logging.getLogger("barnabas.link")
 
 
 class QuorumBootstrap:
-    """One voter's part. `start` once; it lasts as long as the links, as other voters may come later."""
+    """One voter's part. `start` once. It lasts as long as the links, because other voters may come later."""
 
     def __init__(
         self,
@@ -86,8 +83,8 @@ class QuorumBootstrap:
         done: Callable[[QuorumState], object],
         failed: Callable[[str], object],
     ) -> None:
-        """`done(state)` once the quorum has formed, during `start` where it had before. `failed(why)` when it can not
-        form without an operator."""
+        """`done(state)` once the quorum has formed; during `start` when it had formed before. `failed(why)` when it can't form
+        without an operator."""
         self._runtime = runtime
         self._disk = disk
         self._directory = directory
@@ -97,15 +94,13 @@ class QuorumBootstrap:
         self._node_id = links.identity.node_id
         self._has_metadata = False
         self.state: QuorumState | None = None
-        self._standings: dict[int, Standing] = {}  # of linked voters
+        self._statuses: dict[int, Status] = {}  # of linked voters
         self._offers: dict[int, Prepare] = {}
-        self._offered: set[tuple[int, bytes]] = set()  # (link number, attempt) that was proposed
+        self._offered: set[tuple[int, bytes]] = set()  # (link number, attempt): proposals sent
         self._prepared: set[tuple[int, bytes]] = set()  # (node id, attempt)
         self._genesis: Genesis | None = None  # the seed's
         self._received = bytearray()  # of the seed's genesis
-        self._receiving: tuple[bytes, int] | None = (
-            None  # attempt and link number that `_received` comes from
-        )
+        self._receiving: tuple[bytes, int] | None = None  # attempt and link number of `_received`
         self._working = False
         self._is_over = False
 
@@ -120,7 +115,7 @@ class QuorumBootstrap:
             )
         self._links.handle(messages.FORMATION, self._received_message)
         self._links.add_listener(self._connected, self._disconnected)
-        self._links.on_address = self._later
+        self._links.on_address_known(self._later)
         if self.state is not None and self.state.is_formed:
             self._conclude(self.state)
         else:
@@ -139,11 +134,11 @@ class QuorumBootstrap:
 
     def _connected(self, peer: Peer) -> None:
         if peer.identity.is_controller:
-            peer.send(messages.FORMATION, encode(self._standing()))
+            peer.send(messages.FORMATION, encode(self._status()))
             self._later()
 
     def _disconnected(self, peer: Peer) -> None:
-        self._standings.pop(peer.node_id, None)
+        self._statuses.pop(peer.node_id, None)
         self._offers.pop(peer.node_id, None)
 
     def _later(self) -> None:
@@ -153,8 +148,8 @@ class QuorumBootstrap:
         message = decode_formation(payload)
         if not peer.identity.is_controller:
             return
-        if isinstance(message, Standing):
-            self._standings[peer.node_id] = message
+        if isinstance(message, Status):
+            self._statuses[peer.node_id] = message
         elif isinstance(message, Prepare):
             self._offers[peer.node_id] = message
         elif isinstance(message, Prepared):
@@ -166,16 +161,16 @@ class QuorumBootstrap:
             self._take_part(peer, message)
         self._step()
 
-    def _standing(self) -> Standing:
+    def _status(self) -> Status:
         state = self.state
         if state is None:
-            return Standing(NOTHING, b"", self._has_metadata)
-        return Standing(state.stage, state.attempt, self._has_metadata)
+            return Status(NOTHING, b"", self._has_metadata)
+        return Status(state.stage, state.attempt, self._has_metadata)
 
-    def _send_standing(self) -> None:
+    def _send_status(self) -> None:
         for peer in self._links.peers():
             if peer.identity.is_controller:
-                peer.send(messages.FORMATION, encode(self._standing()))
+                peer.send(messages.FORMATION, encode(self._status()))
 
     # -- the next step
 
@@ -185,10 +180,10 @@ class QuorumBootstrap:
         try:
             voters = find_voters(self._links)
             if voters is None or any(
-                voter.node_id not in self._standings for voter in voters if voter.node_id != self._node_id
+                voter.node_id not in self._statuses for voter in voters if voter.node_id != self._node_id
             ):
                 return
-            seed_id = find_seed(self._standings | {self._node_id: self._standing()}, voters)
+            seed_id = find_seed(self._statuses | {self._node_id: self._status()}, voters)
         except CanNotForm as error:
             self._fail(str(error))
             return
@@ -199,14 +194,14 @@ class QuorumBootstrap:
 
     def _follow_formed(self) -> bool:
         """Whether another voter knows a formed quorum."""
-        formed = [node_id for node_id, standing in self._standings.items() if standing.stage == FORMED]
+        formed = [node_id for node_id, status in self._statuses.items() if status.stage == FORMED]
         if not formed:
             return False
         state = self.state
         if (
             state is not None
             and state.stage == PREPARED
-            and self._standings[min(formed)].attempt == state.attempt
+            and self._statuses[min(formed)].attempt == state.attempt
         ):
             self._write(state.at(FORMED), b"")
             return True
@@ -254,7 +249,7 @@ class QuorumBootstrap:
             self._write(state.at(FORMED), self._genesis.content)
 
     def _new_attempt(self, voters: list[Voter], genesis: Genesis) -> bytes:
-        """Unique for each proposal, even where a generator of random numbers repeats itself."""
+        """Unique for each proposal, also when the random number generator repeats itself."""
         content = self._runtime.random_bytes(16) + b"".join(map(encode, voters)) + b"%d" % genesis.fingerprint
         return hashlib.sha256(content).digest()[:16]
 
@@ -264,12 +259,12 @@ class QuorumBootstrap:
 
     def _cluster_id(self) -> str:
         known = [self._links.identity.cluster_id, *(p.identity.cluster_id for p in self._links.peers())]
-        return next(filter(None, known), None) or encode_uuid(random_uuid(self._runtime))
+        return next(filter(None, known), None) or uuid_to_string(random_uuid(self._runtime.random_bytes))
 
     def _send_part(self, peer: Peer, asked: GetPart) -> None:
         state, genesis = self.state, self._genesis
         if state is None or genesis is None or asked.attempt != state.attempt:
-            return  # of an attempt that is over; a newer one follows
+            return  # of an earlier attempt
         data = genesis.content[asked.position : asked.position + GENESIS_PIECE_BYTES]
         peer.send(messages.FORMATION, encode(Part(asked.attempt, asked.position, data)))
 
@@ -308,12 +303,12 @@ class QuorumBootstrap:
             )
 
     def _may_abandon(self, state: QuorumState, offer: Prepare) -> bool:
-        """Whether the seed of the prepared attempt can not commit it any more."""
+        """Whether the seed of the prepared attempt can no longer commit it."""
         seed = state.voter(state.seed_id)
         if seed is None or seed.directory_id not in directories(offer.voters).values():
-            return True  # it is lost, and has committed nothing
-        standing = self._standings.get(state.seed_id)
-        return standing is not None and standing.attempt == offer.attempt
+            return True  # the seed's directory is lost, and with it the attempt that it had not committed
+        status = self._statuses.get(state.seed_id)
+        return status is not None and status.attempt == offer.attempt
 
     def _take_part(self, peer: Peer, part: Part) -> None:
         if self._receiving != (part.attempt, peer.number) or part.position != len(self._received):
@@ -326,7 +321,7 @@ class QuorumBootstrap:
     # -- the disk
 
     def _write(self, state: QuorumState, genesis: bytes = b"") -> None:
-        """Journal a step. A genesis is installed first, while the journal marks it as not valid."""
+        """Journal a step. A genesis is installed first, while the journal marks it as invalid."""
 
         def write() -> None:
             if genesis:
@@ -336,7 +331,7 @@ class QuorumBootstrap:
 
         def written() -> None:
             self.state = state
-            self._send_standing()
+            self._send_status()
             if state.is_formed:
                 log.info(
                     "the quorum of cluster %s has formed: voters %s",
@@ -366,10 +361,10 @@ class QuorumBootstrap:
         self._is_over = True
         self._genesis = None
         links = self._links
-        links.belong_to(state.cluster_id, state.voters)
+        links.join_cluster(state.cluster_id, state.voters)
         for peer in links.peers():
             if not peer.identity.is_controller:
-                peer.connection.close()  # it calls again, and gets the new identity
+                peer.connection.close()  # the broker calls again, and gets the new identity
         self._done(state)
 
     def _fail(self, why: str) -> None:
@@ -380,7 +375,7 @@ class QuorumBootstrap:
 
 
 class CanNotForm(Exception):
-    """The quorum can not form without an operator."""
+    """The quorum can't form without an operator."""
 
 
 def find_voters(links: Links) -> list[Voter] | None:
@@ -413,9 +408,9 @@ def find_voters(links: Links) -> list[Voter] | None:
     return [found[node_id] for node_id in sorted(found)]
 
 
-def find_seed(standings: Mapping[int, Standing], voters: Sequence[Voter]) -> int:
-    """Node id of the one that has metadata, else the lowest. CanNotForm when several have."""
-    holders = [node_id for node_id, standing in sorted(standings.items()) if standing.has_metadata]
+def find_seed(statuses: Mapping[int, Status], voters: Sequence[Voter]) -> int:
+    """Node id of the voter that has metadata, else the lowest. CanNotForm when several have."""
+    holders = [node_id for node_id, status in sorted(statuses.items()) if status.has_metadata]
     if len(holders) > 1:
         raise CanNotForm(
             f"nodes {' and '.join(map(str, holders))} each have metadata of their own, and a quorum can begin with that "
@@ -430,7 +425,7 @@ def directories(voters: Sequence[Voter]) -> dict[int, bytes]:
 
 
 def why_not_join(formed_id: int, directory: str, *, has_metadata: bool) -> str:
-    """Why a voter is not a member of the quorum of node `formed_id`, and the remedy."""
+    """Error text: why this voter is not a member of the quorum of node `formed_id`, and the remedy."""
     text = f"node {formed_id} belongs to a quorum that has formed, and this node's metadata directory {directory} holds "
     if has_metadata:
         return text + (
@@ -452,7 +447,7 @@ class Genesis(NamedTuple):
 
 
 def read_genesis(disk: Disk, directory: str) -> Genesis:
-    """Blocking: what a single node's journal in this directory holds, nothing where there is none. MetadataError, OSError."""
+    """Blocking: the metadata of a single node in this directory, empty when there is none. MetadataError, OSError."""
     found = read_local_metadata(disk, directory)
     content = encode_snapshot(Snapshot(0, found.end_offset - 1, found.records))
     return Genesis(content, crc32c(content))
@@ -464,7 +459,7 @@ def has_raft_files(disk: Disk, directory: str) -> bool:
 
 
 def install_genesis(disk: Disk, directory: str, content: bytes) -> None:
-    """Blocking: begin Raft's files with it, in place of what is there. Only while quorum.state marks them as not valid.
+    """Blocking: replace Raft's files by new ones with this genesis. Only while quorum.state marks them as invalid.
     MetadataError when the content is damaged; OSError."""
     snapshot = decode_snapshot(content, "the metadata that the seed has sent")
     if not disk.exists(directory):
@@ -473,45 +468,3 @@ def install_genesis(disk: Disk, directory: str, content: bytes) -> None:
     disk.remove(files.snapshot_path)
     disk.remove(files.journal_path)
     files.load((snapshot.records, snapshot.offset))
-
-
-Target = tuple[str, int, int | None]
-
-
-class Discovery:
-    """How a broker that does not vote learns its cluster: from the first voter of a formed quorum that it is linked with.
-
-    From then on it calls all voters, also those that its bootstrap servers do not name. `done(cluster_id, voters)` once, voters
-    by node id. `configured`: the targets of the links.
-    """
-
-    def __init__(
-        self, links: Links, configured: Sequence[Target], done: Callable[[str, list[Voter]], object]
-    ) -> None:
-        self._links = links
-        self._configured = configured
-        self._done = done
-        self._is_over = False
-        links.add_listener(self._connected, lambda _: None)
-
-    def _connected(self, peer: Peer) -> None:
-        identity = peer.identity
-        if self._is_over or not identity.is_controller or not identity.journalled:
-            return
-        self._is_over = True
-        voters = identity.journalled
-        links = self._links
-        links.belong_to(identity.cluster_id)
-        links.call(targets_with(self._configured, voters))
-        self._done(identity.cluster_id, voters)
-
-
-def targets_with(configured: Sequence[Target], voters: Sequence[Voter]) -> list[Target]:
-    """Targets in a formed quorum: those configured, and each voter that no configured id or address names."""
-    ids = {node_id for _, _, node_id in configured}
-    addresses = {(host, port) for host, port, _ in configured}
-    return list(configured) + [
-        (voter.host, voter.port, voter.node_id)
-        for voter in voters
-        if voter.node_id not in ids and (voter.host, voter.port) not in addresses
-    ]

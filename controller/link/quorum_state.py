@@ -1,7 +1,7 @@
 """`quorum.state` in the metadata journal's directory: the voters of this voter's quorum.
 
-Two lines of text, replaced in one step: the first names the format and the checksum (CRC-32C) of the second, which is
-JSON. Once the stage is "formed", its voters are the quorum, whatever is configured.
+Two lines of text, replaced in one step. The first names the format and the checksum (CRC-32C) of the second, which is JSON. Once
+the stage is "formed", its voters are the quorum, and the configuration is only compared with them.
 """
 
 from __future__ import annotations
@@ -14,25 +14,22 @@ import msgspec
 from barnabas.controller.link.messages import Voter
 from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.manager.directory import decode_uuid, encode_uuid
 from barnabas.wire.checksum import crc32c
+from barnabas.wire.uuids import uuid_from_string, uuid_to_string
 
 QUORUM_STATE: Final = "quorum.state"
 FORMAT: Final = "barnabas-quorum 1"
 
 # Stages of the bootstrap
 NOTHING: Final = 0
-FORMING: Final = 1  # the Raft files in this directory, if any, are not valid
-PREPARED: Final = (
-    2  # they hold the genesis of this attempt; the seed has not committed it yet, as far as is known
-)
+FORMING: Final = 1  # the Raft files in this directory, if any, are invalid
+PREPARED: Final = 2  # they hold the genesis of this attempt; the seed may have committed it or not
 FORMED: Final = 3
 _STAGES: Final = ("nothing", "forming", "prepared", "formed")
 
 
 class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
-    """`attempt`: 16 random bytes of the seed, the identity of the attempt. `voters` by node id.
-    `genesis`: fingerprint of the initial metadata."""
+    """`attempt`: its id, 16 random bytes of the seed. `voters` by node id. `genesis`: fingerprint of the initial metadata."""
 
     stage: int
     attempt: bytes
@@ -76,11 +73,11 @@ def write_quorum_state(disk: Disk, directory: str, state: QuorumState) -> None:
     """Blocking: on disk when it returns. OSError."""
     text = _Text(
         _STAGES[state.stage],
-        encode_uuid(state.attempt),
+        uuid_to_string(state.attempt),
         state.cluster_id,
         state.seed_id,
         state.genesis,
-        [_VoterText(v.node_id, v.host, v.port, encode_uuid(v.directory_id)) for v in state.voters],
+        [_VoterText(v.node_id, v.host, v.port, uuid_to_string(v.directory_id)) for v in state.voters],
     )
     body = msgspec.json.encode(text)
     if not disk.exists(directory):
@@ -91,7 +88,7 @@ def write_quorum_state(disk: Disk, directory: str, state: QuorumState) -> None:
 
 
 def read_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
-    """None where there is none. MetadataError when it can't be read; OSError."""
+    """None when the file does not exist. MetadataError when it can't be read; OSError."""
     path = f"{directory}/{QUORUM_STATE}"
     if not disk.exists(path):
         return None
@@ -105,10 +102,10 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
         raise _damaged(path, "its checksum does not match")
     try:
         text = msgspec.json.decode(body, type=_Text)
-        voters = [Voter(v.id, v.host, v.port, decode_uuid(v.directory_id)) for v in text.voters]
+        voters = [Voter(v.id, v.host, v.port, uuid_from_string(v.directory_id)) for v in text.voters]
         return QuorumState(
             stage=_STAGES.index(text.stage),
-            attempt=decode_uuid(text.attempt),
+            attempt=uuid_from_string(text.attempt),
             cluster_id=text.cluster_id,
             seed_id=text.seed_id,
             voters=voters,

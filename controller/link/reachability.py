@@ -19,7 +19,7 @@ log = logging.getLogger("barnabas.link")
 
 
 def unlinked_addresses(links: Links) -> str:
-    """The addresses that this node calls and has no link to, each with the outcome of the last call. "" for none."""
+    """The addresses that this node calls and has no link to, each with the result of the last call; "" for none."""
     texts = []
     for dialer in links.dialers():
         if dialer.is_self or (dialer.node_id is not None and links.is_linked(dialer.node_id)):
@@ -30,8 +30,8 @@ def unlinked_addresses(links: Links) -> str:
 
 
 def has_lost_majority(links: Links) -> bool:
-    """Whether so many voters refuse connections that there is no active controller until one of them is started again.
-    A voter with several addresses counts once; an address that has never answered may be a live voter."""
+    """Whether so many voters refuse connections that there can be no active controller until one of them starts again. A voter
+    with several addresses counts once; an address that has never answered may be that of a running voter."""
     live: dict[int, bool] = {}
     unknown = 0
     for dialer in links.dialers():
@@ -67,7 +67,7 @@ class ControllerWatch:
     def __init__(self, runtime: Runtime, links: Links) -> None:
         self._runtime = runtime
         self._links = links
-        self._missed = 1  # checks in a row without one; a single one is an election
+        self._missed = 1  # checks in a row without one; an election takes no longer than one
         runtime.call_later(REMIND_FIRST_S, self._check)
 
     def _check(self) -> None:

@@ -1,6 +1,6 @@
 """Callers of a controller listener that speak another protocol.
 
-A Kafka client gets an ApiVersions response (KIP-511) with ApiVersions alone, so it reports to its user that this node does not
+A Kafka client gets an ApiVersions response (KIP-511) that lists ApiVersions only. So the client reports that this node does not
 support what it needs, instead of retrying silently. Any other request ends the connection.
 """
 
@@ -17,8 +17,8 @@ _HTTP: Final = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"OPTIONS ", b"DELETE ", b
 _KAFKA_FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 
 
-def describe_foreign(first: bytes) -> str:
-    """What a connection may be by its first bytes, to complete "refused a connection from ...: "."""
+def describe_caller(first: bytes) -> str:
+    """What a caller seems to be, from its first bytes; it completes "refused a connection from ...: "."""
     if len(first) >= 3 and first[0] == 0x16 and first[1] == 3:
         return "it begins with a TLS handshake, and this listener speaks plain text: its security protocol differs"
     if first.startswith(_HTTP):
@@ -45,7 +45,7 @@ _ANSWER: Final = struct.Struct(
 
 
 def asks_for_api_versions(first: bytes) -> bool:
-    """Whether a connection that begins so is a Kafka client's."""
+    """Whether the first bytes of a connection are an ApiVersions request."""
     if len(first) < _HEAD.size:
         return False
     length: int
@@ -67,7 +67,7 @@ class KafkaCaller:
         self._is_stopped = True
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """MalformedMessage for any other request."""
+        """MalformedMessage for other requests."""
         buffer = self._buffer
         buffer += data
         while not self._is_stopped and len(buffer) >= _HEAD.size:

@@ -1,6 +1,6 @@
-"""The last groups of records that have been committed, for brokers that follow the metadata from outside.
+"""The last committed groups of records, for brokers that do not vote and follow the metadata.
 
-Kept in memory up to a bound; a follower that is further behind starts from a snapshot.
+They are kept in memory up to a bound; a follower that is further behind starts from a snapshot.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class CommittedGroup(NamedTuple):
 
 
 class CommittedGroups:
-    """Begins empty behind the record `offset`."""
+    """Begins empty after the record `offset`."""
 
     def __init__(self, offset: int, bytes_max: int = GROUPS_BYTES_MAX) -> None:
         self._groups: deque[CommittedGroup] = deque()
@@ -30,7 +30,7 @@ class CommittedGroups:
         self.end_offset = offset + 1
 
     def append(self, records: Sequence[bytes]) -> None:
-        """An empty one only confirms to its proposer that all before it is committed."""
+        """An empty group is not kept: it only confirms to its proposer that earlier ones are committed."""
         if not records:
             return
         self._groups.append(CommittedGroup(self.end_offset, records))
@@ -40,14 +40,14 @@ class CommittedGroups:
             self._bytes -= _cost(self._groups.popleft().records)
 
     def restart(self, offset: int) -> None:
-        """Groups between were not seen here."""
+        """Begin again after the record `offset`: this node has not seen all groups up to it."""
         self._groups.clear()
         self._bytes = 0
         self.end_offset = offset + 1
 
     def after(self, offset: int, bytes_max: int = GROUPS_BYTES_MAX) -> list[CommittedGroup] | None:
-        """Groups behind the record `offset`, at least one if there is any, about `bytes_max` at most; None when
-        what follows it is not here any more."""
+        """Groups after the record `offset`: at least one if there is any, about `bytes_max` at most. None when the next one is
+        no longer kept."""
         if offset + 1 >= self.end_offset:
             return []
         found: deque[CommittedGroup] = deque()

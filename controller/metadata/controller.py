@@ -1,11 +1,10 @@
 """The controller: decide -> propose -> commit -> replay -> call the listeners -> answer.
 
-Operations are decided one after the other, each against an image in which everything decided before it has
-happened already, so several can wait for the same commit. That image (`_decided`) runs ahead of the committed
-one (`image`), which is all that other parts see. When a commit fails, what was decided on top of it is
-refused with it and `_decided` starts again from the committed image.
+Operations are decided one after the other, each against an image that has the effects of all decisions before it, so several
+can wait for the same commit. That image (`_decided`) is ahead of the committed one (`image`), which is the only one that other
+parts see. When a commit fails, decisions made on top of it fail as well, and `_decided` starts again from the committed image.
 
-Every node has one, and its image follows what is committed; only the active controller's decides.
+Every node has a controller, and its image follows what is committed; only the active one decides.
 """
 
 from __future__ import annotations
@@ -43,9 +42,15 @@ class _Group(msgspec.Struct, frozen=True):
 
 
 class Controller:
-    """Owns the metadata of the cluster. All calls on the loop's thread."""
+    """Decides changes of the cluster's metadata and follows committed ones. All calls on the loop's thread."""
 
-    def __init__(self, metadata_log: MetadataLog) -> None:
+    def __init__(
+        self,
+        metadata_log: MetadataLog,
+        answer_after: Callable[[Callable[[], object]], object] = lambda answer: answer(),
+    ) -> None:
+        """`answer_after(answer)` calls `answer` once the work that the listeners have begun is done; changes are answered
+        then."""
         self.image = MetadataImage()
         self._decided = MetadataImage()
         self._log = metadata_log
@@ -57,7 +62,7 @@ class Controller:
         self._in_flight: deque[_Group] = deque()  # proposed on top of `image`, in order
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
         self._started = False
-        self._answer_after: Callable[[Callable[[], object]], object] = lambda answer: answer()
+        self._answer_after = answer_after
 
     @property
     def is_active(self) -> bool:
@@ -77,7 +82,7 @@ class Controller:
         self._started = True
 
     def serve(self) -> None:
-        """The loop is about to run: from now on committing takes place off it."""
+        """The loop is about to run: from now on commits take place off it."""
         self._log.serve()
 
     def close(self) -> None:
@@ -96,21 +101,16 @@ class Controller:
 
     def add_broker_listener(self, listener: BrokerListener) -> None:
         """Call `listener(image, broker ids)` after each committed group that registered, changed or unregistered
-        brokers; those of topics and configs have been called."""
+        brokers, after the listeners of topics and configs."""
         self._broker_listeners.append(listener)
 
     def add_image_listener(self, listener: Callable[[MetadataImage], object]) -> None:
-        """Call `listener(image)` after each committed group, behind the other listeners."""
+        """Call `listener(image)` after each committed group, after the other listeners."""
         self._image_listeners.append(listener)
 
     def on_activity(self, listener: Callable[[bool], object]) -> None:
         """Call `listener(is_active)` whenever that changes."""
         self._activity_listeners.append(listener)
-
-    def answer_after(self, settled: Callable[[Callable[[], object]], object]) -> None:
-        """`settled(answer)` calls `answer` when what the listeners have begun is done; changes are answered
-        then."""
-        self._answer_after = settled
 
     def run(
         self,
@@ -119,9 +119,9 @@ class Controller:
         failed: Failed | None = None,
     ) -> None:
         """Decide an operation and call `done(response)` when its records are committed and replayed, or
-        `failed(error, message)` when they could not be; exactly one of them, once. See `answer_after`.
+        `failed(error, message)` when they could not be; exactly one of them, once.
 
-        `operation` must be pure: it gets an image to read, and what it returns is all that happens.
+        `operation` must be pure: it reads the image, and its decision is its only effect.
         """
         if not self._log.is_leader:
             self._fail(failed, NotController("this node is not the active controller"))
@@ -134,7 +134,7 @@ class Controller:
         # What is replayed is what was read from the bytes, here as after a restart.
         group = _Group(encoded, [decode_record(record) for record in encoded])
         try:
-            self._speculate(group)
+            _replay(self._decided, group.records)
         except MetadataError:
             self._reset_decided()
             raise
@@ -147,8 +147,8 @@ class Controller:
                 return
             if generation == self._generation:
                 if self._in_flight and self._in_flight[-1] is group:
-                    self._in_flight.pop()  # the log has not taken it, and what was decided before it stands
-                else:  # everything behind it was decided on top of it, and fails with it
+                    self._in_flight.pop()  # the log has refused it; earlier proposals are still in flight
+                else:  # later proposals were decided on top of it, and fail with it
                     self._in_flight.clear()
                 self._generation += 1
                 self._reset_decided()
@@ -168,21 +168,14 @@ class Controller:
         for listener in self._activity_listeners:
             self._call(partial(listener, self._log.is_leader))
 
-    def _speculate(self, group: _Group) -> None:
-        delta = MetadataDelta()
-        for record in group.records:
-            self._decided.replay(record, delta)
-        self._decided.offset += len(group.records)
-
     def _reset_decided(self) -> None:
         """Start again from what is committed and proposed."""
         self._decided = self.image.copy()
         for group in self._in_flight:
-            self._speculate(group)
+            _replay(self._decided, group.records)
 
     def _apply(self, records: Sequence[bytes]) -> None:
         """One committed group, here or at start."""
-        delta = MetadataDelta()
         in_flight = self._in_flight[0] if self._in_flight else None
         is_own = in_flight is not None and (
             in_flight.encoded is records or in_flight.encoded == list(records)
@@ -191,33 +184,22 @@ class Controller:
             decoded = in_flight.records
         else:
             decoded = [decode_record(record) for record in records]
-        for record in decoded:
-            self.image.replay(record, delta)
-        self.image.offset += len(records)
+        delta = _replay(self.image, decoded)
         if self._started:
             if is_own:
                 self._in_flight.popleft()
             elif not self._in_flight:
-                self._replay_decided(decoded)
-            else:  # decided elsewhere: what was decided here will not be
+                _replay(self._decided, decoded)  # so that it stays equal to the committed image
+            else:  # decided on another node: proposals of this one no longer fit
                 self._in_flight.clear()
                 self._generation += 1
                 self._reset_decided()
-            self._tell(delta)
-
-    def _replay_decided(self, records: Sequence[msgspec.Struct]) -> None:
-        """Keep the decided image equal to the committed one, with no proposals in flight."""
-        delta = MetadataDelta()
-        for record in records:
-            self._decided.replay(record, delta)
-        self._decided.offset += len(records)
+            self._notify(delta)
 
     def _replace(self, records: Sequence[bytes], offset: int) -> None:
-        """Start anew from a snapshot."""
+        """Replace the image by a snapshot."""
         old, image = self.image, MetadataImage()
-        delta = MetadataDelta()
-        for record in records:
-            image.replay(decode_record(record), delta)
+        delta = _replay(image, [decode_record(record) for record in records])
         image.offset = offset
         self.image = image
         self._in_flight.clear()
@@ -228,9 +210,9 @@ class Controller:
                 delta.topic(topic.topic_id)
             delta.broker_ids.update(old.brokers)
             delta.resources.update(old.configs)
-            self._tell(delta)
+            self._notify(delta)
 
-    def _tell(self, delta: MetadataDelta) -> None:
+    def _notify(self, delta: MetadataDelta) -> None:
         names = {name for kind, name in delta.resources if kind == TOPIC_RESOURCE}
         if any(kind != TOPIC_RESOURCE for kind, _ in delta.resources):
             names.update(self.image.topics)
@@ -247,8 +229,7 @@ class Controller:
             self._call(partial(image_listener, self.image))
 
     def _call(self, callback: Callable[[], object]) -> None:
-        """The change is committed whatever a listener makes of it; one that raises stops neither the log nor
-        the others."""
+        """The change is committed: a listener that raises stops neither the log nor the other listeners."""
         try:
             callback()
         except Exception:
@@ -256,3 +237,11 @@ class Controller:
 
     def _snapshot(self) -> list[bytes]:
         return [encode_record(record) for record in self.image.records()]
+
+
+def _replay(image: MetadataImage, records: Sequence[msgspec.Struct]) -> MetadataDelta:
+    delta = MetadataDelta()
+    for record in records:
+        image.replay(record, delta)
+    image.offset += len(records)
+    return delta

@@ -1,4 +1,4 @@
-"""The result of an operation: a decision, or the error that the client is shown."""
+"""The result of an operation: a decision, or an error for the client."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import msgspec
 
 from barnabas.wire.errors import ErrorCode
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
 
 
 class Decision(msgspec.Struct, Generic[R], frozen=True):
-    """`records` are metadata records (wire/messages/metadata_records.py) that commit together or not at all;
-    `response` goes to the caller when they have been committed and replayed. No records: it goes at once."""
+    """`records` (wire/messages/metadata_records.py) are committed together or not at all. The caller gets `response` when they
+    have been committed and replayed; at once when there are none."""
 
     records: Sequence[msgspec.Struct]
     response: R
 
 
 class ApiError(Exception):
-    """Kafka's error code and message for a request, or a part of one, that is not carried out."""
+    """Kafka's error code and message for a request, or a part of one, that fails."""
 
     def __init__(self, error: ErrorCode, message: str | None) -> None:
         super().__init__(message)

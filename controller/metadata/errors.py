@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-# What msgspec raises for bytes that do not hold what they should; ValueError for text that is not UTF-8.
+# Exceptions of msgspec for bytes that it can't decode; ValueError for text that is not UTF-8.
 UNREADABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
 
 
@@ -15,5 +15,5 @@ class MetadataError(Exception):
 
 
 class NotController(MetadataError):
-    """This node's controller does not decide, or has ceased to before the change was committed. Whether changes in
-    flight then are committed by its successor is not known here."""
+    """This node's controller is not active, or ceased to be before the change was committed. Its successor may still commit
+    changes that were in flight."""

@@ -1,11 +1,10 @@
-"""The metadata image: the state of the cluster by the committed records.
+"""The metadata image: the state of the cluster that the committed records lead to.
 
-`replay` alone changes it, one record at a time, and the same records always give the same image; nothing in
-here reads a clock, a random number or a configuration. `records()` gives the shortest list of records that
-leads to the image, which is what a snapshot holds. States of partitions, topics and brokers are replaced,
-not changed in place, so that a reference keeps a state that was once committed (TopicImage.partitions grows).
-So equal lists of brokers, and equal states of neighbouring partitions, are kept once: 10,000 partitions on one
-node have a handful of states between them.
+Only `replay` changes it, one record at a time. The same records always lead to the same image: it depends on no clock, random
+number or configuration. `records()` returns the shortest list of records that leads to the image; a snapshot has these. States of
+partitions and brokers are replaced, never changed in place, so a reference keeps the state of one commit. (TopicImage.partitions
+grows in place.) Equal lists of brokers, and equal states of neighbouring partitions, are one object: 10,000 partitions on one node
+share a few states.
 
 Record semantics: KRaft's (KIP-631), Kafka's org.apache.kafka.image.*Delta replay the same records.
 """
@@ -13,12 +12,16 @@ Record semantics: KRaft's (KIP-631), Kafka's org.apache.kafka.image.*Delta repla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.metadata.unsupported_records import CARRIED_RECORDS, Carried, replay_carried
+from barnabas.controller.metadata.unsupported_records import (
+    UNSUPPORTED_RECORDS,
+    UnsupportedRecords,
+    replay_unsupported,
+)
 from barnabas.wire.messages import metadata_records as wire
 
 # Ids of topics that were created, changed or removed, and which of their partitions were created or changed.
@@ -33,6 +36,8 @@ GROUP_RESOURCE: Final = 32
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _LEADER_AS_BEFORE: Final = -2
+
+T = TypeVar("T")
 
 _NOTHING: Final[Mapping[str, str]] = {}
 
@@ -49,9 +54,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     adding_replicas: list[int] = []
     leader_recovery_state: int = 0
     directories: list[bytes] = []
-    eligible_leader_replicas: list[
-        int
-    ] = []  # out of sync, but known to have every committed record (KIP-966)
+    eligible_leader_replicas: list[int] = []  # out of sync, with every committed record (KIP-966)
     last_known_elr: list[int] = []  # the last leader, kept while there is none
 
 
@@ -77,7 +80,7 @@ class BrokerEndpoint(msgspec.Struct, frozen=True):
 
 
 class BrokerRegistration(msgspec.Struct, frozen=True):
-    """A broker. A fenced one gets no leadership and no new replicas, and clients do not see it."""
+    """A broker. A fenced one leads nothing and gets no new replicas, and clients do not see it."""
 
     broker_id: int
     broker_epoch: int
@@ -97,29 +100,27 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether it leads nothing any more, and waits for the others to know."""
+        """Whether it is in controlled shutdown: it leads nothing, and waits until the other brokers have applied that."""
         return self.in_controlled_shutdown and not self.fenced
 
 
 class MetadataDelta:
-    """What a group of records touched, for those who follow the image."""
+    """The parts of the image that a group of records changed, for listeners."""
 
     __slots__ = ("broker_ids", "resources", "topics")
 
     def __init__(self) -> None:
-        self.topics: dict[
-            bytes, set[int]
-        ] = {}  # created, changed or removed: id -> partitions created or changed
+        self.topics: dict[bytes, set[int]] = {}  # as TopicChanges
         self.broker_ids: set[int] = set()  # registered, changed or unregistered
         self.resources: set[tuple[int, str]] = set()  # whose configs changed: (ConfigResource.Type, name)
 
     def topic(self, topic_id: bytes) -> set[int]:
-        """Note that a topic is touched; partitions of it that are go into what this returns."""
+        """Note that a topic has changed; add its changed partitions to the returned set."""
         return self.topics.setdefault(topic_id, set())
 
 
 class MetadataImage:
-    """See the module. `offset` is that of the last record replayed, -1 before the first; its owner counts."""
+    """See the module. `offset`: of the last record replayed, -1 before the first; the image's owner advances it."""
 
     def __init__(self) -> None:
         self.offset = -1
@@ -129,14 +130,14 @@ class MetadataImage:
         self.features: dict[str, int] = {}
         self.controllers: dict[int, wire.RegisterControllerRecord] = {}
         self.next_producer_id = 0
-        self.carried: Carried = {}  # kept for Kafka; nothing here acts on it
+        self.unsupported_records: UnsupportedRecords = {}  # kept for Kafka, without effect here
         self._topics_by_id: dict[bytes, TopicImage] = {}
         self._producer_id_block = (-1, -1)  # broker id and epoch that took the last block
         self._broker_lists: dict[tuple[int, ...], list[int]] = {}
         self._directory_lists: dict[tuple[bytes, ...], list[bytes]] = {}
 
     def copy(self) -> MetadataImage:
-        """An image that goes its own way from here; what is never changed in place is shared."""
+        """An independent copy; it shares objects that are never changed in place."""
         copy = MetadataImage()
         copy.offset = self.offset
         for topic in self.topics.values():
@@ -156,7 +157,7 @@ class MetadataImage:
         return self._topics_by_id.get(topic_id)
 
     def topic_configs(self, topic: str) -> Mapping[str, str]:
-        """What has been set on the topic itself."""
+        """The configs set on the topic itself."""
         return self.configs.get((TOPIC_RESOURCE, topic), _NOTHING)
 
     def usable_brokers(self) -> list[int]:
@@ -164,7 +165,7 @@ class MetadataImage:
         return sorted(broker.broker_id for broker in self.brokers.values() if not broker.fenced)
 
     def replay(self, record: msgspec.Struct, delta: MetadataDelta) -> None:
-        """Apply one record. MetadataError when it does not fit: the log is damaged or of another release."""
+        """Apply one record. MetadataError when it does not fit the image: the log is damaged, or of another release."""
         replayer = _REPLAYERS.get(type(record))
         if replayer is None:
             raise MetadataError(
@@ -192,7 +193,7 @@ class MetadataImage:
             yield wire.ProducerIdsRecord(
                 broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=self.next_producer_id
             )
-        yield from self.carried.values()
+        yield from self.unsupported_records.values()
 
     # Replaying
 
@@ -310,13 +311,13 @@ class MetadataImage:
             fenced=old.fenced if record.fenced == 0 else record.fenced > 0,
             in_controlled_shutdown=old.in_controlled_shutdown or record.in_controlled_shutdown == 1,
             log_dirs=record.log_dirs or old.log_dirs,
-            cordoned_log_dirs=_changed_or_none(record.cordoned_log_dirs, old.cordoned_log_dirs),
+            cordoned_log_dirs=_changed(record.cordoned_log_dirs, old.cordoned_log_dirs),
         )
 
     def _replay_fence(
         self, record: wire.FenceBrokerRecord | wire.UnfenceBrokerRecord, delta: MetadataDelta
     ) -> None:
-        """What Kafka wrote before 3.3."""
+        """Records that Kafka wrote before 3.3."""
         change = wire.BrokerRegistrationChangeRecord(broker_id=record.id, broker_epoch=record.epoch)
         change.fenced = 1 if isinstance(record, wire.FenceBrokerRecord) else -1
         self._replay_broker_change(change, delta)
@@ -333,7 +334,7 @@ class MetadataImage:
                 continue
             for index, state in topic.partitions.items():
                 if state.eligible_leader_replicas or state.last_known_elr:
-                    # A change as any other: who compares-and-sets by the epoch must not miss it.
+                    # A new partition epoch, as for any change: compare-and-set depends on it.
                     topic.partitions[index] = msgspec.structs.replace(
                         state,
                         partition_epoch=state.partition_epoch + 1,
@@ -362,15 +363,15 @@ class MetadataImage:
         self.next_producer_id = record.next_producer_id
         self._producer_id_block = (record.broker_id, record.broker_epoch)
 
-    def _replay_carried(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
-        replay_carried(self.carried, record)
+    def _replay_unsupported(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
+        replay_unsupported(self.unsupported_records, record)
 
     def _replay_nothing(self, record: wire.NoOpRecord, _delta: MetadataDelta) -> None:
-        """Kafka's heartbeat of the log."""
+        """NoOpRecord: Kafka writes it periodically."""
 
 
 def changed_state(old: PartitionState, record: wire.PartitionChangeRecord) -> PartitionState:
-    """The partition once the change is made."""
+    """The partition after the change."""
     recovery = record.leader_recovery_state
     return PartitionState(
         replicas=_changed(record.replicas, old.replicas),
@@ -381,17 +382,13 @@ def changed_state(old: PartitionState, record: wire.PartitionChangeRecord) -> Pa
         removing_replicas=_changed(record.removing_replicas, old.removing_replicas),
         adding_replicas=_changed(record.adding_replicas, old.adding_replicas),
         leader_recovery_state=old.leader_recovery_state if recovery == -1 else recovery,
-        directories=old.directories if record.directories is None else record.directories,
+        directories=_changed(record.directories, old.directories),
         eligible_leader_replicas=_changed(record.eligible_leader_replicas, old.eligible_leader_replicas),
         last_known_elr=_changed(record.last_known_elr, old.last_known_elr),
     )
 
 
-def _changed(new: list[int] | None, old: list[int]) -> list[int]:
-    return old if new is None else new
-
-
-def _changed_or_none(new: list[bytes] | None, old: list[bytes] | None) -> list[bytes] | None:
+def _changed(new: T | None, old: T) -> T:
     return old if new is None else new
 
 
@@ -453,5 +450,5 @@ _REPLAYERS: Final[dict[type, Callable[..., None]]] = {
     wire.FeatureLevelRecord: MetadataImage._replay_feature,
     wire.ProducerIdsRecord: MetadataImage._replay_producer_ids,
     wire.NoOpRecord: MetadataImage._replay_nothing,
-    **dict.fromkeys(CARRIED_RECORDS, MetadataImage._replay_carried),
+    **dict.fromkeys(UNSUPPORTED_RECORDS, MetadataImage._replay_unsupported),
 }

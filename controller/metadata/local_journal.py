@@ -5,8 +5,8 @@ Journal:   a frame log (storage/frame_log.py): header: magic 8 | base index u64 
 Snapshot:  magic 8 | index u64 | offset i64 | records | crc u32 of everything before
 Records:   count u32, then for each: length u32 | bytes (see records.py)
 
-The journal holds the groups that were committed since the snapshot; groups in it that the snapshot covers already, after a
-crash between the two, are passed over.
+The journal has the groups that were committed since the snapshot. After a crash between the writes of the two files it also has
+groups that the snapshot covers; these are skipped.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ NO_SNAPSHOT: Final = Snapshot(-1, -1, [])
 
 
 class LocalMetadata(msgspec.Struct, frozen=True):
-    """What the two files lead to: the snapshot and the groups behind it. `journal_end`: behind the journal's last whole
-    frame; `dropped_bytes` follow it. `snapshot_bytes`: size of the snapshot's file."""
+    """The content of the two files: the snapshot and the groups after it. `journal_end`: end of the journal's last whole frame;
+    `dropped_bytes` follow it. `snapshot_bytes`: size of the snapshot's file."""
 
     snapshot: Snapshot
     groups: list[list[bytes]]
@@ -59,22 +59,22 @@ class LocalMetadata(msgspec.Struct, frozen=True):
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record."""
+        """One past the last record."""
         return self.snapshot.offset + 1 + sum(len(group) for group in self.groups)
 
     @property
     def records(self) -> list[bytes]:
-        """All that lead to the state."""
+        """Records that lead to the state."""
         return self.snapshot.records + [record for group in self.groups for record in group]
 
 
 def has_local_metadata(disk: Disk, directory: str) -> bool:
-    """Whether a single node has left metadata here. OSError."""
+    """Whether the directory has metadata of a single node. OSError."""
     return disk.exists(f"{directory}/{JOURNAL}") or disk.exists(f"{directory}/{SNAPSHOT}")
 
 
 def read_local_metadata(disk: Disk, directory: str) -> LocalMetadata:
-    """Blocking: what the files hold, nothing where there are none. MetadataError, OSError."""
+    """Blocking: read the files; empty when there are none. MetadataError, OSError."""
     snapshot, snapshot_bytes = NO_SNAPSHOT, 0
     snapshot_path, journal_path = f"{directory}/{SNAPSHOT}", f"{directory}/{JOURNAL}"
     if disk.exists(snapshot_path):
@@ -110,9 +110,8 @@ def read_local_metadata(disk: Disk, directory: str) -> LocalMetadata:
 
 
 def replace_local_metadata(disk: Disk, directory: str, records: list[bytes], end_offset: int) -> None:
-    """Begin anew with the state that `records` lead to, the last of which counts as `end_offset` - 1. Each
-    file is replaced in one step, one after the other: until this has returned, call it again after a crash.
-    Never while a LocalMetadataLog is open on the files."""
+    """Blocking: replace the files by the state that `records` lead to, the last of which gets `end_offset` - 1. Each file is
+    replaced in one step, one after the other; after a crash call this again. Not while a LocalMetadataLog is open on them."""
     disk.write_file(
         f"{directory}/{SNAPSHOT}", encode_snapshot(Snapshot(0, end_offset - 1, records)), secret=True
     )
@@ -150,7 +149,7 @@ def encode_records(records: Sequence[bytes]) -> bytes:
 
 
 def _decode_records(content: bytes, position: int) -> list[bytes]:
-    """Covered by a checksum that has been verified: the lengths are as they were written."""
+    """The checksum of the content has been verified, so the lengths are correct."""
     (count,) = _U32.unpack_from(content, position)
     position += _U32.size
     records = []
@@ -169,8 +168,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(content: bytes, path: str) -> Snapshot:
-    """MetadataError unless the whole file is as it was written: it was replaced in one step, so damage is
-    never a torn write."""
+    """MetadataError when the file is damaged. It was replaced in one step, so damage is never a torn write."""
     body = content[: -_U32.size]
     if (
         len(content) < _SNAPSHOT.size + 2 * _U32.size

@@ -1,11 +1,10 @@
 """The metadata log of a single node: a journal and a snapshot in the metadata directory (local_journal.py).
 
-Each group of records is written and synced before it is applied. When the journal has outgrown its bound, a snapshot is
-written and the journal begins anew. One write is in flight at a time, in a thread; proposals made meanwhile wait and are
-written together.
+Each group of records is written and synced before it is applied. When the journal exceeds its bound, a snapshot is written and a
+new journal begins. One write is in flight at a time, in a thread; proposals made meanwhile wait and are written together.
 
-A group that could not be written (disk full) is cut off again and refused. After a failed sync the disk's content is unknown,
-so the log refuses everything from then on; a restart reads what is there.
+A group that could not be written (disk full) is cut off again and fails. After a failed sync the disk's content is unknown, so the
+log refuses all proposals until a restart, which reads the files.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ log = logging.getLogger("barnabas.metadata")
 
 
 class LocalMetadataLog:
-    """A MetadataLog in `directory`, which is made when missing. One process at a time (the caller locks)."""
+    """A MetadataLog in `directory`, which is created when missing. One process at a time (the caller locks)."""
 
     def __init__(
         self,
@@ -80,35 +79,35 @@ class LocalMetadataLog:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the files hold exactly what has been applied: no write is in flight or has failed."""
+        """Whether the files have exactly the applied groups: no write is in flight or has failed."""
         return not self._writing and self._failure is None
 
     @property
     def _failure(self) -> Exception | None:
-        """Why proposals are refused."""
+        """The reason why proposals are refused."""
         return MetadataError("the metadata log is closed") if self._closed else self._journal.failure
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
-        """The only node always leads: the callback is never called."""
+        """A single node always leads: the callback is never called."""
 
     # For brokers that follow this controller (link/metadata_feed.py)
 
     @property
     def end_offset(self) -> int:
-        """Behind the last record that is committed."""
+        """One past the last committed record."""
         return self._next_offset
 
     def on_commit(self, callback: Callable[[], object]) -> None:
-        """From now on what is committed is kept for `read_committed`, and `callback` called after each write."""
+        """From now on committed groups are kept for `read_committed`, and `callback` is called after each write."""
         if self._groups is None:
-            # Late: a node alone has no followers.
+            # late: a node without followers does not need it
             from barnabas.controller.metadata.committed_groups import CommittedGroups
 
             self._groups = CommittedGroups(self._next_offset - 1)
         self._commit_listeners.append(callback)
 
     def read_committed(self, after_offset: int, bytes_max: int = 1 << 20) -> list[CommittedGroup] | None:
-        """Groups behind the record of this offset; None when only a snapshot leads there."""
+        """Groups after the record of this offset; None when they are no longer kept: then use `read_snapshot`."""
         return None if self._groups is None else self._groups.after(after_offset, bytes_max)
 
     def read_snapshot(self) -> tuple[list[bytes], int]:
@@ -157,7 +156,7 @@ class LocalMetadataLog:
             self._write_waiting()
 
     def close(self) -> None:
-        """Refuses later proposals. A write in flight in its thread ends by itself; it was not acknowledged."""
+        """Refuse later proposals. A write in its thread ends by itself, and its groups are not acknowledged."""
         self._closed = True
         if not self._writing:
             self._journal.close()
@@ -165,7 +164,7 @@ class LocalMetadataLog:
     # Writing
 
     def _write_waiting(self) -> None:
-        """Write all that waits as one entry, so that a torn write tears one entry only."""
+        """Write all waiting groups as one entry, so that a torn write damages one entry only."""
         groups, self._waiting = self._waiting, []
         self._writing = True
         records = [record for group, _ in groups for record in group]
@@ -179,7 +178,7 @@ class LocalMetadataLog:
     def _run(
         self, work: Callable[[], object], done: Callable[[object, BaseException | None], object]
     ) -> None:
-        """In a thread once the loop runs."""
+        """Run `work` in a thread, or, before the loop runs, at once."""
         if self._serving:
             self._runtime.run_in_thread(work, done)
             return
@@ -198,7 +197,7 @@ class LocalMetadataLog:
             if isinstance(error, OSError):
                 self._on_error(error)
             failure = error if isinstance(error, Exception) else MetadataError(str(error))
-            groups += self._waiting  # decided on top of what has just failed
+            groups += self._waiting  # decided on top of the groups that failed
             self._waiting = []
             self._writing = False
             for _, done in groups:
@@ -230,7 +229,7 @@ class LocalMetadataLog:
             done(failure)
 
     def _write_snapshot(self) -> None:
-        """Shorten the journal; proposals wait. A failure leaves the journal in use as it is."""
+        """Shorten the journal; proposals wait. After a failure the journal stays in use."""
         next_index = self._journal.next_number
         content = encode_snapshot(Snapshot(next_index - 1, self._next_offset - 1, self._snapshot()))
         header = encode_journal_header(next_index, self._next_offset)
@@ -243,7 +242,7 @@ class LocalMetadataLog:
             self._snapshot_size = len(content)
             if error is not None:
                 log.error(
-                    "%s: writing a snapshot failed, the journal goes on: %s", self._snapshot_path, error
+                    "%s: writing a snapshot failed, the journal stays in use: %s", self._snapshot_path, error
                 )
                 self._snapshot_size = self._journal.size  # try again when the journal has grown by as much
             self._continue()

@@ -1,16 +1,15 @@
-"""The interface of the metadata log, which keeps the controller's records in one order.
+"""The interface of the metadata log, which orders the controller's records.
 
-A single node keeps them in a local journal (local_log.py). In a cluster a Raft engine stands behind the same
-interface: proposals are ordered by the leader, every node applies what has been committed, and the term is
-the controller's epoch.
+A single node has a local journal (local_log.py). In a cluster Raft implements the interface: the leader orders proposals, every
+node applies committed groups, and the term is the controller's epoch.
 
 Rules of the interface, all on the loop's thread:
-- A group of records is applied whole, in the order of proposal, once it can't be lost any more.
+- A group of records is applied as a whole, in the order of proposals, once it is committed.
 - `apply` runs on every node; `done` only where the group was proposed, after `apply` of the same group.
-- A node that has fallen far behind gets a snapshot: `replace` with the records that lead to the state after the
-  record of the given offset; what it had applied before counts no more.
-- `done` is called exactly once for each proposal, with None or with what went wrong. After an error the
-  group has not been applied here; whether it is lost for good is known for the local journal only.
+- A node that is far behind gets a snapshot: `replace` with records that lead to the state after the record of the given offset.
+  They replace everything applied before.
+- `done` is called exactly once for each proposal, with None or with the error. After an error the group has not been applied
+  here. With the local journal it is lost; with Raft it may still be committed.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Done = Callable[[Exception | None], None]
 
 
 class MetadataLog(Protocol):
-    """Keeps groups of encoded metadata records (records.py) in one order."""
+    """Orders and keeps groups of encoded metadata records (records.py)."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether proposals made here can be committed: this node leads, and has applied all that its predecessors
-        have committed."""
+        """Whether proposals made here can be committed: this node leads, and has applied everything that earlier leaders
+        committed."""
         ...
 
     @property
@@ -38,20 +37,19 @@ class MetadataLog(Protocol):
         ...
 
     def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:
-        """Apply everything known to be committed; blocking. Returns the offset of the last record, -1 for none.
+        """Blocking: apply everything known to be committed. Returns the offset of the last record, -1 for none.
 
-        `snapshot` gives, whenever it is called, the records that lead to the state of everything applied.
-        Raises MetadataError when the kept records can't be read.
+        `snapshot()` returns records that lead to the applied state, at any time. MetadataError when the files can't be read.
         """
         ...
 
     def serve(self) -> None:
-        """End of starting: until now a local proposal was committed before `propose` returned, because no
-        loop runs yet; from now on committing happens off the loop."""
+        """The loop is about to run: until now a local proposal was committed before `propose` returned; from now on commits
+        take place off the loop."""
         ...
 
     def propose(self, records: Sequence[bytes], done: Done) -> None:
-        """Where this node does not lead, or has ceased to: `done(NotController)`."""
+        """`done(NotController)` when this node does not lead."""
         ...
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
@@ -59,5 +57,5 @@ class MetadataLog(Protocol):
         ...
 
     def close(self) -> None:
-        """No more proposals; those in flight end with an error or are committed."""
+        """Accept no more proposals; those in flight fail or are committed."""
         ...

@@ -8,10 +8,10 @@ from barnabas.wire.primitives import ZERO_UUID
 
 
 class QuorumReplica(msgspec.Struct, frozen=True):
-    """A node that has the metadata. Times in milliseconds since the epoch, -1 when unknown.
+    """A voter or observer. Times in milliseconds since the epoch, -1 when unknown.
 
-    `log_end_offset`: behind the last record that it holds on disk, -1 when unknown. `last_fetch_ms`: when it last answered or
-    fetched. `last_caught_up_ms`: when it last had everything.
+    `log_end_offset`: one past the last record that it has on disk, -1 when unknown. `last_fetch_ms`: when it last answered or
+    fetched. `last_caught_up_ms`: when it last had all records.
     """
 
     node_id: int
@@ -22,7 +22,7 @@ class QuorumReplica(msgspec.Struct, frozen=True):
 
 
 class QuorumListener(msgspec.Struct, frozen=True):
-    """Where a voter listens for the others."""
+    """A controller listener of a voter."""
 
     name: str
     host: str
@@ -30,7 +30,7 @@ class QuorumListener(msgspec.Struct, frozen=True):
 
 
 class QuorumInfo(msgspec.Struct, frozen=True):
-    """The quorum as a node sees it; `leader_id` is -1 when none is known. `high_watermark`: the offset of the next record that may be committed."""
+    """The quorum as a node knows it. `leader_id`: -1 for none. `high_watermark`: offset of the next record to be committed."""
 
     leader_id: int
     leader_epoch: int

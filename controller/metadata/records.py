@@ -1,7 +1,7 @@
 """Metadata records as bytes, framed as KRaft frames them in `__cluster_metadata`.
 
-A record is: unsigned varint frame version (1) | unsigned varint API key of the record type | unsigned varint
-version of the record | the message. Kafka's own dump tools read exactly this as a record's value.
+A record is: unsigned varint frame version (1) | unsigned varint API key of the record type | unsigned varint version of the
+record | the message. Kafka's dump tools read this as the value of a record.
 Source: KIP-631, "Record Formats".
 """
 

@@ -1,7 +1,7 @@
-"""Metadata that this broker keeps and does not act on yet: ACLs, SCRAM users, quotas, delegation tokens.
+"""Metadata records that have no effect here yet: ACLs, SCRAM users, quotas, delegation tokens.
 
-A directory that Kafka has used may hold them. They are kept as they are, from one start to the next and into
-what goes back to Kafka, and each start logs that they have no effect here.
+A directory that Kafka has used may have them. They are kept unchanged over restarts and exported to Kafka again, and each start
+logs that they have no effect.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from barnabas.wire.messages import metadata_records as wire
 
 Key = tuple[object, ...]
-Carried = dict[Key, msgspec.Struct]
+UnsupportedRecords = dict[Key, msgspec.Struct]
 
 _NAMES: Final[dict[type, str]] = {
     wire.AccessControlEntryRecord: "ACLs",
@@ -25,14 +25,14 @@ _NAMES: Final[dict[type, str]] = {
 }
 
 
-def replay_carried(carried: Carried, record: msgspec.Struct) -> None:
-    """Take in one record of CARRIED_RECORDS: it replaces what has its key, or removes it."""
-    key_of, removes = CARRIED_RECORDS[type(record)]
+def replay_unsupported(records: UnsupportedRecords, record: msgspec.Struct) -> None:
+    """Replay one record of UNSUPPORTED_RECORDS: it replaces or removes the record with its key."""
+    key_of, removes = UNSUPPORTED_RECORDS[type(record)]
     key = key_of(record)
     if removes or (isinstance(record, wire.ClientQuotaRecord) and record.remove):
-        carried.pop(key, None)
+        records.pop(key, None)
     else:
-        carried[key] = record
+        records[key] = record
 
 
 def describe(records: Iterable[msgspec.Struct]) -> str:
@@ -60,8 +60,8 @@ def _token(record: wire.DelegationTokenRecord | wire.RemoveDelegationTokenRecord
     return "token", record.token_id
 
 
-# record type -> (its key, whether it removes what has the key)
-CARRIED_RECORDS: Final[dict[type, tuple[Callable[..., Key], bool]]] = {
+# record type -> (its key, whether it removes the record with that key)
+UNSUPPORTED_RECORDS: Final[dict[type, tuple[Callable[..., Key], bool]]] = {
     wire.AccessControlEntryRecord: (_acl, False),
     wire.RemoveAccessControlEntryRecord: (_acl, True),
     wire.UserScramCredentialRecord: (_scram, False),

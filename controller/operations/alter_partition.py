@@ -1,8 +1,8 @@
 """AlterPartition (KIP-497, KIP-841, KIP-903): a leader asks for another ISR, as compare-and-set on the epochs.
 
-The leader epoch and the partition epoch must be those of the metadata, and every member of the new ISR must be a
-registered broker that serves, in the very epoch in which the leader has seen it fetch: one that has been started
-again since then has perhaps lost what it fetched. The texts and the order of the checks are Kafka's.
+The leader epoch and the partition epoch must be those of the metadata. Every member of the new ISR must be an active broker,
+in the broker epoch in which the leader has seen it fetch: one that has restarted since then may have lost what it fetched. The
+texts and the order of the checks are Kafka's.
 
 Beyond Kafka: a member of the ISR that is not the leader and proposes the ISR as it is asks to lead. An extension does so
 where it has received what the leader has missed; of several followers that ask, the epochs let one succeed.
@@ -14,16 +14,8 @@ import logging
 
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage, changed_state
-from barnabas.controller.operations.cluster_view import Rules, leadership_test
-from barnabas.controller.operations.epochs import check_broker_epoch
-from barnabas.controller.operations.partition_change import (
-    NO_CHANGE,
-    RECOVERED,
-    RECOVERING,
-    Election,
-    Wanted,
-    change_partition,
-)
+from barnabas.controller.operations.cluster_view import Rules, check_broker_epoch, leadership_test
+from barnabas.controller.operations.partition_change import NO_CHANGE, RECOVERED, RECOVERING, Wanted
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition import (
@@ -42,7 +34,7 @@ log = logging.getLogger("barnabas.controller")
 def alter_partition(
     image: MetadataImage, settings: ControllerSettings, request: AlterPartitionRequest
 ) -> Decision[AlterPartitionResponse]:
-    """Each partition succeeds or fails by itself; what succeeded commits together."""
+    """Each partition succeeds or fails by itself; the changes that succeed commit together."""
     try:
         check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except ApiError as api_error:
@@ -83,27 +75,23 @@ def _alter(
     )
     if state is None or result.error_code:
         return None
-    topic_rules = rules.of(topic)
     may_lead = leadership_test(image, state)
     asks_to_lead = broker_id != state.leader and may_lead(broker_id)
-    record = change_partition(
-        topic.topic_id,
-        wanted.partition_index,
-        state,
-        topic_rules,
-        (lambda replica: replica == broker_id) if asks_to_lead else may_lead,
+    record = rules.change(
+        (topic, wanted.partition_index, state),
         Wanted(
             isr=[member.broker_id for member in isr],
             recovery_state=wanted.leader_recovery_state,
-            election=Election.UNCLEAN if topic_rules.unclean else Election.ONLINE,
+            election=rules.of(topic).election,
         ),
+        (lambda replica: replica == broker_id) if asks_to_lead else may_lead,
     )
     if record is None:
         now = state
     else:
         now = changed_state(state, record)
         if record.leader not in (broker_id, NO_CHANGE):
-            # The change completes a reassignment to others: the leader learns from the metadata who leads.
+            # The change completes a reassignment to other brokers: the leader learns the new one from the metadata.
             result.error_code = ErrorCode.NEW_LEADER_ELECTED
             return record
     result.leader_id = now.leader
@@ -115,7 +103,7 @@ def _alter(
 
 
 def _members(wanted: PartitionData) -> list[BrokerState]:
-    """With broker epochs since version 3."""
+    """The members of the new ISR; with broker epochs since version 3."""
     return wanted.new_isr_with_epochs or [BrokerState(broker_id=each) for each in wanted.new_isr]
 
 
@@ -123,7 +111,7 @@ def _problem(
     image: MetadataImage, state: PartitionState, broker_id: int, wanted: PartitionData, isr: list[BrokerState]
 ) -> ErrorCode:
     if wanted.leader_epoch > state.leader_epoch or wanted.partition_epoch > state.partition_epoch:
-        return ErrorCode.NOT_CONTROLLER  # the leader knows more than this controller
+        return ErrorCode.NOT_CONTROLLER  # the leader has newer metadata than this controller
     if wanted.leader_epoch < state.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
     asks_to_lead = broker_id in state.isr and {each.broker_id for each in isr} == set(state.isr)
@@ -149,7 +137,7 @@ def _problem(
 
 
 def _ineligible(image: MetadataImage, member: BrokerState) -> str:
-    """Why it can't be in sync; empty when it can."""
+    """The reason why the broker can't be in sync; empty when it can."""
     broker = image.brokers.get(member.broker_id)
     if broker is None:
         return "not registered"

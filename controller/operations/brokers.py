@@ -1,9 +1,8 @@
-"""Brokers: registered, fenced, unfenced, shut down, unregistered (KIP-631).
+"""Brokers: registration, fencing, controlled shutdown, unregistration (KIP-631).
 
-A registration begins a broker epoch, which is the offset of its record, so that it grows. A broker that registers is
-fenced until it has caught up with the metadata as far as that record: until then it may not know its
-partitions. Whether a former incarnation is still alive is not in the metadata; the active controller's sessions know
-(broker_sessions.py).
+A registration begins a broker epoch, which is the offset of its record, so epochs grow. A broker that registers is fenced until
+it has applied the metadata up to that record: before, it may not know its partitions. The sessions of the active controller
+(broker_sessions.py), not the metadata, say whether the previous incarnation is alive.
 """
 
 from __future__ import annotations
@@ -22,9 +21,13 @@ from barnabas.controller.operations.features import (
     SUPPORTED_FEATURES,
     begin_cluster,
 )
-from barnabas.controller.operations.leadership import broker_forgot, broker_gone, broker_removed, broker_there
+from barnabas.controller.operations.leadership import (
+    broker_fenced,
+    broker_unclean_shutdown,
+    broker_unfenced,
+    broker_unregistered,
+)
 from barnabas.controller.operations.settings import ControllerSettings
-from barnabas.storage.manager.directory import encode_uuid
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_registration import BrokerRegistrationRequest
 from barnabas.wire.messages.metadata_records import (
@@ -35,6 +38,7 @@ from barnabas.wire.messages.metadata_records import (
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
+from barnabas.wire.uuids import uuid_to_string
 
 FENCE: Final = 1  # BrokerRegistrationChangeRecord.fenced
 UNFENCE: Final = -1
@@ -45,7 +49,7 @@ _SECURITY_PROTOCOLS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SA
 
 
 class ListenerSettings(Protocol):
-    """What of a listener goes into the metadata."""
+    """The parts of a listener that the metadata has."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +62,7 @@ class ListenerSettings(Protocol):
 
 
 class BrokerSettings(Protocol):
-    """What of the broker's configuration goes into the metadata."""
+    """The parts of the broker's configuration that the metadata has."""
 
     @property
     def node_id(self) -> int: ...
@@ -71,12 +75,11 @@ class BrokerSettings(Protocol):
 def register_broker(
     image: MetadataImage, settings: BrokerSettings, incarnation_id: bytes, log_dirs: Sequence[bytes] = ()
 ) -> Decision[int]:
-    """This broker, alone in its cluster, started anew and ready to serve; the response is its broker epoch.
-    `log_dirs` are the ids of its log directories that work.
+    """Registers this broker, unfenced, in a cluster of one node; the response is its broker epoch. `log_dirs`: ids of its log
+    directories that work.
 
-    On empty metadata, the features that it runs with are finalized first: metadata begins with metadata.version,
-    which defines the reading. A port of 0 stands for one that is known only once the listener is open; clients
-    do not get it from here.
+    On empty metadata its features are finalized first: metadata begins with metadata.version, which defines how to read it. A
+    port of 0 stands for one that is known once the listener is open; clients do not get it from here.
     """
     records: list[msgspec.Struct] = []
     if METADATA_VERSION not in image.features:
@@ -116,11 +119,10 @@ def register(
     *,
     is_alive: bool,
 ) -> Decision[int | ApiError]:
-    """A broker asks to be taken in; the response is its broker epoch. `is_alive`: a broker of this id that is
-    registered already is known to live.
+    """BrokerRegistration; the response is the broker epoch. `is_alive`: a registered broker of this id is known to be alive.
 
-    The same incarnation may change its registration, and keeps its epoch. A new one is fenced, and what the former one
-    led or was in sync with, it is not; if that did not stop cleanly, it is not eligible either.
+    The same incarnation may change its registration, and keeps its epoch. A new incarnation is fenced; it leads nothing and is in
+    no ISR. When the previous one did not stop cleanly, it is not eligible either.
     """
     try:
         _check_registration(image, request, cluster_id, is_alive=is_alive)
@@ -134,9 +136,9 @@ def register(
         record.broker_epoch = former.broker_epoch
         return Decision([record], record.broker_epoch)
     has_stopped_cleanly = former is not None and former.broker_epoch == request.previous_broker_epoch
-    shut_down = broker_gone if has_stopped_cleanly else broker_forgot
+    shut_down = broker_fenced if has_stopped_cleanly else broker_unclean_shutdown
     changes: list[msgspec.Struct] = [*shut_down(image, settings, request.broker_id)]
-    if former is None and len(image.brokers) == 1:  # what was a node alone becomes a cluster
+    if former is None and len(image.brokers) == 1:  # a single node becomes a cluster
         changes += begin_cluster(image, settings).records
     record.broker_epoch = image.offset + 1 + len(changes)
     return Decision([*changes, record], record.broker_epoch)
@@ -197,7 +199,7 @@ def _check_registration(
     supported.setdefault(METADATA_VERSION, (METADATA_VERSION_MIN, METADATA_VERSION_MIN))
     for name, level in sorted(image.features.items()):
         if name not in SUPPORTED_FEATURES:
-            continue  # finalized by Kafka, and kept for it
+            continue  # finalized by Kafka, and kept for Kafka
         low, high = supported.get(name, (0, 0))
         if not low <= level <= high:
             raise ApiError(
@@ -219,9 +221,7 @@ def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[
         for other in image.brokers.values():
             shared = sorted(set(other.log_dirs) & set(log_dirs)) if other.broker_id != broker_id else []
             if shared:
-                problem = (
-                    f"Broker {other.broker_id} is already registered with directory {encode_uuid(shared[0])}"
-                )
+                problem = f"Broker {other.broker_id} is already registered with directory {uuid_to_string(shared[0])}"
     if problem:
         raise ApiError(ErrorCode.INVALID_REGISTRATION, problem)
 
@@ -229,54 +229,47 @@ def _check_directories(image: MetadataImage, broker_id: int, log_dirs: Sequence[
 def fence(
     image: MetadataImage, settings: ControllerSettings, broker_id: int, broker_epoch: int
 ) -> Decision[bool]:
-    """A broker whose session has ended leads nothing and is in no ISR. The response says whether
-    that was so until now; a broker of a later epoch is another one."""
+    """A broker whose session has ended leads nothing and is in no ISR. The response is whether this changes anything: not when
+    it is fenced already, or registered in another epoch."""
     broker = image.brokers.get(broker_id)
     if broker is None or broker.broker_epoch != broker_epoch or broker.fenced:
         return Decision([], False)
-    return Decision([*broker_gone(image, settings, broker_id), _change(broker, fenced=FENCE)], True)
+    return Decision([*broker_fenced(image, settings, broker_id), _change(broker, fenced=FENCE)], True)
 
 
 def unfence(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
 ) -> list[msgspec.Struct]:
-    """A broker that has caught up is unfenced, and leads partitions without a leader."""
+    """A broker that has caught up is unfenced, and may lead partitions without a leader."""
     there = msgspec.structs.replace(broker, fenced=False)
-    return [_change(broker, fenced=UNFENCE), *broker_there(image, settings, there)]
+    return [_change(broker, fenced=UNFENCE), *broker_unfenced(image, settings, there)]
 
 
 def leave(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration
 ) -> list[msgspec.Struct]:
-    """A broker is about to stop: others lead, and do not wait for it any more."""
+    """A broker is about to stop: it leaves every ISR, and others lead."""
     leaving = [] if broker.in_controlled_shutdown else [_change(broker, leaving=LEAVING)]
-    return [*leaving, *broker_gone(image, settings, broker.broker_id)]
+    return [*leaving, *broker_fenced(image, settings, broker.broker_id)]
 
 
 def unregister(
     image: MetadataImage, settings: ControllerSettings, broker_id: int, *, is_alive: bool = False
 ) -> Decision[ApiError | None]:
-    """The cluster forgets a broker (KIP-500); its replicas stay assigned to it. One that serves, or `is_alive` (a broker of
-    this id is known to live), is refused: Kafka 4.3.1 takes it, and the broker is gone until it is started again."""
+    """Remove a broker's registration (KIP-500); its replicas stay assigned to it. An unfenced one, or `is_alive` (a broker of
+    this id is known to be alive), is refused: Kafka 4.3.1 accepts it, and the broker is gone until it restarts."""
     broker = image.brokers.get(broker_id)
     if broker is None:
-        return Decision(
-            [],
-            ApiError(
-                ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker ID {broker_id} is not currently registered"
-            ),
-        )
+        text = f"Broker ID {broker_id} is not currently registered"
+        return Decision([], ApiError(ErrorCode.BROKER_ID_NOT_REGISTERED, text))
     if is_alive or not broker.fenced:
-        return Decision(
-            [],
-            ApiError(
-                ErrorCode.INVALID_REQUEST,
-                f"Broker {broker_id} is running and can't be unregistered: stop it first. (One that was killed counts as "
-                f"running until broker.session.timeout.ms is over.)",
-            ),
+        text = (
+            f"Broker {broker_id} is running and can't be unregistered: stop it first. (One that was killed counts as "
+            f"running until broker.session.timeout.ms is over.)"
         )
+        return Decision([], ApiError(ErrorCode.INVALID_REQUEST, text))
     record = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.broker_epoch)
-    return Decision([*broker_removed(image, settings, broker_id), record], None)
+    return Decision([*broker_unregistered(image, settings, broker_id), record], None)
 
 
 def _change(

@@ -1,4 +1,4 @@
-"""What decisions ask of an image: the rules of a topic, who may lead, and partitions by what a broker is to them.
+"""Questions that operations ask of an image: a topic's rules, which brokers may lead, a broker's partitions.
 
 Partitions are found by going through all of them, which takes a millisecond for 10,000: no index has to be kept.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     TOPIC_RESOURCE,
@@ -17,13 +18,15 @@ from barnabas.controller.metadata.image import (
     TopicImage,
 )
 from barnabas.controller.operations.features import MIN_ISR, with_elr
-from barnabas.controller.operations.partition_change import NO_LEADER, TopicRules
+from barnabas.controller.operations.partition_change import NO_LEADER, TopicRules, Wanted, change_partition
 from barnabas.controller.operations.settings import ControllerSettings
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 from barnabas.wire.primitives import ZERO_UUID
 
 UNASSIGNED: Final = ZERO_UUID  # DirectoryId.UNASSIGNED: not reported yet
-LOST: Final = bytes(15) + b"\x01"  # DirectoryId.LOST: in one that is offline
-MIGRATING: Final = bytes(15) + b"\x02"  # DirectoryId.MIGRATING: while ZooKeeper was left
+LOST: Final = bytes(15) + b"\x01"  # DirectoryId.LOST: an offline directory
+MIGRATING: Final = bytes(15) + b"\x02"  # DirectoryId.MIGRATING: from ZooKeeper
 
 Place = tuple[TopicImage, int, PartitionState]  # a partition: its topic, its index, its state
 
@@ -35,6 +38,7 @@ class Rules:
 
     def __init__(self, image: MetadataImage, settings: ControllerSettings) -> None:
         self._image = image
+        self._last: tuple[TopicImage, TopicRules] | None = None  # what `of` has returned
         self._with_elr = with_elr(image)
         brokers = [image.configs.get((BROKER_RESOURCE, name), {}) for name in (str(settings.node_id), "")]
         self._defaults = {
@@ -43,6 +47,19 @@ class Rules:
         }
 
     def of(self, topic: TopicImage) -> TopicRules:
+        if self._last is None or self._last[0] is not topic:
+            self._last = topic, self._read(topic)
+        return self._last[1]
+
+    def change(
+        self, place: Place, wanted: Wanted, may_lead: Callable[[int], bool] | None = None
+    ) -> PartitionChangeRecord | None:
+        """`change_partition` under the topic's rules. `may_lead(broker)`: by default `leadership_test`."""
+        topic, index, state = place
+        may_lead = may_lead or leadership_test(self._image, state)
+        return change_partition(topic.topic_id, index, state, self.of(topic), may_lead, wanted)
+
+    def _read(self, topic: TopicImage) -> TopicRules:
         configs = self._image.configs.get((TOPIC_RESOURCE, topic.name), {})
         min_isr = configs.get(MIN_ISR, self._defaults[MIN_ISR])
         unclean = configs.get(_UNCLEAN, self._defaults[_UNCLEAN])
@@ -55,7 +72,7 @@ class Rules:
 
 
 def directory_of(state: PartitionState, broker_id: int) -> bytes:
-    """The id of the directory that holds the broker's replica, UNASSIGNED when unknown."""
+    """Id of the directory that has the broker's replica, UNASSIGNED when unknown."""
     if broker_id not in state.replicas:
         return UNASSIGNED
     index = state.replicas.index(broker_id)
@@ -63,21 +80,21 @@ def directory_of(state: PartitionState, broker_id: int) -> bytes:
 
 
 def has_directory(broker: BrokerRegistration, directory: bytes) -> bool:
-    """Whether the directory works, as far as the metadata knows."""
+    """Whether the directory is online, according to the metadata."""
     if directory in (UNASSIGNED, MIGRATING):
         return True
     return directory != LOST and (not broker.log_dirs or directory in broker.log_dirs)
 
 
 def default_directory(broker: BrokerRegistration | None) -> bytes:
-    """The directory of a replica that is added: known where there is only one that takes new replicas."""
+    """The directory of a new replica: known when the broker has only one."""
     if broker is None or len(broker.log_dirs) != 1:
         return UNASSIGNED
     return broker.log_dirs[0]
 
 
 def leadership_test(image: MetadataImage, state: PartitionState) -> Callable[[int], bool]:
-    """Who may lead this partition: a broker that is there, does not leave, and whose directory works."""
+    """Whether a broker may lead this partition: it is active, and the directory of its replica works."""
     brokers = image.brokers
 
     def may_lead(broker_id: int) -> bool:
@@ -89,8 +106,23 @@ def leadership_test(image: MetadataImage, state: PartitionState) -> Callable[[in
     return may_lead
 
 
+def check_broker_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerRegistration:
+    """The broker registered in this epoch. ApiError: STALE_BROKER_EPOCH."""
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH, f"No broker registration found for broker id {broker_id}"
+        )
+    if broker.broker_epoch != broker_epoch:
+        raise ApiError(
+            ErrorCode.STALE_BROKER_EPOCH,
+            f"Expected broker epoch {broker.broker_epoch}, but got broker epoch {broker_epoch}",
+        )
+    return broker
+
+
 def partitions(image: MetadataImage, chosen: Callable[[PartitionState], bool]) -> Iterator[Place]:
-    """Every partition whose state is `chosen`."""
+    """Partitions for whose state `chosen` is true."""
     for topic in image.topics.values():
         for index, state in topic.partitions.items():
             if chosen(state):

@@ -1,20 +1,20 @@
-"""AlterConfigs and IncrementalAlterConfigs: from a request and the image to ConfigRecords and answers.
+"""AlterConfigs and IncrementalAlterConfigs: from a request and the image to ConfigRecords and results.
 
-Each resource succeeds or fails on its own; what succeeded commits together. Order of the checks and texts
-are Kafka's (ConfigAdminManager on the broker, ConfigurationControlManager on the controller, asked of 4.3.1):
-duplicates and nulls first, then the resource's name, then the values, then whether the resource exists.
-Broker loggers are no metadata and never come here.
+Each resource succeeds or fails by itself; the changes that succeed commit together. The checks, their order and their texts are
+those of Kafka 4.3.1 (ConfigAdminManager, ConfigurationControlManager): duplicates and nulls first, then the resource's name, then
+the values, then whether the resource exists. Levels of broker loggers are not metadata (broker/config/logger_levels.py).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
-from barnabas.controller.config.config_def import ConfigDef
+from barnabas.controller.config.broker_configs import BROKER_CONFIGS
+from barnabas.controller.config.config_def import PER_BROKER, READ_ONLY, ConfigDef
 from barnabas.controller.config.group_configs import (
     CLIENT_METRICS_CONFIGS,
     GROUP_CONFIGS,
@@ -23,7 +23,7 @@ from barnabas.controller.config.group_configs import (
 )
 from barnabas.controller.config.topic_configs import validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.extension import ConfigTables, TopicChecks
+from barnabas.controller.extension import ConfigTables, NodeValues, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
@@ -32,7 +32,6 @@ from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
     MetadataImage,
 )
-from barnabas.controller.operations.broker_configs import check_broker_change
 from barnabas.controller.operations.features import MIN_ISR, with_elr
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
@@ -43,19 +42,30 @@ DELETE: Final = 1
 APPEND: Final = 2
 SUBTRACT: Final = 3
 
+CONFIGS_MAX: Final = 10_000  # of a request, as in Kafka (QuorumController.MAX_RECORDS_PER_USER_OP)
+TOO_MANY_CONFIGS: Final = "Unable to perform excessively large batch operation."
+
 _OPERATION_NAMES: Final = {APPEND: "APPEND", SUBTRACT: "SUBTRACT"}
+_THREAD_COUNTS: Final = (
+    "num.io.threads",
+    "num.network.threads",
+    "num.replica.fetchers",
+    "background.threads",
+    "num.recovery.threads.per.data.dir",
+)
+_NAME_REQUIRED: Final = {
+    TOPIC_RESOURCE: "Default topic resources are not allowed.",
+    CLIENT_METRICS_RESOURCE: "Subscription name can't be empty",
+    GROUP_RESOURCE: "Default group resources are not allowed.",
+}
 _KINDS: Final = (TOPIC_RESOURCE, BROKER_RESOURCE, CLIENT_METRICS_RESOURCE, GROUP_RESOURCE)
 
 
-class NodeConfig(Protocol):
-    """What a decision needs to know of the node's own configuration."""
+class NodeConfig(NodeValues, Protocol):
+    """The configuration of the deciding node."""
 
     node_id: int
     tables: ConfigTables
-
-    def value(self, name: str) -> str | None: ...
-
-    def topic_defaults(self) -> dict[str, str]: ...
 
 
 class ConfigChange(msgspec.Struct, frozen=True):
@@ -67,7 +77,7 @@ class ConfigChange(msgspec.Struct, frozen=True):
 
 
 class ResourceChange(msgspec.Struct, frozen=True):
-    """Changes to one resource. `replace`: what is not named loses its value (AlterConfigs)."""
+    """Changes to one resource. `replace`: properties that are not named lose their values (AlterConfigs)."""
 
     resource_type: int
     resource_name: str
@@ -76,7 +86,7 @@ class ResourceChange(msgspec.Struct, frozen=True):
 
 
 class ResourceResult(msgspec.Struct, frozen=True):
-    """What became of a ResourceChange."""
+    """Result of a ResourceChange."""
 
     resource_type: int
     resource_name: str
@@ -91,8 +101,8 @@ def alter_configs(
     validate_only: bool,
     named: Mapping[tuple[int, str], int] | None = None,
 ) -> Decision[list[ResourceResult]]:
-    """One result per requested resource, in order; no records when only validating. `named`: how often the request names
-    each resource, where `requested` is a part of it."""
+    """One result per requested resource, in order; no records when only validating. `named`: how often the whole request names
+    each resource, when `requested` is a part of it."""
     seen = named or Counter((change.resource_type, change.resource_name) for change in requested)
     records: list[msgspec.Struct] = []
     results: list[ResourceResult] = []
@@ -103,7 +113,7 @@ def alter_configs(
             if seen[resource] > 1:
                 raise ApiError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             decided = _decide(image, change, config, checks)
-            records += [*decided, *_forget_eligible(image, change, decided)]
+            records += [*decided, *_clear_elr(image, change, decided)]
         except ApiError as api_error:
             results.append(ResourceResult(*resource, api_error.error, api_error.message))
         except ConfigError as error:
@@ -132,8 +142,8 @@ def _decide(
         checks.accept(change.resource_name, current, wanted)
     return [
         ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=wanted.get(name))
-        for name in _touched(change, current)
-        # Also the value that a broker has already: it may have to reload what the value names.
+        for name in _changed_names(change, current)
+        # Also a value that a broker has already: it may have to reload the file that the value names.
         if wanted.get(name) != current.get(name) or change.resource_type == BROKER_RESOURCE
     ]
 
@@ -146,13 +156,13 @@ def _check_entries(change: ResourceChange) -> None:
         raise ApiError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
 
 
-def _forget_eligible(
+def _clear_elr(
     image: MetadataImage, change: ResourceChange, decided: Sequence[ConfigRecord]
 ) -> list[ClearElrRecord | PartitionChangeRecord]:
-    """Who is eligible to lead has all that was committed under one min.insync.replicas (KIP-966).
+    """Clears the eligible leader replicas (KIP-966) when min.insync.replicas changes, on which their eligibility depends.
 
-    Without a leader nothing can be committed, so eligible replicas stay eligible; Kafka drops them there, too, and
-    then nothing but an unclean election brings such a partition back.
+    Without a leader nothing can be committed, so replicas of such a partition stay eligible. Kafka clears them as well; then only
+    an unclean election makes the partition available again.
     """
     if not with_elr(image) or all(record.name != MIN_ISR for record in decided):
         return []
@@ -171,7 +181,7 @@ def _forget_eligible(
 
 
 def _check_broker_name(name: str, image: MetadataImage, config: NodeConfig) -> None:
-    """The broker that was asked, or another of the cluster: the controller may be on neither of them."""
+    """ApiError unless the name is empty, this node's id, or that of a registered broker."""
     if not name:
         return
     try:
@@ -186,7 +196,7 @@ def _check_broker_name(name: str, image: MetadataImage, config: NodeConfig) -> N
 
 
 def _wanted(change: ResourceChange, current: Mapping[str, str], config: NodeConfig) -> dict[str, str]:
-    """The resource's properties once the change is made."""
+    """The resource's properties after the change."""
     wanted = {} if change.replace else dict(current)
     for each in change.changes:
         if each.operation == SET:
@@ -216,7 +226,7 @@ def _edited_list(resource_type: int, each: ConfigChange, current: str | None, co
     if each.operation == APPEND:
         known = set(parts)
         return ",".join(parts + [part for part in dict.fromkeys(edited) if part not in known])
-    left = Counter(edited)  # to take away, from the front
+    left = Counter(edited)  # to remove, from the front
     kept = []
     for part in parts:
         if left[part] > 0:
@@ -242,7 +252,7 @@ def _table(resource_type: int, tables: ConfigTables) -> ConfigDef:
     return GROUP_CONFIGS if resource_type == GROUP_RESOURCE else CLIENT_METRICS_CONFIGS
 
 
-def _touched(change: ResourceChange, current: Mapping[str, str]) -> list[str]:
+def _changed_names(change: ResourceChange, current: Mapping[str, str]) -> list[str]:
     named = [each.name for each in change.changes]
     return named + [name for name in current if name not in named] if change.replace else named
 
@@ -251,23 +261,19 @@ def _validate(
     change: ResourceChange, wanted: dict[str, str], image: MetadataImage, config: NodeConfig
 ) -> None:
     kind, name = change.resource_type, change.resource_name
+    if not name and kind in _NAME_REQUIRED:
+        raise ApiError(ErrorCode.INVALID_REQUEST, _NAME_REQUIRED[kind])
     if kind == TOPIC_RESOURCE:
-        if not name:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         problem = invalid_topic_name(name)
         if problem:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         validate_topic_configs(wanted, config.topic_defaults(), config.tables.topic)
     elif kind == BROKER_RESOURCE:
         changed = {each.name for each in change.changes}
-        check_broker_change(name, wanted, changed, image, config.value, config.tables.updatable)
+        _check_broker_change(name, wanted, changed, image, config.value, config.tables.updatable)
     elif kind == CLIENT_METRICS_RESOURCE:
-        if not name:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Subscription name can't be empty")
         validate_client_metrics(wanted)
     else:
-        if not name:
-            raise ApiError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
         validate_group(wanted, config.value)
 
 
@@ -275,4 +281,77 @@ def _check_exists(image: MetadataImage, change: ResourceChange) -> None:
     if change.resource_type == TOPIC_RESOURCE and change.resource_name not in image.topics:
         raise ApiError(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.resource_name}' does not exist."
+        )
+
+
+def _check_broker_change(
+    broker: str,
+    wanted: Mapping[str, str],
+    changed: set[str],
+    image: MetadataImage,
+    current_value: Callable[[str], str | None],
+    table: ConfigDef,
+) -> None:
+    """ApiError when the properties `wanted` may not become those of a running broker ("": of the whole cluster; KIP-226).
+
+    `changed` are the names the request carries, deleted ones included. Names that are not in `table` have no effect.
+    """
+    names = [name for name in wanted if name in table]
+    _refuse_listed(
+        [name for name in names if table[name].update_mode == READ_ONLY],
+        "Cannot update these configs dynamically",
+    )
+    _refuse_listed(
+        [name for name in names if name.startswith("ssl.")],
+        "These security configs can be dynamically updated only per-listener using the listener prefix",
+    )
+    if not broker:
+        _refuse_listed(
+            [name for name in names if table[name].update_mode == PER_BROKER],
+            "Cannot update these configs at default cluster level, broker id must be specified",
+        )
+    for name in names:
+        try:
+            table[name].parse(wanted[name])
+        except ConfigError as error:
+            raise ApiError(ErrorCode.INVALID_REQUEST, str(error)) from error
+    for name in _THREAD_COUNTS:
+        if name in changed and name in wanted:
+            _check_thread_count(
+                name, int(wanted[name]), int(current_value(name) or BROKER_CONFIGS[name].default or 1)
+            )
+    if with_elr(image) and MIN_ISR in changed:
+        _check_min_isr(broker, wanted)
+
+
+def _refuse_listed(names: list[str], reason: str) -> None:
+    if names:
+        raise ApiError(ErrorCode.INVALID_REQUEST, f"{reason}: [{', '.join(names)}]")
+
+
+def _check_thread_count(name: str, count: int, current: int) -> None:
+    problem = ""
+    if count < current // 2:
+        problem = f"value should be at least half the current value {current}"
+    elif count > current * 2:
+        problem = f"value should not be greater than double the current value {current}"
+    if problem:
+        raise ApiError(
+            ErrorCode.INVALID_REQUEST,
+            "Invalid value org.apache.kafka.common.config.ConfigException: Dynamic thread count update validation "
+            f"failed for {name}={count}, {problem} for configuration Invalid dynamic configuration",
+        )
+
+
+def _check_min_isr(broker: str, wanted: Mapping[str, str]) -> None:
+    """Eligible leader replicas (KIP-966) need one min.insync.replicas for the whole cluster."""
+    if broker:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled.",
+        )
+    if MIN_ISR not in wanted:
+        raise ApiError(
+            ErrorCode.INVALID_CONFIG,
+            "Cluster-level min.insync.replicas cannot be removed while ELR is enabled.",
         )

@@ -1,8 +1,8 @@
-"""Log directories of a broker (KIP-858): which are online, and which of them holds each replica.
+"""Log directories of a broker (KIP-858): which are online, and which has each replica.
 
-A directory that goes offline takes its replicas with it: partitions they led get another leader of the ISR,
-or none. When it is back, a partition without a leader is led from there again. A directory may be cordoned
-(KIP-1066): what it holds stays, and nothing new comes.
+When a directory goes offline, partitions that its replicas lead get another leader from the ISR, or none. When it is online again,
+its replicas may lead partitions without a leader. A directory may be cordoned (KIP-1066): it keeps its replicas and gets no new
+ones.
 """
 
 from __future__ import annotations
@@ -14,17 +14,13 @@ import msgspec
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import (
-    LOST,
-    MIGRATING,
-    UNASSIGNED,
     Rules,
+    check_broker_epoch,
     directory_of,
     has_directory,
-    leadership_test,
 )
-from barnabas.controller.operations.epochs import check_broker_epoch
-from barnabas.controller.operations.leadership import broker_there, directories_gone
-from barnabas.controller.operations.partition_change import Wanted, change_partition
+from barnabas.controller.operations.leadership import broker_unfenced, directories_failed
+from barnabas.controller.operations.partition_change import Wanted
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.assign_replicas_to_dirs import (
@@ -36,22 +32,9 @@ from barnabas.wire.messages.assign_replicas_to_dirs import (
 )
 from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, PartitionChangeRecord
 
-__all__ = [
-    "LOST",
-    "MIGRATING",
-    "UNASSIGNED",
-    "answer_assignment",
-    "assign_directories",
-    "cordon",
-    "directory_of",
-    "fail_directories",
-    "is_online",
-    "report_directories",
-]
-
 
 def is_online(brokers: Mapping[int, BrokerRegistration], state: PartitionState, broker_id: int) -> bool:
-    """Whether the broker is there and the directory of its replica works, as far as the metadata knows."""
+    """Whether the broker is unfenced and the directory of its replica online, according to the metadata."""
     broker = brokers.get(broker_id)
     return broker is not None and not broker.fenced and has_directory(broker, directory_of(state, broker_id))
 
@@ -59,14 +42,14 @@ def is_online(brokers: Mapping[int, BrokerRegistration], state: PartitionState, 
 def report_directories(
     image: MetadataImage, settings: ControllerSettings, broker_id: int, online: Sequence[bytes]
 ) -> Decision[int]:
-    """The broker's directories that work, by id, all of them; the response is how many partitions change."""
+    """`online`: ids of all directories of the broker that work. The response is the number of partitions that change."""
     broker = image.brokers[broker_id]
     now = msgspec.structs.replace(broker, log_dirs=sorted(online))
-    changes = directories_gone(image, settings, broker_id, lambda each: not has_directory(now, each))
+    changes = directories_failed(image, settings, broker_id, lambda each: not has_directory(now, each))
     changed = {(change.topic_id, change.partition_id) for change in changes}
     changes += [
         change
-        for change in broker_there(image, settings, now)
+        for change in broker_unfenced(image, settings, now)
         if (change.topic_id, change.partition_id) not in changed
     ]
     if now.log_dirs == broker.log_dirs:
@@ -77,17 +60,17 @@ def report_directories(
 def fail_directories(
     image: MetadataImage, settings: ControllerSettings, broker: BrokerRegistration, offline: Sequence[bytes]
 ) -> list[msgspec.Struct]:
-    """Directories of the broker that do not work, among them such as are known already."""
+    """`offline`: ids of all directories of the broker that have failed, also of those known before."""
     online = [directory for directory in broker.log_dirs if directory not in offline]
     if online == broker.log_dirs:
         return []
     now = msgspec.structs.replace(broker, log_dirs=online)
-    changes = directories_gone(image, settings, broker.broker_id, lambda each: each in offline)
+    changes = directories_failed(image, settings, broker.broker_id, lambda each: each in offline)
     return [_directories_record(now), *changes]
 
 
 def cordon(broker: BrokerRegistration, cordoned: Sequence[bytes] | None) -> list[msgspec.Struct]:
-    """The broker's directories that take nothing new, all of them; None: unchanged."""
+    """`cordoned`: ids of all directories of the broker that take no new replicas; None: unchanged."""
     if cordoned is None or sorted(cordoned) == sorted(broker.cordoned_log_dirs or []):
         return []
     return [
@@ -105,36 +88,18 @@ def _directories_record(broker: BrokerRegistration) -> BrokerRegistrationChangeR
     )
 
 
-def assign_directories(
-    image: MetadataImage, broker_id: int, assigned: Mapping[tuple[bytes, int], bytes]
-) -> Decision[None]:
-    """Which directory (by id) holds the broker's replicas of these partitions, (topic id, index) each.
-
-    Partitions that were deleted meanwhile are ignored.
-    """
-    records: list[msgspec.Struct] = []
-    for (topic_id, index), directory in assigned.items():
-        topic = image.topic_by_id(topic_id)
-        state = topic.partitions.get(index) if topic is not None else None
-        if state is None or broker_id not in state.replicas or directory_of(state, broker_id) == directory:
-            continue
-        directories = _with_directory(state, broker_id, directory)
-        records.append(PartitionChangeRecord(topic_id=topic_id, partition_id=index, directories=directories))
-    return Decision(records, None)
-
-
 def _with_directory(state: PartitionState, broker_id: int, directory: bytes) -> list[bytes]:
     return [directory if replica == broker_id else directory_of(state, replica) for replica in state.replicas]
 
 
-def answer_assignment(
+def assign_replicas(
     image: MetadataImage, settings: ControllerSettings, request: AssignReplicasToDirsRequest
 ) -> Decision[AssignReplicasToDirsResponse]:
     """AssignReplicasToDirs: the directories of a broker's replicas.
 
-    A replica that was not in sync and whose former directory is lost has been made anew: it is empty, and counts as
-    nothing until it has caught up. (Kafka believes it where it stopped cleanly.) One in sync, or without others, is not
-    made anew by any broker: it was found in the reported directory.
+    A replica that was not in sync and whose former directory is lost was created again: it is empty, and is not eligible until it
+    has caught up. (In Kafka it stays eligible after a clean stop.) A broker never creates a replica again that is in sync or
+    the only one: such a replica was found in the reported directory.
     """
     try:
         broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
@@ -154,14 +119,13 @@ def answer_assignment(
                 index = partition.partition_index
                 error = ErrorCode.UNKNOWN_TOPIC_ID
                 if topic is not None:
-                    error, record = _assign(image, rules, broker, topic, index, directory.id)
+                    error, record = _assign(rules, broker, topic, index, directory.id)
                     records += [record] if record is not None else []
                 results.partitions.append(ResponsePartitionData(partition_index=index, error_code=error))
     return Decision(records, response)
 
 
 def _assign(
-    image: MetadataImage,
     rules: Rules,
     broker: BrokerRegistration,
     topic: TopicImage,
@@ -187,9 +151,8 @@ def _assign(
     if is_new or not has_directory(broker, directory):
         wanted.isr = [replica for replica in state.isr if replica != broker_id]
         wanted.unclean_shutdown = (broker_id,) if is_new else ()
-    record = change_partition(
-        topic.topic_id, index, moved, rules.of(topic), leadership_test(image, moved), wanted
-    ) or PartitionChangeRecord(topic_id=topic.topic_id, partition_id=index)
+    unchanged = PartitionChangeRecord(topic_id=topic.topic_id, partition_id=index)
+    record = rules.change((topic, index, moved), wanted) or unchanged
     record.directories = moved.directories
     if record.last_known_elr is None and moved.last_known_elr != state.last_known_elr:
         record.last_known_elr = moved.last_known_elr

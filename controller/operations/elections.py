@@ -1,19 +1,17 @@
-"""Requested elections: by an operator (ElectLeaders, KIP-183, KIP-460), the balance of leaders, and
-partitions that have none.
+"""Elections: requested by an operator (ElectLeaders, KIP-183, KIP-460), the balance of leaders, and partitions without a leader.
 
-A preferred election makes the first replica the leader where it is in sync. An unclean one gives a leader to a partition
-that has none, in sync or not; it happens without a request only where unclean.leader.election.enable is set.
+A preferred election makes the first replica the leader when it is in sync. An unclean one makes a replica the leader of a
+partition without one, in sync or not; without a request it takes place only where unclean.leader.election.enable is set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from barnabas.controller.metadata.decision import ApiError, Decision
-from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage
+from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations.cluster_view import Rules, leadership_test, partitions, without_leader
-from barnabas.controller.operations.partition_change import NO_LEADER, Election, Wanted, change_partition
+from barnabas.controller.operations.partition_change import NO_LEADER, Election, Wanted
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.elect_leaders import (
@@ -26,13 +24,13 @@ from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 
 PREFERRED: Final = 0  # ElectionType
 UNCLEAN: Final = 1
-ELECTIONS_MAX: Final = 1000  # that one balancing of leaders decides
+ELECTIONS_MAX: Final = 1000  # in one call of balance_leaders
 
 
 def elect_leaders(
     image: MetadataImage, settings: ControllerSettings, request: ElectLeadersRequest
 ) -> Decision[ElectLeadersResponse]:
-    """For the partitions named, or for all that can do with an election when none are named."""
+    """For the partitions named; when none are named, for all that need an election."""
     if request.election_type not in (PREFERRED, UNCLEAN):
         return Decision([], _unknown_type(request))
     rules = Rules(image, settings)
@@ -89,9 +87,8 @@ def _elect(
     is_preferred = election_type == PREFERRED
     if state.leader == state.replicas[0] if is_preferred else state.leader != NO_LEADER:
         raise _api_error(ErrorCode.ELECTION_NOT_NEEDED)
-    record = _change(
-        image, rules, topic, index, state, Election.PREFERRED if is_preferred else Election.UNCLEAN
-    )
+    election = Election.PREFERRED if is_preferred else Election.UNCLEAN
+    record = rules.change((topic, index, state), Wanted(election=election))
     if record is None:
         raise _api_error(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
@@ -105,35 +102,18 @@ def _api_error(error: ErrorCode) -> ApiError:
     return ApiError(error, error.message)
 
 
-def _change(
-    image: MetadataImage,
-    rules: Rules,
-    topic: TopicImage,
-    index: int,
-    state: PartitionState,
-    election: Election,
-) -> PartitionChangeRecord | None:
-    return change_partition(
-        topic.topic_id,
-        index,
-        state,
-        rules.of(topic),
-        leadership_test(image, state),
-        Wanted(election=election),
-    )
-
-
 def balance_leaders(
     image: MetadataImage, settings: ControllerSettings, limit: int = ELECTIONS_MAX
 ) -> Decision[bool]:
-    """Make first replicas the leaders again (auto.leader.rebalance.enable); the response is whether there may be
-    more than `limit` to do."""
+    """Make first replicas the leaders again (auto.leader.rebalance.enable). The response is whether there may be more than
+    `limit` elections to do."""
     rules = Rules(image, settings)
     records: list[PartitionChangeRecord] = []
-    for topic, index, state in partitions(image, lambda state: state.leader != state.replicas[0]):
+    for place in partitions(image, lambda state: state.leader != state.replicas[0]):
+        state = place[2]
         if not leadership_test(image, state)(state.replicas[0]):
             continue
-        record = _change(image, rules, topic, index, state, Election.PREFERRED)
+        record = rules.change(place, Wanted(election=Election.PREFERRED))
         if record is not None:
             records.append(record)
             if len(records) == limit:
@@ -141,15 +121,11 @@ def balance_leaders(
     return Decision(records, False)
 
 
-def elect_where_none_leads(image: MetadataImage, settings: ControllerSettings) -> Decision[int]:
-    """A leader for each partition without one that can have one by now; the response is how many get one."""
-    records = list(_elections(image, Rules(image, settings)))
+def elect_missing_leaders(image: MetadataImage, settings: ControllerSettings) -> Decision[int]:
+    """Elect a leader for each partition without one, where possible. The response is their number."""
+    rules = Rules(image, settings)
+    elected = (
+        rules.change(place, Wanted(election=rules.of(place[0]).election)) for place in without_leader(image)
+    )
+    records = [record for record in elected if record is not None]
     return Decision(records, len(records))
-
-
-def _elections(image: MetadataImage, rules: Rules) -> Iterator[PartitionChangeRecord]:
-    for topic, index, state in without_leader(image):
-        election = Election.UNCLEAN if rules.of(topic).unclean else Election.ONLINE
-        record = _change(image, rules, topic, index, state, election)
-        if record is not None:
-            yield record

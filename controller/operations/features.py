@@ -1,7 +1,7 @@
-"""Features (KIP-584): which levels this release can run at, what a cluster begins with, and changing them.
+"""Features (KIP-584): the levels that this release supports, those of a new cluster, and changing them.
 
-Only features that are implemented are supported; the levels that count stand in the image (FeatureLevelRecord). What
-Kafka has finalized besides stays there for it, and can't be changed from here. Texts are Kafka's.
+Only implemented features are supported. The image has the finalized levels (FeatureLevelRecord). Other features that Kafka has
+finalized are kept for Kafka and can't be changed here. Texts are Kafka's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ UNSAFE_DOWNGRADE: Final = 3
 
 
 class FeatureUpdate(msgspec.Struct, frozen=True):
-    """A feature that shall have another level. `upgrade_type`: UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
+    """A feature and its wanted level. `upgrade_type`: UPGRADE, SAFE_DOWNGRADE or UNSAFE_DOWNGRADE."""
 
     name: str
     level: int
@@ -48,19 +48,19 @@ def with_elr(image: MetadataImage) -> bool:
 
 
 def begin_cluster(image: MetadataImage, settings: ControllerSettings) -> Decision[None]:
-    """What a cluster of several nodes begins with; nothing when it has begun already. A node that was alone comes without
-    eligible leader replicas, which need more than one."""
+    """The first records of a cluster of several nodes; none when it has begun already. A single node does not use eligible
+    leader replicas, which need more than one broker."""
     records: list[msgspec.Struct] = []
     if METADATA_VERSION not in image.features:
         records.append(FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL))
     if ELR_VERSION not in image.features and len(image.brokers) <= 1:
         records.append(FeatureLevelRecord(name=ELR_VERSION, feature_level=1))
-        records += _one_min_isr(image, settings)
+        records += _common_min_isr(image, settings)
     return Decision(records, None)
 
 
-def _one_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[ConfigRecord]:
-    """Who is eligible depends on min.insync.replicas, which must be the same for all brokers from now on."""
+def _common_min_isr(image: MetadataImage, settings: ControllerSettings) -> list[ConfigRecord]:
+    """Eligible leader replicas need the same min.insync.replicas on all brokers from now on."""
     records: list[ConfigRecord] = []
     for kind, name in sorted(image.configs):
         if kind == BROKER_RESOURCE and name and MIN_ISR in image.configs[kind, name]:
@@ -80,7 +80,7 @@ def update_features(
     *,
     validate_only: bool = False,
 ) -> Decision[ApiError | None]:
-    """All of them, or none and the api_error of the first that may not be."""
+    """Make all updates, or none and return the error of the first that is not allowed."""
     records: list[msgspec.Struct] = []
     try:
         for update in updates:
@@ -90,7 +90,7 @@ def update_features(
     if validate_only:
         return Decision([], None)
     if any(update.name == ELR_VERSION and update.level > 0 for update in updates):
-        records += _one_min_isr(image, settings)
+        records += _common_min_isr(image, settings)
     return Decision(records, None)
 
 
@@ -121,7 +121,7 @@ def _update(
 
 
 def _not_supported(image: MetadataImage, node_id: int, name: str, level: int) -> str:
-    """Why a node of the cluster can't run at this level; empty when all can."""
+    """The reason why a node of the cluster can't run at this level; empty when all can."""
     nodes = [(f"Local controller {node_id}", SUPPORTED_FEATURES.get(name, (0, 0)))]
     nodes += [
         (f"Broker {broker_id}", image.brokers[broker_id].features.get(name, (0, 0)))
@@ -136,7 +136,7 @@ def _not_supported(image: MetadataImage, node_id: int, name: str, level: int) ->
 
 
 def _check_metadata_downgrade(current: int, update: FeatureUpdate) -> None:
-    """Records are written as the newest level has them, so that going back would lose some."""
+    """Always an error: records are written in the newest version, and a downgrade would lose some."""
     reason = (
         "Unsafe metadata downgrade is not supported in this version."
         if update.upgrade_type == UNSAFE_DOWNGRADE

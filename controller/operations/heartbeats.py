@@ -1,8 +1,8 @@
-"""A broker's heartbeat: the state it asks for, and the state it gets (KIP-631).
+"""BrokerHeartbeat: the state that a broker asks for, and the state that it gets (KIP-631).
 
-Fenced -> unfenced once it has caught up with its registration; unfenced -> leaving, where others take over what it
-leads; leaving -> stopped, once it leads nothing and every other broker has applied that. The active controller's sessions
-decide the latter: `may_go`.
+Fenced -> unfenced once it has caught up with its registration; unfenced -> controlled shutdown, in which others lead its
+partitions; controlled shutdown -> fenced, once it leads nothing and every other broker has applied that. The sessions of the
+active controller decide the latter: `may_shut_down`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import msgspec
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.brokers import fence, leave, unfence
-from barnabas.controller.operations.cluster_view import leads_any
+from barnabas.controller.operations.cluster_view import check_broker_epoch, leads_any
 from barnabas.controller.operations.directories import cordon, fail_directories
-from barnabas.controller.operations.epochs import check_broker_epoch
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 
@@ -24,9 +23,9 @@ def heartbeat(
     settings: ControllerSettings,
     request: BrokerHeartbeatRequest,
     *,
-    may_go: bool = False,
+    may_shut_down: bool = False,
 ) -> Decision[BrokerHeartbeatResponse]:
-    """`may_go`: all others have learned that this broker is leaving."""
+    """`may_shut_down`: all other brokers have applied metadata in which this one leads nothing."""
     try:
         broker = check_broker_epoch(image, request.broker_id, request.broker_epoch)
     except ApiError as api_error:
@@ -35,13 +34,13 @@ def heartbeat(
         is_caught_up=request.current_metadata_offset >= broker.broker_epoch, is_fenced=broker.fenced
     )
     records = fail_directories(image, settings, broker, request.offline_log_dirs)
-    if not records:  # the rest is decided at its next heartbeat
-        records = _transition(image, settings, broker, request, response, may_go=may_go)
+    if not records:  # else the next heartbeat decides the rest
+        records = _transition(image, settings, broker, request, response, may_shut_down=may_shut_down)
     return Decision([*records, *cordon(broker, request.cordoned_log_dirs)], response)
 
 
 def changes_nothing(image: MetadataImage, request: BrokerHeartbeatRequest) -> bool:
-    """Whether this heartbeat can only be answered with the state of things, as nearly all are."""
+    """Whether the response to this heartbeat is only the current state, as for nearly all heartbeats."""
     broker = image.brokers.get(request.broker_id)
     return (
         broker is not None
@@ -61,9 +60,9 @@ def _transition(
     request: BrokerHeartbeatRequest,
     response: BrokerHeartbeatResponse,
     *,
-    may_go: bool,
+    may_shut_down: bool,
 ) -> list[msgspec.Struct]:
-    """The records of the broker's next state; `response` carries it."""
+    """The records of the broker's next state, which is also set in `response`."""
     if broker.fenced:
         if request.want_shut_down:
             response.should_shut_down = True
@@ -72,7 +71,7 @@ def _transition(
             return unfence(image, settings, broker)
         return []
     if broker.in_controlled_shutdown:
-        if may_go and not leads_any(image, broker.broker_id):
+        if may_shut_down and not leads_any(image, broker.broker_id):
             response.should_shut_down = response.is_fenced = True
             return list(fence(image, settings, broker.broker_id, broker.broker_epoch).records)
         return []

@@ -1,4 +1,4 @@
-"""Topics that the broker keeps for itself, with the settings Kafka gives them when they are first needed."""
+"""Internal topics, with the settings that Kafka creates them with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class InternalTopicSettings(Protocol):
 
 
 def group_metadata_topic(settings: InternalTopicSettings) -> NewTopic:
-    """`__consumer_offsets`: what the group coordinator asks for when the first group appears."""
+    """`__consumer_offsets`, which the group coordinator creates with the first group."""
     return NewTopic(
         GROUP_METADATA_TOPIC,
         num_partitions=settings.offsets_topic_num_partitions,
@@ -61,7 +61,7 @@ def transaction_state_topic(settings: InternalTopicSettings) -> NewTopic:
 
 
 def auto_created_topic(name: str, settings: InternalTopicSettings) -> NewTopic:
-    """The topic that comes into being because a client asked for its metadata."""
+    """A topic that is created because a client requested its metadata."""
     if name == GROUP_METADATA_TOPIC:
         return group_metadata_topic(settings)
     if name == TRANSACTION_STATE_TOPIC:

@@ -1,17 +1,15 @@
-"""One change of one partition: from what is wanted (an ISR, replicas, an election) to the record that makes it so.
+"""One change of one partition: from the wanted ISR, replicas or election to the record.
 
 The rules, in the order in which they apply:
-1. A reassignment whose new replicas are all in the ISR is complete: the old ones leave.
-2. With eligible leader replicas (KIP-966), who leaves an ISR that is smaller than min.insync.replicas stays eligible,
-   because the high watermark can't pass it; an unclean shutdown ends that. Once the ISR is large enough none is.
-3. The leader stays while it may lead. Otherwise the first replica, in order of preference, that is in the ISR and may
-   lead; with an empty ISR the first eligible one; with neither of them the last known leader; and where unclean
-   elections are asked for, the first replica that may lead. Who is elected from outside ISR and ELR is alone in the
-   ISR, and in recovery.
-4. A change of the leader, and replicas that are taken away, begin a new leader epoch; every change a new partition
-   epoch.
+1. A reassignment whose new replicas are all in the ISR is complete: the old replicas are removed.
+2. With eligible leader replicas (KIP-966), a replica that leaves an ISR smaller than min.insync.replicas stays eligible, because the
+   high watermark can't advance past it, until an unclean shutdown. When the ISR is large enough, no replica is eligible.
+3. The leader stays while it may lead. Otherwise the leader is the first replica, in order of preference, that is in the ISR and may
+   lead; with an empty ISR the first eligible one; without eligible ones the last known leader; and in an unclean election the
+   first replica that may lead. A leader elected from outside ISR and ELR is alone in the ISR, and in recovery.
+4. A change of the leader or the removal of a replica begins a new leader epoch; every change begins a new partition epoch.
 
-Kafka's PartitionChangeBuilder decides the same.
+Kafka's PartitionChangeBuilder has the same rules.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ RECOVERING: Final = 1
 
 
 class Election(enum.Enum):
-    """Whom a change may make the leader."""
+    """The replicas that a change may make the leader."""
 
-    ONLINE = enum.auto()  # keep the leader while it may lead, else one of the ISR or the ELR
+    ONLINE = enum.auto()  # the current leader while it may lead, else one of the ISR or the ELR
     PREFERRED = enum.auto()  # the first replica when it is in the ISR, else as ONLINE
-    UNCLEAN = enum.auto()  # as ONLINE, and at last any unfenced replica
+    UNCLEAN = enum.auto()  # as ONLINE, else any unfenced replica
 
 
 class TopicRules(msgspec.Struct, frozen=True):
@@ -47,9 +45,14 @@ class TopicRules(msgspec.Struct, frozen=True):
     unclean: bool  # unclean.leader.election.enable
     with_elr: bool  # eligible.leader.replicas.version
 
+    @property
+    def election(self) -> Election:
+        """The election that takes place without a request."""
+        return Election.UNCLEAN if self.unclean else Election.ONLINE
+
 
 class Wanted(msgspec.Struct):
-    """What shall become of a partition; None leaves things as they are."""
+    """The wanted state of a partition; None: unchanged."""
 
     isr: Sequence[int] | None = None
     replicas: Sequence[int] | None = None
@@ -69,8 +72,8 @@ def change_partition(
     wanted: Wanted,
     default_directory: Callable[[int], bytes] = lambda _broker: ZERO_UUID,
 ) -> PartitionChangeRecord | None:
-    """The record, or None when nothing changes. `may_lead(broker)`: it is there, and its directory works.
-    `default_directory(broker)` is the id of the log directory of a replica that is added."""
+    """The record, or None when nothing changes. `may_lead(broker)`: it is active, and its directory works.
+    `default_directory(broker)`: id of the log directory of a new replica."""
     isr = list(state.isr if wanted.isr is None else wanted.isr)
     replicas = list(state.replicas if wanted.replicas is None else wanted.replicas)
     removing = list(state.removing_replicas if wanted.removing is None else wanted.removing)
@@ -95,10 +98,10 @@ def change_partition(
                 record.leader_recovery_state = RECOVERING
         elif leader in elr:
             isr = [leader]
-            # What it commits alone, where it may, the others lack.
+            # With a min.insync.replicas of 1 it commits alone, and the other replicas lack these records.
             elr = [] if rules.min_isr <= 1 else [replica for replica in elr if replica != leader]
     elif not all(replica in replicas for replica in state.replicas):
-        record.leader = leader  # the same one, in a new epoch
+        record.leader = leader  # the same leader, in a new epoch
 
     if (isr or rules.with_elr) and isr != state.isr:
         record.isr = isr
@@ -108,7 +111,7 @@ def change_partition(
     _note_replicas(record, state, replicas, removing, adding, default_directory)
     if wanted.recovery_state is not None and wanted.recovery_state != state.leader_recovery_state:
         record.leader_recovery_state = wanted.recovery_state
-    return None if _is_nothing(record) else record
+    return None if record == PartitionChangeRecord(topic_id=topic_id, partition_id=index) else record
 
 
 def _elect(
@@ -167,17 +170,3 @@ def _note_replicas(
         record.removing_replicas = removing
     if adding != state.adding_replicas:
         record.adding_replicas = adding
-
-
-def _is_nothing(record: PartitionChangeRecord) -> bool:
-    return (
-        record.leader == NO_CHANGE
-        and record.isr is None
-        and record.replicas is None
-        and record.directories is None
-        and record.removing_replicas is None
-        and record.adding_replicas is None
-        and record.leader_recovery_state == -1
-        and record.eligible_leader_replicas is None
-        and record.last_known_elr is None
-    )

@@ -1,4 +1,4 @@
-"""Adding partitions to topics. What is refused, in which order and with which words, is Kafka's."""
+"""Adding partitions to topics. The checks, their order and their texts are Kafka's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, TopicImage, partition_record
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
-from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX
+from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode
 
 
@@ -23,7 +23,7 @@ class MorePartitions(msgspec.Struct, frozen=True):
 
 
 class PartitionsAdded(msgspec.Struct, frozen=True):
-    """How it ended for one topic."""
+    """Result for one topic."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -37,11 +37,11 @@ def create_partitions(
     validate_only: bool = False,
     draw: Draw | None = None,
 ) -> Decision[list[PartitionsAdded]]:
-    """Add partitions to each topic that may have them. `draw` says where placing replicas begins; without it that
-    is where the others end.
+    """Add partitions to each topic that may have them. `draw`: the first broker of the placement; by default the one after the
+    existing partitions.
 
-    More than 10,000 in a request are refused as when creating topics. (Kafka 4.3.1 answers
-    UNKNOWN_SERVER_ERROR and adds the first 10,000 all the same.)
+    More than 10,000 in a request are refused, as when topics are created. (Kafka 4.3.1 answers UNKNOWN_SERVER_ERROR and adds the
+    first 10,000.)
     """
     counts = Counter(topic.name for topic in topics)
     results = [
@@ -60,9 +60,7 @@ def create_partitions(
                 raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
             budget -= max(0, wanted.count - len(topic.partitions))
             if budget < 0:
-                raise ApiError(
-                    ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request."
-                )
+                raise ApiError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
             records += _add(image, topic, wanted, draw)
             results.append(PartitionsAdded(wanted.name))
         except ApiError as api_error:

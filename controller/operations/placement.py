@@ -1,8 +1,8 @@
 """Placement of replicas: in stripes, or checked when the request names the brokers.
 
-Replicas are spread over racks first and over the brokers of each rack second; the next partition begins one rack, and
-in each rack one broker, further on. Where that begins is drawn, so that topics do not all begin with the same broker.
-Fenced brokers come last in their rack, and never first. What the stripes look like is Kafka's StripedReplicaPlacer.
+Replicas are spread over the racks first and over the brokers of each rack second. The next partition begins with the next rack,
+and in each rack with the next broker. The begin is random, so that not all topics begin with the same broker. Fenced brokers
+come last in their rack, and are never the first replica. Kafka's StripedReplicaPlacer places replicas in the same way.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from barnabas.controller.operations.cluster_view import default_directory
 from barnabas.wire.errors import ErrorCode
 
 T = TypeVar("T")
-Draw = Callable[[int], int]  # from n, a number from 0 to n - 1
+Draw = Callable[[int], int]  # draw(n): a random number from 0 to n - 1
 
 
 def place(image: MetadataImage, count: int, replication_factor: int, draw: Draw) -> list[list[int]]:
@@ -46,7 +46,7 @@ def _takes_replicas(broker: BrokerRegistration) -> bool:
 
 
 class _Rack:
-    """The brokers of a rack, each kind in a ring that begins one further on with every partition."""
+    """The brokers of a rack, unfenced and fenced, each a ring that begins with the next broker for every partition."""
 
     def __init__(self, brokers: list[BrokerRegistration], draw: Draw) -> None:
         self.unfenced = sorted(broker.broker_id for broker in brokers if not broker.fenced)
@@ -55,7 +55,7 @@ class _Rack:
         self._start_fenced = draw(len(self.fenced)) if self.fenced else 0
 
     def order(self, turn: int) -> list[int]:
-        """Its brokers as partition number `turn` takes them."""
+        """Its brokers in the order for partition number `turn`."""
         return _rotated(self.unfenced, self._start_unfenced + turn) + _rotated(
             self.fenced, self._start_fenced + turn
         )
@@ -67,7 +67,7 @@ def _rotated(ring: list[int], start: int) -> list[int]:
 
 
 class _Stripes:
-    """Gives the replicas of one partition after the other."""
+    """Chooses the replicas of one partition after the other."""
 
     def __init__(self, brokers: list[BrokerRegistration], draw: Draw) -> None:
         self._draw = draw
@@ -85,10 +85,10 @@ class _Stripes:
         orders = [rack.order(self._turn) for rack in self._racks]
         count = len(orders)
         first = self._first_rack
-        while not self._racks[first].unfenced:  # one has some: see place
+        while not self._racks[first].unfenced:  # `place` has checked that a rack has some
             first = (first + 1) % count
         replicas = [orders[first].pop(0)]
-        # The others in turn, from where the stripe begins; the first replica's rack is passed over once.
+        # The others from the racks in turn; the rack of the first replica is skipped once.
         at, passed_over = self._first_rack, False
         while len(replicas) < replication_factor:
             if at == first and not passed_over:
@@ -101,7 +101,7 @@ class _Stripes:
         return replicas
 
     def _shuffle(self) -> None:
-        """Every broker has been first once: go on with other neighbours."""
+        """Every broker has been first once: continue with another order."""
         _shuffle(self._racks, self._draw)
         for rack in self._racks:
             _shuffle(rack.unfenced, self._draw)
@@ -116,8 +116,8 @@ def _shuffle(ring: list[T], draw: Draw) -> None:
 
 
 def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
-    """A manual assignment of one partition. `replication_factor` is that of the topic's other partitions, None
-    for its first. Raises ApiError: INVALID_REPLICA_ASSIGNMENT."""
+    """Checks a manual assignment of one partition. `replication_factor`: of the topic's other partitions, None for its first.
+    Raises ApiError: INVALID_REPLICA_ASSIGNMENT."""
     prefix = "The manual partition assignment includes"
     if not replicas:
         raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} an empty replica list.")
@@ -142,9 +142,9 @@ def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_
 
 
 def new_partition(image: MetadataImage, index: int, replicas: Sequence[int]) -> PartitionState:
-    """A new partition: its unfenced replicas are in sync and the first of them leads.
+    """A new partition: its active replicas are in sync, and the first of them leads.
 
-    Raises ApiError: INVALID_REPLICA_ASSIGNMENT when none of them can lead.
+    Raises ApiError: INVALID_REPLICA_ASSIGNMENT when none is active.
     """
     isr = [broker for broker in replicas if image.brokers[broker].is_active]
     if not isr:

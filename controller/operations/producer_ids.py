@@ -1,4 +1,4 @@
-"""Producer ids: handed to brokers in blocks, so that not every producer costs a commit (KIP-730)."""
+"""Producer ids: brokers get them in blocks, so that not every producer needs a commit (KIP-730)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage
+from barnabas.controller.operations.cluster_view import check_broker_epoch
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ProducerIdsRecord
 
@@ -14,12 +15,11 @@ _PRODUCER_ID_MAX: Final = 2**63 - 1
 
 
 def allocate_block(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[range | ApiError]:
-    """The next block of producer ids for a broker that is registered in this epoch. What a broker leaves of a block is
-    lost."""
-    broker = image.brokers.get(broker_id)
-    if broker is None or broker.broker_epoch != broker_epoch:
-        epoch = "is not registered" if broker is None else f"is registered in epoch {broker.broker_epoch}"
-        return Decision([], ApiError(ErrorCode.STALE_BROKER_EPOCH, f"broker {broker_id} {epoch}"))
+    """The next block of producer ids for a broker that is registered in this epoch. Ids that a broker does not use are lost."""
+    try:
+        broker = check_broker_epoch(image, broker_id, broker_epoch)
+    except ApiError as api_error:
+        return Decision([], api_error)
     first = image.next_producer_id
     if first > _PRODUCER_ID_MAX - BLOCK_SIZE:
         return Decision([], ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "Exhausted all producerIds"))

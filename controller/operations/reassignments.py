@@ -1,7 +1,7 @@
-"""Moving partitions to other replicas (KIP-455): begun here, completed when the new replicas are in sync.
+"""Reassignments of partitions to other replicas (KIP-455).
 
-While a partition moves, its replicas are the wanted ones followed by those that will leave. It ends by itself as part
-of the ISR change that brings the last new one in (partition_change.py), or is cancelled.
+During a reassignment the replicas are the wanted ones followed by those to remove. The ISR change that adds the last new replica
+completes it (partition_change.py); it may also be cancelled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import Rules, default_directory, leadership_test
-from barnabas.controller.operations.partition_change import Election, Wanted, change_partition
+from barnabas.controller.operations.partition_change import Wanted, change_partition
 from barnabas.controller.operations.placement import check_assignment
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
@@ -34,7 +34,7 @@ from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 def alter_reassignments(
     image: MetadataImage, settings: ControllerSettings, request: AlterPartitionReassignmentsRequest
 ) -> Decision[AlterPartitionReassignmentsResponse]:
-    """Begin, change or (without replicas) cancel; each partition succeeds or fails by itself."""
+    """Begin, change or (without replicas) cancel reassignments; each partition succeeds or fails by itself."""
     rules = Rules(image, settings)
     may_change_factor = request.allow_replication_factor_change
     records: list[PartitionChangeRecord] = []
@@ -100,7 +100,7 @@ def _check_factor(state: PartitionState, target: Sequence[int]) -> None:
 
 
 def _moved(state: PartitionState, target: Sequence[int]) -> Wanted:
-    """To `target`; a reassignment in progress continues from its current replicas."""
+    """A reassignment to `target`; one in progress continues from its current replicas."""
     removing = sorted(set(state.replicas).difference(target))
     adding = sorted(set(target).difference(state.replicas))
     still_adding = [replica for replica in state.adding_replicas if replica in target]
@@ -108,19 +108,18 @@ def _moved(state: PartitionState, target: Sequence[int]) -> Wanted:
 
 
 def _cancelled(rules: Rules, topic: TopicImage, index: int, state: PartitionState) -> Wanted:
-    """Back to the replicas from before."""
+    """The cancellation of a reassignment: back to the replicas from before."""
     if not state.adding_replicas and not state.removing_replicas:
         raise ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "")  # Kafka's message is empty as well
     replicas = [replica for replica in state.replicas if replica not in state.adding_replicas]
     isr = [replica for replica in state.isr if replica not in state.adding_replicas]
-    is_unclean_allowed = rules.of(topic).unclean
     if not replicas:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             "Invalid replica assignment: addingReplicas contains all replicas.",
         )
     if not isr:
-        if not is_unclean_allowed:
+        if not rules.of(topic).unclean:
             raise ApiError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Unable to revert partition assignment for {topic.name}:{index} because it would require an "
@@ -132,7 +131,7 @@ def _cancelled(rules: Rules, topic: TopicImage, index: int, state: PartitionStat
         replicas=replicas,
         removing=[],
         adding=[],
-        election=Election.UNCLEAN if is_unclean_allowed else Election.ONLINE,
+        election=rules.of(topic).election,
     )
 
 

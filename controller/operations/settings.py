@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class ControllerSettings(Protocol):
-    """`value` is the text of a property that counts on this node, None for null."""
+    """`value`: the text of a property on this node, None for null."""
 
     @property
     def node_id(self) -> int: ...

@@ -1,4 +1,4 @@
-"""What a topic may be called, with Kafka's texts."""
+"""Rules for names of topics, with Kafka's texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LEGAL: Final = frozenset(string.ascii_letters + string.digits + "._-")
 
 
 def invalid_topic_name(name: str) -> str | None:
-    """Why this is no name for a topic, in Kafka's words; None when it is one."""
+    """Kafka's text for the reason why a name is invalid; None when it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in {".", ".."}:
@@ -29,7 +29,7 @@ def invalid_topic_name(name: str) -> str | None:
 
 
 class CollidingTopics:
-    """Finds topics whose metric names would be the same: `.` becomes `_` in them. Looks at all topics once."""
+    """Finds topics with the same metric name, in which `.` becomes `_`. Reads all names once."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics = topics

@@ -1,6 +1,6 @@
-"""Creating and deleting topics. What is refused, in which order and with which words, is Kafka's.
+"""Creating and deleting topics. The checks, their order and their texts are Kafka's.
 
-Within one request every topic stands for itself: one that is refused leaves the others alone, as in Kafka.
+Each topic of a request succeeds or fails by itself, as in Kafka.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from barnabas.controller.config.topic_configs import validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.extension import ConfigTables, TopicChecks
+from barnabas.controller.extension import ConfigTables, NodeValues, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import (
     TOPIC_RESOURCE,
@@ -36,7 +36,7 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 
-class TopicSettings(Protocol):
+class TopicSettings(NodeValues, Protocol):
     """The broker's configuration for new topics."""
 
     @property
@@ -45,15 +45,13 @@ class TopicSettings(Protocol):
     def default_replication_factor(self) -> int: ...
     @property
     def tables(self) -> ConfigTables: ...
-    def value(self, name: str) -> str | None: ...
-    def topic_defaults(self) -> Mapping[str, str]: ...
 
 
 class NewTopic(msgspec.Struct, frozen=True):
-    """A topic to create. -1: the broker's default, or by `assignments`.
+    """A topic to create. -1: the broker's default, or as `assignments` say.
 
-    `assignments`: (partition index, replicas) in the order given; empty leaves the choice to the controller.
-    `configs`: (name, value) in the order given; the last of equal names counts.
+    `assignments`: (partition index, replicas) in the order given; when empty, the controller chooses. `configs`: (name, value) in
+    the order given; the last value of a name counts.
     """
 
     name: str
@@ -64,7 +62,7 @@ class NewTopic(msgspec.Struct, frozen=True):
 
 
 class CreatedTopic(msgspec.Struct, frozen=True):
-    """How creating one topic ended. Without an error: what it is (or, only validated, would be)."""
+    """Result of creating one topic. Without an error: the topic that was created, or, when only validating, would be."""
 
     name: str
     error: ErrorCode = ErrorCode.NONE
@@ -76,7 +74,7 @@ class CreatedTopic(msgspec.Struct, frozen=True):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True):
-    """How deleting one topic ended. The name is None when only an unknown id was given."""
+    """Result of deleting one topic. The name is None when only an unknown id was given."""
 
     name: str | None
     topic_id: bytes = ZERO_UUID
@@ -93,8 +91,8 @@ def create_topics(
     validate_only: bool = False,
     draw: Draw = lambda _count: 0,
 ) -> Decision[list[CreatedTopic]]:
-    """Create each topic that may be created. `new_topic_id(name)` gives 16 bytes that no other topic has, the same when the
-    request is asked again: a topic that is there with this id is the request's own. `draw`: where placing replicas begins."""
+    """Create each topic that may be created. `new_topic_id(name)`: 16 bytes that no other topic has, and the same when the
+    request is repeated: an existing topic with this id was created by the same request. `draw`: for the placement."""
     counts = Counter(topic.name for topic in topics)
     unique = [topic for topic in topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC]
     results: list[CreatedTopic] = []
@@ -142,7 +140,7 @@ def _partition_count(topic: NewTopic, settings: TopicSettings) -> int:
         return len(topic.assignments)
     if topic.num_partitions == -1:
         return settings.num_partitions
-    return max(topic.num_partitions, 0)  # a negative one is refused by itself, and makes no room for others
+    return max(topic.num_partitions, 0)  # a negative number is an error of its topic alone
 
 
 def _create(
@@ -268,7 +266,7 @@ def delete_topics(
                 else "You may not specify both topic name and topic id."
             )
             results.append(DeletedTopic(name, topic_id, ErrorCode.INVALID_REQUEST, message))
-    claimed: set[bytes] = set()  # ids that a name stands for as well
+    claimed: set[bytes] = set()  # ids that are given by name as well
     for name, count in names.items():
         topic = image.topics.get(name)
         if count > 1:

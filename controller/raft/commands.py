@@ -1,11 +1,10 @@
 """The content of an entry of the Raft log: a group of metadata records, or the barrier of a new leader.
 
-A byte of version, then msgpack, so that a newer command is known as such by software that can't carry it out.
+A version byte, then msgpack. An older release recognizes the version of a newer command and refuses it.
 
-Every group names the term in which it was decided and the offset it was decided for. The state that they are
-applied to is (term of the last barrier, last offset), the same on every node at the same entry, so every node
-decides alike whether a group still fits: one that was decided on another state than it meets changes nothing. Node
-and sequence let the proposer know its own.
+Every group names the term in which it was decided and the offset that it was decided for. Groups are applied to the state (term
+of the last barrier, last offset), which is the same on every node at the same entry. So all nodes agree whether a group fits; one
+that was decided on another state changes nothing. By node and sequence the proposer recognizes its own groups.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
-from barnabas.controller.raft.messages import Number
+from barnabas.controller.raft.messages import COMMAND_KIND, Number
 
 VERSION: Final = 1
 
 
 class Group(msgspec.Struct, array_like=True, frozen=True, tag=1):
-    """Records that are committed together; the first of them gets `base_offset`."""
+    """Records that are committed together; the first has `base_offset`."""
 
     term: Number
     base_offset: Number
@@ -31,7 +30,7 @@ class Group(msgspec.Struct, array_like=True, frozen=True, tag=1):
 
 
 class Barrier(msgspec.Struct, array_like=True, frozen=True, tag=2):
-    """The first command of a leader: when it is applied, so is all that was committed before its term."""
+    """The first command of a leader: when it is applied, everything committed in earlier terms has been applied."""
 
     term: Number
     node_id: Number
@@ -45,11 +44,21 @@ _PREFIX: Final = bytes([VERSION])
 
 
 class NoCommand(Exception):
-    """Bytes that no version of this software has written."""
+    """Bytes that are no command of any version."""
 
 
 def encode_command(command: Command) -> bytes:
     return _PREFIX + _encoder.encode(command)
+
+
+def command_in(entry: bytes) -> Command | None:
+    """The command in an entry of the log; None where it holds none. MetadataError for one of a newer version."""
+    if not entry.startswith(COMMAND_KIND):
+        return None
+    try:
+        return decode_command(entry[len(COMMAND_KIND) :])
+    except NoCommand:
+        return None
 
 
 def decode_command(payload: bytes) -> Command:
@@ -68,7 +77,7 @@ def decode_command(payload: bytes) -> Command:
 
 
 class CommittedState:
-    """What groups are measured by: the term of the last barrier, and the offset of the last record (-1: none)."""
+    """The state that groups must fit: term of the last barrier, offset of the last record (-1: none)."""
 
     __slots__ = ("offset", "term")
 
@@ -76,8 +85,8 @@ class CommittedState:
         self.term = term
         self.offset = offset
 
-    def takes(self, command: Command) -> bool:
-        """Whether the command still fits; if so it has been counted."""
+    def apply(self, command: Command) -> bool:
+        """Whether the command fits; only then it changes the state."""
         if isinstance(command, Barrier):
             if command.term <= self.term:
                 return False

@@ -1,10 +1,10 @@
 """Pre-vote, which the library lacks.
 
-A voter whose election timeout has passed asks the others for support in the next term, and raises its term only when a
-majority would vote for it: has no leader and no newer log. So a voter that was partitioned or paused does not disturb the
-quorum when it comes back; and since asking has no effect, it can be done as soon as the connection to the leader breaks.
+A voter whose election timeout has passed asks the others whether they would vote for it in the next term, and begins that term
+only when a majority would: voters that hear from no leader and have no newer log. So a voter that was partitioned or paused does
+not disturb the quorum when it comes back. Since asking has no effect, a voter asks as soon as its connection to the leader breaks.
 
-Of two voters that ask at the same time the one with the newer log has priority, then the one with the lower id, so they do not
+Of two voters that ask at the same time the one with the newer log has priority, then the one with the lower id. So they do not
 split the vote.
 """
 
@@ -14,14 +14,14 @@ from collections.abc import Callable
 from typing import Final
 
 from barnabas.controller.raft.library import ELECTION_TIMEOUT_MIN_S, LEADER, RaftLibrary
-from barnabas.controller.raft.messages import AskSupport, Message, Support
+from barnabas.controller.raft.messages import Message, PreVote, RequestPreVote
 
 LEADER_LOST_WAIT_S: Final = 0.03  # at most, before asking when the leader's connection has broken
 ASK_AGAIN_S: Final = 0.05
 
 
 class Election:
-    """The leader, as far as this voter hears one, and its own candidacy. Times are the engine's clock."""
+    """The leader that this voter hears from, and its own candidacy. Times are those of the engine's clock."""
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class Election:
         self._heard_from: int | None = None
         self._heard_at = float("-inf")
         self._round = 0
-        self._term = 0  # that support is being asked for; 0: none is
-        self._supporters: set[int] = set()
+        self._term = 0  # of the pre-votes that were requested; 0: none were
+        self._pre_votes: set[int] = set()
         self._connected: set[int] = set()
 
     def connected(self, node_id: int) -> None:
@@ -53,33 +53,33 @@ class Election:
                 library.elect_at(min(library.election_deadline, now + LEADER_LOST_WAIT_S * self._random()))
 
     def heard(self, node_id: int, now: float) -> None:
-        """A message of a leader, in a term not below ours, has come."""
+        """A message of a leader, in a term not below this voter's, has come."""
         self._heard_from, self._heard_at = node_id, now
         self._term = 0
 
     def due(self, now: float) -> bool:
-        """Whether to ask now."""
+        """Whether to request pre-votes now."""
         return self._library.state != LEADER and now > self._library.election_deadline
 
     def ask(self, now: float) -> None:
-        """Ask all voters, and again soon: one may have heard the leader a little later than this one."""
+        """Request pre-votes of all voters, and again soon: a voter may have heard the leader a little later than this one."""
         library = self._library
         library.elect_at(now + ASK_AGAIN_S * (1 + self._random()))
         self._heard_from = None
         self._round += 1
         self._term = library.term + 1
-        self._supporters = {self._node_id}
+        self._pre_votes = {self._node_id}
         _, last_index, last_term = library.journal.entries[-1]
         for node_id in library.nodes:
-            self._send(node_id, AskSupport(self._term, last_index, last_term, self._round))
+            self._send(node_id, RequestPreVote(self._term, last_index, last_term, self._round))
 
-    def asked(self, node_id: int, message: AskSupport, now: float) -> None:
+    def asked(self, node_id: int, message: RequestPreVote, now: float) -> None:
         granted = self._supports(node_id, message, now)
         if granted:
             self._term = 0
-        self._send(node_id, Support(self._library.term, message.round, granted))
+        self._send(node_id, PreVote(self._library.term, message.round, granted))
 
-    def _supports(self, node_id: int, message: AskSupport, now: float) -> bool:
+    def _supports(self, node_id: int, message: RequestPreVote, now: float) -> bool:
         library = self._library
         _, last_index, last_term = library.journal.entries[-1]
         theirs, ours = (message.last_term, message.last_index), (last_term, last_index)
@@ -90,12 +90,12 @@ class Election:
         rivals = self._term == message.term and theirs == ours
         return not rivals or node_id < self._node_id
 
-    def answered(self, node_id: int, message: Support) -> bool:
-        """Whether it is time to stand for election: enough would vote for this node."""
+    def answered(self, node_id: int, message: PreVote) -> bool:
+        """Whether to start the election: a majority would vote for this node."""
         if self._term != self._library.term + 1 or message.round != self._round or not message.granted:
             return False
-        self._supporters.add(node_id)
-        if 2 * len(self._supporters) <= len(self._library.nodes) + 1:
+        self._pre_votes.add(node_id)
+        if 2 * len(self._pre_votes) <= len(self._library.nodes) + 1:
             return False
         self._term = 0
         return True

@@ -3,14 +3,14 @@
 Journal:   a frame log (storage/frame_log.py): header: magic 8; a frame's payload is a JournalFrame
 Snapshot:  magic 8 | crc u32 of the payload (CRC-32C) | payload: a Snapshot
 
-Payloads are msgpack. A frame is what was synced together: the voter's term and vote, how far it knew the log to be committed,
-up to which index the entries before it stand, and the entries that follow that one. So each frame, whole or missing, leaves a
-state that the voter was in.
+Payloads are msgpack. A frame has the changes that were synced together: the voter's term and vote, the commit index that it knew,
+the index up to which earlier entries are kept, and the entries after that index. So each frame, whole or missing, leaves a state
+that the voter was in.
 
-A start compares the two files and writes the journal anew: what was read may stand in the system's cache alone, when a sync
-has failed before, and would be promised again. The journal must reach back to the entry that the snapshot ends with; one that
-ends before it, or has another entry in its place, was overtaken by a snapshot from the leader and not replaced before the
-process ended, and begins anew behind it. Anything else is refused.
+A start compares the two files and rewrites the journal: after a failed sync, its content may be in the system's cache alone, and
+the voter would act on it. The journal must reach back to the entry that the snapshot ends with. When it ends before that, or has
+another entry in that place, the leader had sent the snapshot and the process ended before it replaced the journal: the journal
+begins again after the snapshot. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
-from barnabas.controller.raft.messages import BadMessage, Entry, Number, check_command
+from barnabas.controller.raft.messages import NO_OP, BadMessage, Entry, Number, check_command
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.frame_log import FrameFormat, FrameLog, FrameLogDamaged, read_frames
 from barnabas.wire.checksum import crc32c
@@ -35,7 +35,6 @@ JOURNAL_MAGIC: Final = b"BARNRFJ1"
 SNAPSHOT_MAGIC: Final = b"BARNRFS1"
 JOURNAL_FORMAT: Final = FrameFormat(len(JOURNAL_MAGIC))
 NOT_VOTED: Final = -1  # voted_for
-NO_OP: Final = b"\x01"  # the library's empty entry
 GENESIS_INDEX: Final = 2  # the library needs two entries to begin with
 
 _U32: Final = struct.Struct(">I")
@@ -47,18 +46,18 @@ Genesis = tuple[Sequence[bytes], int]  # records, and the offset of the last
 
 
 class JournalFrame(msgspec.Struct, array_like=True, frozen=True):
-    """What was synced together; see the module."""
+    """Changes that were synced together; see the module."""
 
     term: Number
     voted_for: int
     commit_index: Number
-    kept_index: Number  # the last of the entries before that still stands
+    kept_index: Number  # of the last entry in earlier frames that is kept
     entries: list[Entry]
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """The metadata after the entry `last`: the records that lead to it, the last of which has `offset`. The library
-    needs the entry before as well. `state_term`: see commands.CommittedState."""
+    """The metadata after the entry `last`: records that lead to it, the last of which has `offset`. `previous` is the entry
+    before, which the library needs as well. `state_term`: see commands.CommittedState."""
 
     previous: Entry
     last: Entry
@@ -68,7 +67,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
 
 
 class JournalContent:
-    """What a journal leads to; `sequence` is the next frame's and `end` its position."""
+    """The state that a journal leads to. `sequence`: number of the next frame; `end`: its position."""
 
     def __init__(self) -> None:
         self.term = 0
@@ -87,29 +86,22 @@ class JournalContent:
 
 
 class Changes(NamedTuple):
-    """What is to be written together, in this order: a snapshot, if there is one, then the frame, added to the
-    journal or in its place. `number` is that of the last change in it."""
+    """Changes that are written together, in this order: the snapshot, then the frame, which is appended to the journal or
+    (`replaces`) becomes its only one. `number`: of the last change in it."""
 
     number: int
     snapshot: Snapshot | None
     frame: JournalFrame | None
-    anew: bool
+    replaces: bool
 
 
 class Loaded(NamedTuple):
-    """What a voter starts from: it must be written anew before anything is promised. `encoded` is the snapshot's
-    file."""
+    """The files of a voter that starts. The journal must be rewritten before the voter sends anything. `encoded`: the
+    snapshot's file."""
 
     content: JournalContent
     snapshot: Snapshot
     encoded: bytes
-
-
-class Written(NamedTuple):
-    """What a job has put on disk; `encoded` where that was a snapshot."""
-
-    changes: Changes
-    encoded: bytes | None
 
 
 class RaftFiles:
@@ -144,7 +136,7 @@ class RaftFiles:
             self._begin_snapshot(genesis, content)
         encoded = disk.read_file(self.snapshot_path)
         snapshot = decode_snapshot(encoded, self.snapshot_path)
-        self._meet(content, snapshot)
+        self._reconcile(content, snapshot)
         self._journal.next_number = content.sequence
         if content.end < len(encoded_journal):
             log.warning(
@@ -168,7 +160,7 @@ class RaftFiles:
         )
 
     def _begin_snapshot(self, genesis: Genesis | None, content: JournalContent) -> None:
-        """The journal is there, the snapshot is not: right in the middle of a beginning, and never else."""
+        """Write the first snapshot. Only an interrupted first start leaves a journal without a snapshot."""
         is_new = content.term == 0 and content.entries[-1].index == GENESIS_INDEX
         if genesis is None or not is_new:
             raise MetadataError(
@@ -183,7 +175,7 @@ class RaftFiles:
             secret=True,
         )
 
-    def _meet(self, content: JournalContent, snapshot: Snapshot) -> None:
+    def _reconcile(self, content: JournalContent, snapshot: Snapshot) -> None:
         """Bring the journal's content into line with the snapshot."""
         first, last = content.entries[0].index, content.entries[-1].index
         end = snapshot.last
@@ -195,7 +187,7 @@ class RaftFiles:
         if last >= end.index and content.entries[end.index - first].term == end.term:
             return
         log.warning(
-            "%s ends with entry %d and was overtaken by a snapshot up to entry %d: it starts anew behind that",
+            "%s ends with entry %d, before the end of a snapshot up to entry %d: it begins again after the snapshot",
             self.journal_path,
             last,
             end.index,
@@ -203,23 +195,24 @@ class RaftFiles:
         content.entries = [snapshot.previous, end]
         content.term = max(content.term, end.term)
 
-    def write(self, changes: Changes) -> Written:
-        """Blocking: all of it is on disk when this returns. After an OSError nothing is known: write anew."""
+    def write(self, changes: Changes) -> bytes | None:
+        """Blocking: the changes are on disk when this returns. Returns the encoded snapshot, if there is one. After an OSError
+        it is unknown what is on disk: rewrite the journal."""
         encoded = None
         if changes.snapshot is not None:
             encoded = encode_snapshot(changes.snapshot)
             self._disk.write_file(self.snapshot_path, encoded, secret=True)
         if changes.frame is not None:
             payload = _encoder.encode(changes.frame)
-            if changes.anew:
+            if changes.replaces:
                 self._journal.replace(JOURNAL_MAGIC, payload)
             else:
                 self._journal.append(payload)
-        return Written(changes, encoded)
+        return encoded
 
 
 def decode_journal(content: bytes, path: str) -> JournalContent:
-    """MetadataError when something that others rely on can't be read."""
+    """MetadataError when a part that other voters rely on can't be read."""
     if not content.startswith(JOURNAL_MAGIC):
         raise MetadataError(f"{path} is damaged: it does not start as a journal. {_ADVICE}")
     try:
@@ -253,7 +246,7 @@ def _is_gapless(entries: Sequence[Entry]) -> bool:
 
 
 def _decode_frame(payload: bytes, path: str, position: int) -> JournalFrame:
-    """Its checksum is right, so other bytes mean other software."""
+    """MetadataError for a frame of another release: its checksum is right, so it is not damaged."""
     try:
         frame = _frame_decoder.decode(payload)
         for entry in frame.entries:
@@ -271,7 +264,7 @@ def encode_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def decode_snapshot(content: bytes, path: str) -> Snapshot:
-    """MetadataError unless it is as it was written: it was put there in one step, so damage is no torn write."""
+    """MetadataError when the file is damaged. It was replaced in one step, so damage is never a torn write."""
     start = len(SNAPSHOT_MAGIC) + _U32.size
     payload = memoryview(content)[start:]
     if (

@@ -1,13 +1,12 @@
-"""The Raft log as the library reads and changes it: in memory, with an account of what is not on disk yet.
+"""The Raft log as the library reads and changes it: in memory, with the changes that are not on disk yet.
 
-Every change of term, vote or entries has a number. `take_changes` hands over all changes since the last time as one
-frame, to be written and synced in one go; until that has happened nothing may be sent that depends on them
-(outbox.py). A journal that was shortened at its front, or begun anew behind a snapshot, is written anew as a whole.
+Every change of term, vote or entries has a number. `take_changes` returns all changes since its last call as one frame, which is
+written and synced together. Until then no message that depends on them may be sent (outbox.py). A journal that was shortened at
+its front, or begins again after a snapshot, is rewritten as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import overload
 
 from pysyncobj.journal import Journal
@@ -24,16 +23,16 @@ class RaftJournal(Journal):
     def __init__(self, content: JournalContent) -> None:
         self.change_number = 0
         self.term_change_number = 0  # of the last change of term or vote
-        self.entries: list[LibraryEntry] = [
-            (entry.command, entry.index, entry.term) for entry in content.entries
-        ]
+        self.entries: list[LibraryEntry] = [to_library(entry) for entry in content.entries]
         self.bytes = sum(len(entry.command) for entry in content.entries)
         self._term = content.term
         self._voted_for = content.voted_for
         self._commit_index = self._written_commit_index = content.commit_index
         self._taken_number = 0
-        self._kept_index = content.entries[-1].index if content.entries else 0  # on disk, and still valid
-        self._anew = False
+        self._kept_index = (
+            content.entries[-1].index if content.entries else 0
+        )  # of the last valid entry on disk
+        self._replaces = False  # the next frame replaces the file
         self._snapshot: Snapshot | None = None
 
     # The library's side
@@ -44,10 +43,10 @@ class RaftJournal(Journal):
         self.change_number += 1
 
     def clear(self) -> None:
-        """Only before the two entries of a snapshot are added."""
+        """The library calls this only before it adds the two entries of a snapshot."""
         self.entries.clear()
         self.bytes = 0
-        self.write_anew()
+        self.rewrite()
 
     def deleteEntriesFrom(self, entryFrom: int) -> None:  # noqa: N802, N803 - the library's names
         removed = self.entries[entryFrom:]
@@ -64,7 +63,7 @@ class RaftJournal(Journal):
             return
         del self.entries[:entryTo]
         self.bytes -= sum(len(command) for command, _, _ in removed)
-        self.write_anew()
+        self.rewrite()
 
     @overload
     def __getitem__(self, item: int) -> LibraryEntry: ...
@@ -79,10 +78,10 @@ class RaftJournal(Journal):
         return len(self.entries)
 
     def _destroy(self) -> None:
-        """The file is closed elsewhere."""
+        """Nothing: RaftFiles owns the file."""
 
     def setRaftCommitIndex(self, raftCommitIndex: int) -> None:  # noqa: N802, N803
-        """Goes to disk with the next frame: nothing depends on it, it only shortens a start."""
+        """Written with the next frame: it shortens a start, and no message depends on it."""
         self._commit_index = raftCommitIndex
 
     def getRaftCommitIndex(self) -> int:  # noqa: N802
@@ -122,9 +121,9 @@ class RaftJournal(Journal):
     def has_changes(self) -> bool:
         return self.change_number > self._taken_number or self._snapshot is not None
 
-    def write_anew(self) -> None:
-        """The next frame starts the file anew: all that counts is in memory."""
-        self._anew = True
+    def rewrite(self) -> None:
+        """The next frame replaces the file with what is in memory."""
+        self._replaces = True
         self._kept_index = 0
         self.change_number += 1
 
@@ -133,33 +132,38 @@ class RaftJournal(Journal):
         self._snapshot = snapshot
 
     def write_again(self, changes: Changes) -> None:
-        """These changes may not be on disk: what has failed is done again, whole."""
+        """These changes may not be on disk: write them again, with the whole journal."""
         if self._snapshot is None:
             self._snapshot = changes.snapshot
-        self.write_anew()
+        self.rewrite()
 
     def take_changes(self) -> Changes:
-        """All that is neither on disk nor in flight. Taken changes count as written."""
+        """All changes that are neither on disk nor in flight. They count as written from now on."""
         snapshot, self._snapshot = self._snapshot, None
-        anew, self._anew = self._anew, False
+        replaces, self._replaces = self._replaces, False
         frame = None
         if self.change_number > self._taken_number:
             frame = JournalFrame(
-                self._term, self._voted_for, self._commit_index, self._kept_index, self._entries_behind()
+                self._term, self._voted_for, self._commit_index, self._kept_index, self._entries_after_kept()
             )
             self._kept_index = self.last_index
             self._written_commit_index = self._commit_index
         self._taken_number = self.change_number
-        return Changes(self.change_number, snapshot, frame, anew)
+        return Changes(self.change_number, snapshot, frame, replaces)
 
-    def _entries_behind(self) -> list[Entry]:
+    def _entries_after_kept(self) -> list[Entry]:
         start = max(0, self._kept_index + 1 - self.first_index)
-        return [Entry(index, term, command) for command, index, term in self.entries[start:]]
+        return [from_library(entry) for entry in self.entries[start:]]
 
 
 def same_entry(entry: LibraryEntry | None, other: Entry) -> bool:
     return entry is not None and entry[1] == other.index and entry[2] == other.term
 
 
-def to_library(entries: Sequence[Entry]) -> list[LibraryEntry]:
-    return [(entry.command, entry.index, entry.term) for entry in entries]
+def to_library(entry: Entry) -> LibraryEntry:
+    return entry.command, entry.index, entry.term
+
+
+def from_library(entry: LibraryEntry) -> Entry:
+    command, index, term = entry
+    return Entry(index, term, command)

@@ -1,10 +1,10 @@
-"""pysyncobj's SyncObj for one voter, and all that is known here about its insides.
+"""pysyncobj's SyncObj for one voter: the only code that uses its internals.
 
-The library takes clock, randomness, journal, snapshots, codec and poller from names of its module. They are
-replaced whenever it is entered and put back afterwards, so several nodes with clocks of their own live in one
-process. Its private fields are read, and a few written, by name; a test goes through every name used here.
+The library takes clock, randomness, journal, snapshots, codec and poller from names of its module. They are replaced whenever it
+is entered and restored afterwards, so several nodes with different clocks can run in one process. Its private fields are read,
+and a few written, by name; a test covers every name used here.
 
-Nothing here checks anything: messages come through transport.py.
+Messages are not checked here but in transport.py.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from pysyncobj.transport import Transport
 from barnabas.controller.raft.journal import RaftJournal
 from barnabas.controller.raft.snapshots import RaftSnapshots
 
-# Without a message from the leader. A leader that dies breaks its connections, which is noticed sooner (election.py): these
-# are for one that is silent, and long enough for one whose loop or machine is busy.
+# Without a message from the leader. When a leader dies its connections break, which is noticed sooner (election.py). These are
+# for a silent leader, and long enough for one whose loop or machine is busy.
 ELECTION_TIMEOUT_MIN_S: Final = 0.3
 ELECTION_TIMEOUT_MAX_S: Final = 0.5
 HEARTBEAT_S: Final = 0.05
-LEADER_FALLBACK_S: Final = 0.6  # a leader that hears from no majority for so long gives up
+LEADER_FALLBACK_S: Final = 0.6  # without answers of a majority; then a leader steps down
 BATCH_BYTES: Final = 8 << 20  # far above the largest command: the library's chunks of entries are never used
 COMMAND_BYTES_MAX: Final = 4 << 20
 
@@ -40,8 +40,7 @@ _PRIVATE: Final = "_SyncObj__"
 
 
 class CommandCodec:
-    """In place of the pickle module: the only thing that is ever turned into bytes is the one argument of the one
-    replicated method, which is bytes."""
+    """In place of the pickle module: the one argument of the one replicated method is bytes already."""
 
     @staticmethod
     def loads(data: bytes) -> tuple[int, tuple[bytes]]:
@@ -63,7 +62,7 @@ class _NoPoller:
 
 
 class Consensus(SyncObj):
-    """The replicated object: exactly one method, which hands the command on."""
+    """The replicated object, with one method."""
 
     def __init__(
         self,
@@ -82,13 +81,13 @@ class Consensus(SyncObj):
 
 
 class RaftLibrary:
-    """One SyncObj. Everything that makes it work happens inside `with library:`."""
+    """One SyncObj. It runs only inside `with library:`."""
 
     def __init__(
         self,
         node_id: int,
         others: Sequence[int],
-        transport: Transport,
+        make_transport: Callable[[RaftLibrary], Transport],
         journal: RaftJournal,
         snapshots: RaftSnapshots,
         clock: Callable[[], float],
@@ -117,7 +116,7 @@ class RaftLibrary:
             connectionRetryTime=1.0,
             appendEntriesUseBatch=False,  # send at once
             appendEntriesBatchSizeBytes=BATCH_BYTES,
-            commandsWaitLeader=False,  # a command is taken now or never
+            commandsWaitLeader=False,  # without a leader a command fails at once
             commandsQueueSize=0,
             dynamicMembershipChange=False,
             useFork=False,
@@ -127,7 +126,9 @@ class RaftLibrary:
             logCompactionMinTime=1 << 60,
         )
         with self:
-            self._raft: SyncObj = Consensus(Node(node_id), list(self.nodes.values()), conf, transport, apply)
+            self._raft: SyncObj = Consensus(
+                Node(node_id), list(self.nodes.values()), conf, make_transport(self), apply
+            )
 
     def __enter__(self) -> None:
         assert not self._saved, "the library is not entered twice"
@@ -164,7 +165,7 @@ class RaftLibrary:
 
     @property
     def leader_id(self) -> int | None:
-        """Whom this node takes for the leader."""
+        """The leader that this node knows."""
         leader: Node | None = self._get("raftLeader")
         return None if leader is None else int(leader.id)
 
@@ -189,14 +190,14 @@ class RaftLibrary:
         return moment
 
     def match_index(self, node_id: int) -> int:
-        """As leader: the last entry that this voter is known to hold on disk."""
+        """As leader: index of the last entry that this voter is known to have on disk."""
         matches: dict[Node, int] = self._get("raftMatchIndex")
         return matches.get(self.nodes[node_id], 0)
 
     # Input
 
     def start_at(self, applied_index: int, commit_index: int) -> None:
-        """The state of everything up to `applied_index` is there; apply what follows up to `commit_index`."""
+        """Entries up to `applied_index` have been applied; apply those up to `commit_index`."""
         self._set("raftLastApplied", applied_index)
         self._set("raftCommitIndex", max(applied_index, min(commit_index, self.journal.last_index)))
         self._get("applyLogEntries")()
@@ -205,7 +206,7 @@ class RaftLibrary:
         self._raft.doTick(0)
 
     def submit(self, payload: bytes) -> None:
-        """Enter a command at the next tick, if this node leads then; otherwise it is forgotten."""
+        """Append a command at the next tick, if this node leads then; otherwise drop it."""
         self._raft._applyCommand(payload, None, _REGULAR)
 
     def connected(self, node_id: int) -> None:
@@ -218,15 +219,15 @@ class RaftLibrary:
         self._set("raftElectionDeadline", moment)
 
     def send_soon(self) -> None:
-        """Let the leader send at the next tick, due or not."""
+        """Let the leader send at the next tick, before the next heartbeat is due."""
         self._set("newAppendEntriesTime", 0.0)
 
     def force_compaction(self) -> None:
         """Take a snapshot at the next tick."""
         self._raft.forceLogCompaction()
 
-    def hand_over(self) -> bool:
-        """Ask the follower that is on level to take over; False when none is."""
+    def transfer_leadership(self) -> bool:
+        """Ask a follower that has all entries to become the leader; False when none has."""
         sent: list[bool] = []
         self._raft.transferLeadership(None, lambda _, reason: sent.append(reason == 0))
         return sent == [True]

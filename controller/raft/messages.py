@@ -1,7 +1,7 @@
 """Messages between voters: one byte of version, then msgpack of one of the structs below. No pickle.
 
-Most of them are pysyncobj's own messages in a strict form, with the term that it leaves out in its answers. The
-others (AskSupport, Support, Alive, StaleTerm) are ours: see election.py, outbox.py and transport.py.
+Most of them are pysyncobj's messages in a strict form, with the term that it leaves out in its answers. RequestPreVote, PreVote,
+Heartbeat and StaleTerm are additions: see election.py, outbox.py and transport.py.
 Indexes count entries of the Raft log from 1, terms from 0.
 """
 
@@ -16,6 +16,9 @@ from barnabas.controller.metadata.errors import UNREADABLE
 VERSION: Final = 1
 LARGEST: Final = 1 << 53
 
+COMMAND_KIND: Final = b"\0"  # the first byte of an entry that holds a command (commands.py)
+NO_OP: Final = b"\1"  # the library's empty entry
+
 Number = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 
 
@@ -24,7 +27,7 @@ class BadMessage(Exception):
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """One entry of the log. `command` is a byte of kind (0 ours, 1 the library's no-op), then a command."""
+    """One entry of the log. `command` is COMMAND_KIND and a command, or NO_OP."""
 
     index: Number
     term: Number
@@ -44,7 +47,7 @@ class Vote(msgspec.Struct, array_like=True, frozen=True, tag=2):
 
 
 class Append(msgspec.Struct, array_like=True, frozen=True, tag=3):
-    """Entries that follow the one at `previous_index`; none as a sign of life."""
+    """Entries that follow the one at `previous_index`; none as a heartbeat."""
 
     term: Number
     commit_index: Number
@@ -53,7 +56,7 @@ class Append(msgspec.Struct, array_like=True, frozen=True, tag=3):
     entries: list[Entry]
 
 
-class Chunk(msgspec.Struct, array_like=True, frozen=True, tag=4):
+class SnapshotChunk(msgspec.Struct, array_like=True, frozen=True, tag=4):
     """`data` at `position` of a snapshot file of `size` bytes, which covers all entries up to `index`."""
 
     term: Number
@@ -64,9 +67,9 @@ class Chunk(msgspec.Struct, array_like=True, frozen=True, tag=4):
     data: bytes
 
 
-class Progress(msgspec.Struct, array_like=True, frozen=True, tag=5):
-    """A follower's answer, in the leader's term: with `success` it holds all entries before `next_index` on disk;
-    with `reset` it needs them from there. With neither it only confirms that it is alive."""
+class AppendResponse(msgspec.Struct, array_like=True, frozen=True, tag=5):
+    """A follower's answer, in the leader's term. With `success`: it has all entries before `next_index` on disk. With `reset`: it
+    needs the entries from there on. With neither: it is alive."""
 
     term: Number
     next_index: Number
@@ -74,14 +77,14 @@ class Progress(msgspec.Struct, array_like=True, frozen=True, tag=5):
     reset: bool
 
 
-class TakeOver(msgspec.Struct, array_like=True, frozen=True, tag=6):
-    """The leader of this term asks the receiver to follow it as leader."""
+class TimeoutNow(msgspec.Struct, array_like=True, frozen=True, tag=6):
+    """The leader of this term asks the receiver to start an election (transfer of leadership)."""
 
     term: Number
 
 
-class AskSupport(msgspec.Struct, array_like=True, frozen=True, tag=7):
-    """Pre-vote: whether the receiver would vote for the sender in `term`. Asking changes no state."""
+class RequestPreVote(msgspec.Struct, array_like=True, frozen=True, tag=7):
+    """Asks whether the receiver would vote for the sender in `term`. Changes no state."""
 
     term: Number
     last_index: Number
@@ -89,27 +92,38 @@ class AskSupport(msgspec.Struct, array_like=True, frozen=True, tag=7):
     round: Number
 
 
-class Support(msgspec.Struct, array_like=True, frozen=True, tag=8):
-    """The answer to the question of this round; `term` is the answering voter's own."""
+class PreVote(msgspec.Struct, array_like=True, frozen=True, tag=8):
+    """Answers the request of this round; `term` is that of the answering voter."""
 
     term: Number
     round: Number
     granted: bool
 
 
-class Alive(msgspec.Struct, array_like=True, frozen=True, tag=9):
-    """The leader of this term is alive, and waits for its disk."""
+class Heartbeat(msgspec.Struct, array_like=True, frozen=True, tag=9):
+    """The leader of this term is alive; its other messages wait for its disk."""
 
     term: Number
 
 
 class StaleTerm(msgspec.Struct, array_like=True, frozen=True, tag=10):
-    """To a leader of an old term: the sender's term."""
+    """Tells a leader of an earlier term the sender's term."""
 
     term: Number
 
 
-Message = RequestVote | Vote | Append | Chunk | Progress | TakeOver | AskSupport | Support | Alive | StaleTerm
+Message = (
+    RequestVote
+    | Vote
+    | Append
+    | SnapshotChunk
+    | AppendResponse
+    | TimeoutNow
+    | RequestPreVote
+    | PreVote
+    | Heartbeat
+    | StaleTerm
+)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Message]] = msgspec.msgpack.Decoder(Message)
@@ -121,7 +135,7 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes) -> Message:
-    """BadMessage for anything that `encode_message` of this version can't have made."""
+    """BadMessage for anything that `encode_message` of this version can't produce."""
     if not data.startswith(_PREFIX):
         raise BadMessage(f"version {data[0]}" if data else "no bytes")
     try:
@@ -130,8 +144,8 @@ def decode_message(data: bytes) -> Message:
         raise BadMessage(str(error)) from None
     if isinstance(message, Append):
         _check_entries(message)
-    elif isinstance(message, Chunk) and message.position + len(message.data) > message.size:
-        raise BadMessage("a chunk behind the end of its snapshot")
+    elif isinstance(message, SnapshotChunk) and message.position + len(message.data) > message.size:
+        raise BadMessage("a chunk past the end of its snapshot")
     return message
 
 
@@ -146,6 +160,6 @@ def _check_entries(message: Append) -> None:
 
 
 def check_command(command: bytes) -> None:
-    """Only the kinds of entry that this use of the library makes: never membership or code versions."""
-    if command != b"\x01" and not command.startswith(b"\x00"):
+    """BadMessage for other kinds of entries, such as the library's for changes of membership."""
+    if command != NO_OP and not command.startswith(COMMAND_KIND):
         raise BadMessage("an entry of unknown kind")

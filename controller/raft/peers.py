@@ -1,23 +1,19 @@
-"""What Raft needs from the network, and what it offers to it. Both sides live on the loop's thread.
+"""The interface between Raft and the network. Both sides run on the loop's thread.
 
-A connection to a peer has a number, which grows with every new one: what arrives by an older connection is
-dropped, so nothing that was sent before a break is taken for something new. Messages of one connection arrive in
-the order in which they were sent, or not at all. Frames of up to MESSAGE_BYTES_MAX must pass.
+A connection to a peer has a number, which grows with every new one. Raft drops messages of older connections. Messages of one
+connection arrive in the order in which they were sent, or not at all. Messages of up to 16 MB must pass.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
-
-MESSAGE_BYTES_MAX: Final = 16 << 20
+from typing import Protocol
 
 
 class RaftPeers(Protocol):
-    """The connections to the other voters; who is at the other end has been verified."""
+    """The connections to the other voters, which are authenticated."""
 
     def send(self, node_id: int, message: bytes) -> bool:
-        """Hand a message to the connection with this voter; False when there is none or it takes no more now, and
-        the message is lost."""
+        """Send a message to this voter; False when it is lost because there is no connection, or its queue is full."""
         ...
 
 
@@ -31,5 +27,5 @@ class RaftReceiver(Protocol):
         ...
 
     def received(self, node_id: int, connection_number: int, message: bytes) -> None:
-        """One message, from a peer that has been authenticated. Bytes that make no sense are dropped."""
+        """One message from an authenticated peer. Unreadable bytes are dropped."""
         ...

@@ -1,14 +1,13 @@
 """RaftMetadataLog: the metadata log of a voter, a MetadataLog over the Raft engine.
 
-- A group is proposed on this node only while it leads, with the term and the offset it was decided for, and a
-  number. It has succeeded when this very command has been applied here and fitted the state it met: that alone is
-  success, whatever the library reports.
-- To lead means that the library leads and the barrier that this node entered at the beginning of its term has been
-  applied, and with it everything that earlier leaders have committed. A leader that has slept enters another barrier: until
-  that has been applied it decides nothing, as another may lead; proposals made before stay in flight.
-- A group that has been entered can't be taken back. When the leadership is lost, or a majority is silent for
-  COMMIT_TIMEOUT_S, it fails with NotController, and may still be committed later; what is proposed next is measured
-  against the state without it, so only one of the two can be applied.
+- A group is proposed on this node only while it leads, with a number, the term, and the offset that it was decided for. It has
+  succeeded when this command has been applied here and fitted the state. Reports of the library do not count.
+- This node leads when the library does, and the barrier that this node appended at the beginning of its term has been applied, and
+  so has everything that earlier leaders committed. A leader that has paused appends another barrier: until that is applied it
+  decides nothing, because another node may lead. Earlier proposals stay in flight.
+- A group that was appended can't be withdrawn. When the leadership is lost, or a majority is silent for COMMIT_TIMEOUT_S, it fails
+  with NotController, and may still be committed later. The next proposal is decided on the state without it, so only one of the
+  two can be applied.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ from barnabas.controller.raft.commands import (
     CommittedState,
     Group,
     NoCommand,
+    command_in,
     decode_command,
     encode_command,
 )
@@ -38,7 +38,7 @@ from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.disk import Disk
 
 COMMIT_TIMEOUT_S: Final = 5.0
-HAND_OVER_S: Final = 0.3  # to wait for the follower that was asked to take over
+TRANSFER_S: Final = 0.3  # to wait for the follower that was asked to take over
 
 log = logging.getLogger("barnabas.raft")
 
@@ -50,9 +50,9 @@ class _Proposal(NamedTuple):
 
 
 class RaftMetadataLog:
-    """A MetadataLog among `voters`. Files in `directory`; a first start begins with `genesis` (records, offset of
-    the last), the same on every voter; without it, files that are missing are refused. `election_delay_s`: see
-    RaftEngine. `on_error`: this node is silent or has halted."""
+    """A MetadataLog among `voters`. Files are in `directory`. A first start begins with `genesis` (records, offset of the last),
+    which is the same on every voter; without it, missing files are an error. `election_delay_s`: see RaftEngine. `on_error`: this
+    node is silent or has halted."""
 
     def __init__(
         self,
@@ -85,10 +85,10 @@ class RaftMetadataLog:
         self._proposals: dict[int, _Proposal] = {}  # by number, oldest first
         self._sequence = 0
         self._decided_offset = -1  # of the last record proposed here
-        self._barriers = 0  # entered in this term, and not applied yet
+        self._barriers = 0  # appended in this term, and not applied yet
         self._announced_offset = -1
-        self._active_term = 0  # the term in which this node decides; 0: it does not
-        self._handing_over_until = float("-inf")
+        self._active_term = 0  # the term in which this node decides; 0: none
+        self._transferring_until = float("-inf")
         self._leadership_listeners: list[Callable[[bool, int], None]] = []
         self._commit_listeners: list[Callable[[], object]] = []
         self._answered_ms: dict[int, int] = {}
@@ -111,8 +111,8 @@ class RaftMetadataLog:
             and library.state == LEADER
             and library.term == self._active_term
             and not self._barriers
-            and not self._engine.has_slept
-            and self._runtime.monotonic() >= self._handing_over_until
+            and not self._engine.has_paused
+            and self._runtime.monotonic() >= self._transferring_until
         )
 
     @property
@@ -121,7 +121,7 @@ class RaftMetadataLog:
 
     @property
     def leader_id(self) -> int | None:
-        """Whom this node takes for the leader, itself included; None when it hears of none."""
+        """The leader that this node knows, itself included; None for none."""
         return self._engine.library.leader_id if self._is_open else None
 
     def on_leadership(self, callback: Callable[[bool, int], None]) -> None:
@@ -196,26 +196,26 @@ class RaftMetadataLog:
     # For others
 
     def read_committed(self, after_offset: int, bytes_max: int = 1 << 20) -> list[CommittedGroup] | None:
-        """Groups behind that record, whole, about `bytes_max` of them; [] when there are none yet; None when only
-        `read_snapshot` helps."""
+        """Whole groups after that record, of about `bytes_max`; [] when there are none yet; None when they are no longer kept:
+        then use `read_snapshot`."""
         return self._groups.after(after_offset, bytes_max)
 
     def read_snapshot(self) -> tuple[list[bytes], int]:
-        """Records that lead to the state of everything applied here, and the offset of the last one applied."""
+        """Records that lead to the applied state, and the offset of the last record applied."""
         return self._snapshot(), self._state.offset
 
-    def hand_over(self) -> bool:
-        """At the end of this node's service: ask the follower that is on level to lead. True when it was asked; it
-        leads a moment later, see `on_leadership`. Nothing can be proposed here meanwhile."""
-        if not self.is_leader or not self._engine.hand_over():
+    def transfer_leadership(self) -> bool:
+        """Before this node stops: ask a follower that has all entries to become the leader. True when one was asked; it leads a
+        moment later, see `on_leadership`. Until then nothing can be proposed here."""
+        if not self.is_leader or not self._engine.transfer_leadership():
             return False
-        self._handing_over_until = self._runtime.monotonic() + HAND_OVER_S
-        self._runtime.call_later(HAND_OVER_S + 0.01, self._engine.wake)
+        self._transferring_until = self._runtime.monotonic() + TRANSFER_S
+        self._runtime.call_later(TRANSFER_S + 0.01, self._engine.wake)
         return True
 
     def describe(self) -> QuorumInfo:
-        """The quorum as this node sees it, without directories, listeners and observers. Only the leader knows the
-        others' progress."""
+        """The quorum as this node knows it, without directories, listeners and observers. Only the leader knows the progress of
+        other voters."""
         library = self._engine.library
         leads = library.state == LEADER
         now_ms = self._runtime.time_ms()
@@ -241,21 +241,21 @@ class RaftMetadataLog:
     # StateMachine
 
     def apply_command(self, payload: bytes) -> None:
-        """What is raised halts this voter: the image must not go on without something that others have."""
+        """An exception halts this voter: its image must not lack a change that others have applied."""
         try:
             command = decode_command(payload)
         except NoCommand as error:
             log.error("an entry of the metadata log can't be read and changes nothing: %s", error)
             return
         if isinstance(command, Barrier):
-            self._state.takes(command)
+            self._state.apply(command)
             if command.node_id == self._node_id and command.term == self._engine.first_command_term:
                 self._barriers = max(0, self._barriers - 1)
             return
         proposal = None
         if command.node_id == self._node_id and command.term == self._active_term:
             proposal = self._proposals.pop(command.sequence, None)
-        if not self._state.takes(command):
+        if not self._state.apply(command):
             log.warning("a change of the metadata was decided on another state, and is dropped")
             if proposal is not None:
                 self._call(proposal.done, NotController("the metadata has changed in between"))
@@ -266,11 +266,11 @@ class RaftMetadataLog:
         if proposal is not None:
             self._call(proposal.done, None)
         elif self._active_term:
-            # It was given up here, and what has been decided since knows nothing of it.
-            self._fail_all("a change that had been given up was made after all")
+            # It had failed here, and later proposals were decided without it.
+            self._fail_all("a change that had failed was made after all")
 
     def _call(self, done: Done, error: Exception | None) -> None:
-        """The state is what it is, whatever the proposer makes of it."""
+        """The change is decided: an exception of the proposer changes nothing."""
         try:
             done(error)
         except Exception:
@@ -322,7 +322,7 @@ class RaftMetadataLog:
         if not self._active_term:
             return
         self._active_term = 0
-        self._handing_over_until = float("-inf")
+        self._transferring_until = float("-inf")
         self._fail_all(why)
         for callback in self._leadership_listeners:
             callback(False, self._engine.library.term)
@@ -333,7 +333,7 @@ class RaftMetadataLog:
             self._fail_all(f"no majority of the controllers has answered for {COMMIT_TIMEOUT_S:.0f} s")
 
     def _fail_all(self, why: str) -> None:
-        """Nothing is known of any of them; what is decided next starts from what has been applied."""
+        """The outcome of the proposals is unknown. The next decision starts from the applied state."""
         proposals, self._proposals = self._proposals, {}
         self._decided_offset = self._state.offset
         for proposal in proposals.values():
@@ -349,15 +349,15 @@ class RaftMetadataLog:
             self._caught_up_ms[node_id] = now_ms
 
     def _end_offset_at(self, index: int) -> int:
-        """Behind the last record among the entries up to this one."""
+        """One past the last record in the entries up to this one."""
         entries = self._engine.journal.entries
         for command, entry_index, _ in reversed(entries):
-            if entry_index > index or command[:1] != b"\x00":
+            if entry_index > index:
                 continue
             try:
-                found = decode_command(command[1:])
-            except (NoCommand, MetadataError):
-                continue
+                found = command_in(command)
+            except MetadataError:
+                continue  # of a newer version
             if isinstance(found, Group):
                 return found.base_offset + len(found.records)
         return -1 if index < self._engine.journal.first_index else self._state.offset + 1

@@ -1,8 +1,8 @@
-"""Snapshots as the library asks for them: taken, kept on disk, sent to a follower in chunks, received in chunks.
+"""Snapshots for the library: taken, written, sent to a follower in chunks, received in chunks.
 
-Stands where pysyncobj's own Serializer would (it forks, pickles, and writes files by itself). Taking one collects
-the records on the loop, at one entry of the log; a thread writes them (files.py). The journal keeps some entries
-from before the snapshot, so that a follower that is a little behind need not be sent all of it.
+In place of pysyncobj's Serializer, which forks, pickles and writes files by itself. The records of a snapshot are collected on the
+loop, at one entry of the log; a thread writes them (files.py). The journal keeps some entries from before the snapshot, so a
+follower that is a little behind does not need it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pysyncobj.config import SERIALIZER_STATE
 
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.files import Snapshot, decode_snapshot
-from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
-from barnabas.controller.raft.messages import Chunk, Entry
+from barnabas.controller.raft.journal import LibraryEntry, RaftJournal, from_library, to_library
+from barnabas.controller.raft.messages import Entry, SnapshotChunk
 
 CHUNK_BYTES: Final = 1 << 20
 KEPT_ENTRIES: Final = 2000
-SNAPSHOT_BYTES_MAX: Final = 1 << 30  # refuse to collect more from a peer
+SNAPSHOT_BYTES_MAX: Final = 1 << 30  # of a snapshot from a peer
 
 
 class Outgoing(NamedTuple):
-    """A piece of a snapshot file on its way out; the library looks at `is_last`, by its place."""
+    """A chunk to send; the library reads `is_last`, by its position in the tuple."""
 
-    chunk: Chunk
+    chunk: SnapshotChunk
     is_first: bool
     is_last: bool
 
@@ -48,8 +48,8 @@ class RaftSnapshots:
         take: Callable[[Entry, Entry], Snapshot],
         kept_bytes: int,
     ) -> None:
-        """`take(previous, last)` gives the metadata as it is now, right behind the entry `last`. Entries of about
-        `kept_bytes` stay in the journal before a snapshot."""
+        """`take(previous, last)` returns the current metadata, directly after the entry `last`. Entries of about `kept_bytes`
+        from before a snapshot stay in the journal."""
         self._journal = journal
         self._take = take
         self._kept_bytes = kept_bytes
@@ -80,7 +80,7 @@ class RaftSnapshots:
         if self._writing is not None:
             return
         _, last, previous, _ = data
-        snapshot = self._take(_entry(previous), _entry(last))
+        snapshot = self._take(from_library(previous), from_library(last))
         self._writing, self._written = snapshot, False
         self._journal.keep_snapshot(snapshot)
 
@@ -93,11 +93,11 @@ class RaftSnapshots:
         return SERIALIZER_STATE.SUCCESS, self._first_to_keep(last.index)
 
     def getTransmissionData(self, node: object) -> Outgoing:  # noqa: N802
-        """The next piece for this node; behind the last one the first again, if that is asked for."""
+        """The next chunk for this node; after the last one, the first again."""
         node_id: int = getattr(node, "id")  # noqa: B009 - the library's Node has no types
         last, encoded, position = self._transfers.get(node_id, (self._last, self._encoded, 0))
         data = encoded[position : position + CHUNK_BYTES]
-        chunk = Chunk(0, last.index, last.term, position, len(encoded), data)
+        chunk = SnapshotChunk(0, last.index, last.term, position, len(encoded), data)
         is_last = position + len(data) == len(encoded)
         if is_last:
             self._transfers.pop(node_id, None)
@@ -106,17 +106,17 @@ class RaftSnapshots:
         return Outgoing(chunk, position == 0, is_last)
 
     def cancelTransmisstion(self, node: object) -> None:  # noqa: N802
-        """Said also of a node that only gets no more in this step; `disconnected` ends a transfer."""
+        """Nothing: the library calls this also for a node that gets no more in this step. `disconnected` ends a transfer."""
 
     def setTransmissionData(self, data: Snapshot | None) -> bool:  # noqa: N802
-        """The transport collects the pieces and hands over a whole snapshot, which has been applied already."""
+        """The transport collects the chunks, applies the snapshot and passes it as a whole."""
         self._installed = data
         return data is not None
 
     def deserialize(self) -> tuple[None, LibraryEntry, LibraryEntry, list[object]]:
         assert self._installed is not None
         snapshot, self._installed = self._installed, None
-        return None, _library(snapshot.last), _library(snapshot.previous), []
+        return None, to_library(snapshot.last), to_library(snapshot.previous), []
 
     # Our side
 
@@ -124,15 +124,15 @@ class RaftSnapshots:
         self._transfers.pop(node_id, None)
 
     def written(self, snapshot: Snapshot, encoded: bytes) -> None:
-        """It is on disk."""
+        """The snapshot is on disk."""
         if snapshot.last.index >= self._last.index:
             self._last, self._encoded = snapshot.last, encoded
         if snapshot is self._writing:
             self._written = True
 
-    def collect(self, node_id: int, connection_number: int, chunk: Chunk) -> Snapshot | None:
-        """Take a piece, in whichever order they come; the snapshot when it is whole. A piece of another one, or by
-        another connection, begins anew. MetadataError when the whole makes no sense."""
+    def collect(self, node_id: int, connection_number: int, chunk: SnapshotChunk) -> Snapshot | None:
+        """Add a chunk, in any order; the snapshot when it is complete. A chunk of another snapshot or connection discards the
+        earlier ones. MetadataError when the snapshot is damaged."""
         key = (node_id, connection_number, chunk.term, chunk.index, chunk.size)
         if chunk.size > SNAPSHOT_BYTES_MAX:
             raise MetadataError(f"a snapshot of {chunk.size} bytes is refused")
@@ -160,12 +160,3 @@ class RaftSnapshots:
                 break
             first -= 1
         return first
-
-
-def _entry(entry: LibraryEntry) -> Entry:
-    command, index, term = entry
-    return Entry(index, term, command)
-
-
-def _library(entry: Entry) -> LibraryEntry:
-    return entry.command, entry.index, entry.term

@@ -1,37 +1,38 @@
 """pysyncobj's transport: it checks every message to and from the library.
 
 To the library:
-- an append is fitted to the log first (append_guard.py), and entries of unknown kinds never come this far
-  (messages.py);
-- a snapshot arrives whole or not at all, and only where the log does not hold its last entry already; its messages
-  carry no commit index, which the library would apply to the old log;
-- a progress counts in the term it was made for, up to the end of the leader's own log;
+- an append is fitted to the log first (`fit_append`), because the library cuts its log where a message begins and trusts the
+  message's length. A message may be late, doubled, or begin before the first entry kept here. So entries that this node has are
+  removed from its front; the log is cut only where an entry contradicts it; and neither the commit index nor the answer goes
+  further than the message has verified. Entries of unknown kinds are refused before (messages.py);
+- a snapshot arrives whole or not at all, and only where the log lacks its last entry; its messages carry no commit index, which
+  the library would apply to the old log;
+- progress counts in the term that it was made for, up to the end of the leader's own log;
 - a vote counts once per voter and term;
-- commands from others are ignored: each node proposes only while it leads.
-From the library: messages get the term that it leaves out, and go to the outbox.
+- commands of other nodes are ignored: each node proposes only while it leads.
+From the library: messages get the term that the library leaves out, and go to the outbox.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pysyncobj.transport import Transport
 
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.raft.append_guard import fit_append
 from barnabas.controller.raft.files import Snapshot
-from barnabas.controller.raft.journal import LibraryEntry, RaftJournal, to_library
+from barnabas.controller.raft.journal import LibraryEntry, RaftJournal, from_library, same_entry, to_library
 from barnabas.controller.raft.messages import (
-    Alive,
     Append,
-    Chunk,
+    AppendResponse,
     Entry,
+    Heartbeat,
     Message,
-    Progress,
     RequestVote,
-    TakeOver,
+    SnapshotChunk,
+    TimeoutNow,
     Vote,
 )
 from barnabas.controller.raft.snapshots import Outgoing, RaftSnapshots
@@ -43,16 +44,73 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.raft")
 
-NEVER_ELECTED: Final = -1  # a log that gets no votes
-STEP_BYTES_MAX: Final = 8 << 20  # to one follower at a time
+NEVER_ELECTED: Final = -1  # index and term of a log that gets no votes
+STEP_BYTES_MAX: Final = 8 << 20  # to one follower in one step
+
+
+class Contradiction(Exception):
+    """The message contradicts a committed entry: either this node's log or the leader's is damaged."""
+
+
+class Fitted(NamedTuple):
+    """An append that the library may process. `next_index`: for its answer; None to take the library's."""
+
+    commit_index: int
+    previous_index: int
+    previous_term: int
+    entries: list[Entry]
+    next_index: int | None
+
+
+def fit_append(message: Append, journal: RaftJournal, applied_index: int) -> Fitted | int:
+    """The append for the library; or, when it does not follow this log, the index from which entries are needed.
+    Contradiction when it would remove entries that have been applied."""
+    verified = message.previous_index + len(message.entries)
+    commit_index = min(message.commit_index, verified)
+    previous, previous_term, entries = message.previous_index, message.previous_term, message.entries
+    first, last = journal.first_index, journal.last_index
+    if previous < first:
+        # Entries up to the first one kept are committed, so the leader has the same.
+        entries = entries[first - previous :]
+        previous = min(first, verified)
+    elif previous > last:
+        return last + 1
+    elif journal.entries[previous - first][2] != previous_term:
+        return _start_of_term(journal, previous, applied_index)
+    held = 0
+    for entry in entries:
+        own = journal.entry_at(entry.index)
+        if not same_entry(own, entry):
+            break
+        if own is not None and own[0] != entry.command:
+            raise Contradiction(f"entry {entry.index} of term {entry.term} is not the same on two nodes")
+        held += 1
+    if held < len(entries):
+        previous += held
+        if previous < min(last, applied_index):
+            raise Contradiction(
+                f"entry {previous + 1} has been committed, and the leader of term {message.term} has another"
+            )
+        return Fitted(commit_index, previous, journal.entries[previous - first][2], entries[held:], None)
+    return Fitted(commit_index, last, journal.entries[-1][2], [], verified + 1)
+
+
+def _start_of_term(journal: RaftJournal, index: int, applied_index: int) -> int:
+    """Index of the first uncommitted entry with the same term as entry `index`. Going back term by term takes a few steps, entry
+    by entry perhaps thousands."""
+    first = journal.first_index
+    term = journal.entries[index - first][2]
+    while index - 1 > max(applied_index, first) and journal.entries[index - 1 - first][2] == term:
+        index -= 1
+    return index
 
 
 class GuardedTransport(Transport):
-    """See the module. `send_message(node id, message)` takes the library's messages; `install(snapshot)` applies a
-    snapshot's records."""
+    """See the module. `send_message(node id, message)` sends a message of the library; `install(snapshot)` applies a snapshot."""
 
     def __init__(
         self,
+        library: RaftLibrary,
         journal: RaftJournal,
         snapshots: RaftSnapshots,
         send_message: Callable[[int, Message], object],
@@ -63,17 +121,14 @@ class GuardedTransport(Transport):
         self._snapshots = snapshots
         self._send_message = send_message
         self._install = install
-        self._library: RaftLibrary
+        self._library = library
         self._sent: dict[int, int] = {}  # node id -> bytes in this step
         self._answer_term = 0  # of the message that is being answered
-        self._next_index: int | None = None  # that a success may claim
+        self._next_index: int | None = None  # for the answer; None: the library's
         self._voted: dict[int, int] = {}  # node id -> the last term in which its vote was counted
         self._reset_to: dict[
             int, int
-        ] = {}  # node id -> how far back it has asked us to go, since its last success
-
-    def serve(self, library: RaftLibrary) -> None:
-        self._library = library
+        ] = {}  # node id -> lowest index that it has asked for since its last success
 
     # From the library
 
@@ -85,9 +140,9 @@ class GuardedTransport(Transport):
         return True
 
     def _limit(self, node_id: int, message: Message) -> None:
-        """The library sends all that a follower lacks in one go. A connection takes so much only; the library stops
-        for one that is disconnected."""
-        if isinstance(message, Chunk):
+        """Bound the bytes of one step. The library sends everything that a follower lacks, until the follower is disconnected;
+        a connection has a bounded queue."""
+        if isinstance(message, SnapshotChunk):
             size = len(message.data)
         elif isinstance(message, Append) and message.entries:
             size = sum(len(entry.command) for entry in message.entries)
@@ -98,7 +153,7 @@ class GuardedTransport(Transport):
             self._library.disconnected(node_id)
 
     def resume(self, connected: Container[int]) -> None:
-        """At the end of a step: sending continues at the next heartbeat."""
+        """At the end of a step. Sending continues at the next heartbeat."""
         for node_id, sent in self._sent.items():
             if sent >= STEP_BYTES_MAX and node_id in connected:
                 self._library.connected(node_id)
@@ -113,44 +168,44 @@ class GuardedTransport(Transport):
             next_index = message["next_node_idx"]
             if success and self._next_index is not None:
                 next_index = self._next_index
-            return Progress(self._answer_term, next_index if success or reset else 0, success, reset)
+            return AppendResponse(self._answer_term, next_index if success or reset else 0, success, reset)
         if kind == "request_vote":
             return RequestVote(message["term"], message["last_log_index"], message["last_log_term"])
         if kind == "response_vote":
             return Vote(message["term"])
         if kind == "timeout_now":
-            return TakeOver(message["term"])
-        return None  # commands forwarded to the leader, and answers to such
+            return TimeoutNow(message["term"])
+        return None  # commands forwarded to the leader, and their answers
 
     def _translate_append(self, message: dict[str, Any]) -> Message:
         term = message["term"]
         if "serialized" in message:
             outgoing: Outgoing = message["serialized"]
             piece = outgoing.chunk
-            return Chunk(term, piece.index, piece.index_term, piece.position, piece.size, piece.data)
+            return SnapshotChunk(term, piece.index, piece.index_term, piece.position, piece.size, piece.data)
         assert "transmission" not in message, "no command is as large as a batch"
         if message["prevLogIdx"] is None:
-            return Alive(term)
+            return Heartbeat(term)
         entries: list[LibraryEntry] = message["entries"]
         return Append(
             term,
             message["commit_index"],
             message["prevLogIdx"],
             message["prevLogTerm"],
-            [Entry(index, entry_term, command) for command, index, entry_term in entries],
+            [from_library(entry) for entry in entries],
         )
 
     # To the library
 
     def deliver(self, node_id: int, connection_number: int, message: Message) -> None:
-        """One message from a voter, its term at least ours where it is a leader's."""
+        """One message from a voter. A leader's message has at least the term of this voter."""
         if isinstance(message, Append):
             self._append(node_id, message)
-        elif isinstance(message, Chunk):
+        elif isinstance(message, SnapshotChunk):
             self._chunk(node_id, connection_number, message)
-        elif isinstance(message, Alive):
+        elif isinstance(message, Heartbeat):
             self._verified(node_id, message.term, 0, None)
-        elif isinstance(message, Progress):
+        elif isinstance(message, AppendResponse):
             self._progress(node_id, message)
         elif isinstance(message, RequestVote):
             self._pass_on(
@@ -166,11 +221,11 @@ class GuardedTransport(Transport):
             if self._voted.get(node_id) != message.term and message.term == self._library.term:
                 self._voted[node_id] = message.term
                 self._pass_on(node_id, {"type": "response_vote", "term": message.term})
-        elif isinstance(message, TakeOver) and message.term == self._library.term:
+        elif isinstance(message, TimeoutNow) and message.term == self._library.term:
             self._pass_on(node_id, {"type": "timeout_now", "term": message.term})
 
     def adopt(self, node_id: int, term: int) -> None:
-        """A voter is in a newer term: adopt it, without a leader and without a vote."""
+        """Begin the newer term of a voter, without a leader and without a vote."""
         self._pass_on(
             node_id,
             {
@@ -197,28 +252,28 @@ class GuardedTransport(Transport):
         fitted = fit_append(message, self._journal, self._library.applied_index)
         if isinstance(fitted, int):
             self._pass_append(node_id, message.term, {"commit_index": 0, "serialized": None})
-            self._send_message(node_id, Progress(message.term, fitted, False, True))
+            self._send_message(node_id, AppendResponse(message.term, fitted, False, True))
             return
         content = {
             "commit_index": fitted.commit_index,
             "prevLogIdx": fitted.previous_index,
             "prevLogTerm": fitted.previous_term,
-            "entries": to_library(fitted.entries),
+            "entries": [to_library(entry) for entry in fitted.entries],
         }
         self._pass_append(node_id, message.term, content, fitted.next_index)
 
     def _verified(self, node_id: int, term: int, index: int, next_index: int | None) -> None:
-        """A heartbeat that changes only the commit index: all up to `index`, which this node holds, is committed. The
-        answer carries `next_index`, if there is one, and otherwise only confirms that this node is alive."""
+        """Give the library a heartbeat that changes only the commit index: entries up to `index`, which this node has, are
+        committed. The answer has `next_index`; with None it only says that this node is alive."""
         if next_index is None:
             self._pass_append(node_id, term, {"commit_index": 0, "serialized": None})
-            self._send_message(node_id, Progress(term, 0, False, False))
+            self._send_message(node_id, AppendResponse(term, 0, False, False))
             return
         _, last, last_term = self._journal.entries[-1]
         content = {"commit_index": index, "prevLogIdx": last, "prevLogTerm": last_term, "entries": []}
         self._pass_append(node_id, term, content, next_index)
 
-    def _chunk(self, node_id: int, connection_number: int, message: Chunk) -> None:
+    def _chunk(self, node_id: int, connection_number: int, message: SnapshotChunk) -> None:
         is_last = message.position + len(message.data) == message.size
         applied = self._library.applied_index
         own = self._journal.entry_at(message.index)
@@ -227,7 +282,7 @@ class GuardedTransport(Transport):
                 self._verified(node_id, message.term, applied, applied + 1)
             return
         if own is not None and own[2] == message.index_term:
-            # Installing it would drop what follows it here, and has been answered for.
+            # Installing it would drop later entries, which this voter has acknowledged.
             if is_last:
                 self._verified(node_id, message.term, message.index, message.index + 1)
             return
@@ -243,7 +298,7 @@ class GuardedTransport(Transport):
         self._journal.keep_snapshot(snapshot)
         self._pass_append(node_id, message.term, {"commit_index": 0, "serialized": snapshot})
 
-    def _progress(self, node_id: int, message: Progress) -> None:
+    def _progress(self, node_id: int, message: AppendResponse) -> None:
         if message.term != self._library.term:
             return
         end = self._journal.last_index + 1
@@ -264,7 +319,7 @@ class GuardedTransport(Transport):
         if message.success:
             self._reset_to.pop(node_id, None)
         elif reset and next_index < self._reset_to.get(node_id, end + 1):
-            # Go on at once; but what is asked for again waits for the next heartbeat, or each doubled answer would
-            # make two questions.
+            # Send at once. A repeated request waits for the next heartbeat: otherwise each doubled answer would be answered
+            # twice.
             self._reset_to[node_id] = next_index
             self._library.send_soon()

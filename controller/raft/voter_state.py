@@ -1,8 +1,8 @@
 """States of a voter: a table of transitions, in which an unlisted pair is an error.
 
-A voter loads its log, then runs. At most one write to its disk is in flight. When the disk refuses a write the voter falls
-silent, as if it were down, and tries again; what it holds in memory is written anew as a whole. When a committed command can't
-be applied, or logs contradict each other, it halts for good. A write that was in flight then ends without effect.
+A voter loads its log, then runs. At most one write to its disk is in flight. When a write fails the voter is silent, as if it
+were down, and rewrites the whole journal from memory until that succeeds. When a committed command can't be applied, or logs
+contradict each other, it halts until it is restarted. A write that was in flight then ends without effect.
 """
 
 from __future__ import annotations
@@ -76,5 +76,5 @@ class VoterState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it takes part never again."""
+        """Whether it will take no part in the quorum again."""
         return self.state is State.HALTED or self.state is State.CLOSED

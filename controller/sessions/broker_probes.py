@@ -1,7 +1,7 @@
 """Probes of brokers' listeners after their last link has closed.
 
-The listener of a killed process refuses connections; that of a process that only lost a link does not. A probe is repeated,
-less and less often, until the broker is back: a dying process closes one socket after the other.
+The listener of a killed process refuses connections; that of a process that lost a link accepts them. A probe is repeated, at
+growing intervals, until the broker is back: a process that ends closes one socket after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Timer
 
-# probe(host, port, result): `result(is_refused)` once; False when the port is open, or when that is not known
+# probe(host, port, result): calls `result(is_refused)` once; False when the port is open, or when that is unknown
 Probe = Callable[[str, int, Callable[[bool], object]], object]
 
 AGAIN_S: Final = 0.01
@@ -29,13 +29,13 @@ class BrokerProbes:
         address: Callable[[int], tuple[str, int] | None],
         refused: Callable[[int], object],
     ) -> None:
-        """`address(broker_id)` is the broker's listener, None when it needs no probe (any more).
-        `refused(broker_id)`: the listener refuses connections."""
+        """`address(broker_id)`: the broker's listener, None when it needs no probe. `refused(broker_id)`: the listener refuses
+        connections."""
         self._runtime = runtime
         self._probe = probe
         self._address = address
         self._refused = refused
-        self._series: dict[int, object] = {}  # broker id -> identity of its series
+        self._series: dict[int, object] = {}  # broker id -> identity of its series of probes
         self._timers: dict[int, Timer] = {}
 
     def begin(self, broker_id: int) -> None:

@@ -1,16 +1,16 @@
 """Sessions of brokers with the active controller.
 
-A broker's session ends when no heartbeat has come for broker.session.timeout.ms, and at once when its last link closes and
-its listener refuses a connection: the process is gone. A link that breaks while the broker still listens ends nothing; the
-listener is probed again, less and less often, until the link is back. The end of a session fences the broker, in the
-metadata. That is safe in any case: a live broker goes on with its heartbeats and is unfenced.
+A broker's session ends when no heartbeat has come for broker.session.timeout.ms. It ends at once when the broker's last link closes
+and its listener refuses a connection: the process has ended. When a link breaks while the broker still listens, the session
+continues, and the listener is probed, at growing intervals, until the link is back. The end of a session fences the broker in the
+metadata. That is always safe: a live broker continues its heartbeats and is unfenced.
 
-A controller that becomes active starts a new session for every unfenced broker, so that each has the time to find the new
-controller; a broker without a link is probed at once. A session without a heartbeat does not stop a broker of the same id
-from registering: it has been restarted.
+A controller that becomes active starts a new session for every unfenced broker, so each has time to find the new controller. A
+broker without a link is probed at once. A session without a heartbeat does not prevent a broker of the same id from registering:
+it has restarted.
 
-Controlled shutdown: a broker may stop once every other unfenced broker has confirmed, with a heartbeat, that it has applied
-the metadata in which the stopping one leads nothing. Metadata that was only sent does not count.
+Controlled shutdown: a broker may stop once every other active broker has confirmed, with a heartbeat, that it has applied the
+metadata in which the stopping one leads nothing. Metadata that was sent but not applied does not count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Timer
 
 RETRY_S: Final = 0.1
-LATE_S: Final = 0.5  # a timer this late: the process has not run
+LATE_S: Final = 0.5  # a timer that is this late means that the process was stopped
 
 log = logging.getLogger("barnabas.controller")
 
@@ -47,9 +47,9 @@ class _Session:
     broker_id: int
     broker_epoch: int
     last_contact: float  # on the monotonic clock
-    has_contacted: bool  # since this controller is active and the broker's links have last closed
+    has_contacted: bool  # since this controller became active, and since the broker's last link closed
     metadata_offset: int = -1  # up to which it has applied the metadata
-    leaving_offset: int = -1  # of the metadata in which it leads nothing; -1: it is not shutting down
+    leaving_offset: int = -1  # of the metadata in which it leads nothing; -1: not in controlled shutdown
     fencing: bool = False
 
     def note_shutdown(self, broker: BrokerRegistration, image: MetadataImage) -> None:
@@ -71,7 +71,7 @@ class BrokerSessions:
         *,
         is_alone: bool = False,
     ) -> None:
-        """`is_alone`: this is the only controller, whose own broker has no session."""
+        """`is_alone`: this is the only controller, and its own broker has no session."""
         self._controller = controller
         self._settings = settings
         self._runtime = runtime
@@ -79,13 +79,13 @@ class BrokerSessions:
         self._probes = BrokerProbes(runtime, probe, self._probed_address, self._refused)
         self._is_alone = is_alone
         self._sessions: dict[int, _Session] = {}
-        self._links: dict[int, set[int]] = {}  # node id -> numbers of its links; kept while not active, too
+        self._links: dict[int, set[int]] = {}  # node id -> numbers of its links; also while not active
         self._is_active = False
         self._sweep_timer: Timer | None = None
         self._sweep_due = 0.0
 
     def start(self) -> None:
-        """Follow the controller: it may be active already."""
+        """Follow the controller, which may be active already."""
         self._controller.on_activity(self._activity_changed)
         self._controller.add_broker_listener(self._brokers_changed)
         self._activity_changed(self._controller.is_active)
@@ -96,7 +96,7 @@ class BrokerSessions:
     # -- events
 
     def link_opened(self, node_id: int, number: int) -> None:
-        """A node has a link to this one; each has a number of its own."""
+        """A link to a node has opened. Each link has its own number."""
         self._links.setdefault(node_id, set()).add(number)
         session = self._sessions.get(node_id)
         if session is not None:
@@ -152,10 +152,10 @@ class BrokerSessions:
                 is_caught_up = request.current_metadata_offset >= broker.broker_epoch
                 done(BrokerHeartbeatResponse(is_caught_up=is_caught_up, is_fenced=False))
                 return
-        may_go = broker is not None and self._may_go(image, broker)
+        may_shut_down = broker is not None and self._may_shut_down(image, broker)
         self._controller.run(
-            lambda image: heartbeat(image, self._settings, request, may_go=may_go),
-            lambda response: self._answer(request, response, done, may_go=may_go),
+            lambda image: heartbeat(image, self._settings, request, may_shut_down=may_shut_down),
+            lambda response: self._answer(request, response, done, may_shut_down=may_shut_down),
             lambda error, _: done(BrokerHeartbeatResponse(error_code=error)),
         )
 
@@ -165,21 +165,26 @@ class BrokerSessions:
         response: BrokerHeartbeatResponse,
         done: Callable[[BrokerHeartbeatResponse], object],
         *,
-        may_go: bool,
+        may_shut_down: bool,
     ) -> None:
-        """The heartbeat's changes are in the metadata."""
+        """Answer a heartbeat whose changes are committed."""
         image = self._controller.image
         session = self._sessions.get(request.broker_id)
         broker = image.brokers.get(request.broker_id)
-        if not may_go and broker is not None and broker.is_leaving and self._may_go(image, broker):
-            self.heartbeat(request, done)  # at once: all others have applied it, or there are none
+        if (
+            not may_shut_down
+            and broker is not None
+            and broker.is_leaving
+            and self._may_shut_down(image, broker)
+        ):
+            self.heartbeat(request, done)  # again at once: all others have applied it, or there are none
             return
         if session is not None and not response.is_fenced:
-            self._arm()
+            self._set_timer()
         done(response)
 
-    def _may_go(self, image: MetadataImage, broker: BrokerRegistration) -> bool:
-        """Whether all other unfenced brokers have applied metadata in which this broker leads nothing."""
+    def _may_shut_down(self, image: MetadataImage, broker: BrokerRegistration) -> bool:
+        """Whether all other active brokers have applied metadata in which this broker leads nothing."""
         session = self._sessions.get(broker.broker_id)
         if session is None or session.leaving_offset < 0:
             return False
@@ -223,10 +228,10 @@ class BrokerSessions:
             self._sessions[broker.broker_id] = session
             if not self._links.get(broker.broker_id):
                 self._probes.begin(broker.broker_id)
-        self._arm()
+        self._set_timer()
 
     def _begin_session(self, broker_id: int, broker_epoch: int) -> _Session:
-        """Begin a session, unless this one is known."""
+        """Begin a session, unless there is one in this epoch."""
         known = self._sessions.get(broker_id)
         if known is not None and known.broker_epoch == broker_epoch:
             self._contact(known)
@@ -244,8 +249,8 @@ class BrokerSessions:
         session.has_contacted = True
 
     def is_alive(self, broker_id: int) -> bool:
-        """Whether a broker of this id has contacted this controller within its session timeout and its links have not
-        closed since. (A link alone proves nothing: it may belong to the process that registers.)"""
+        """Whether a broker of this id has contacted this controller within the session timeout and has had a link since. (A link
+        alone is not enough: it may belong to the process that registers.)"""
         session = self._sessions.get(broker_id)
         if session is None or not session.has_contacted:
             return False
@@ -254,7 +259,7 @@ class BrokerSessions:
     def _timeout_s(self) -> float:
         return int(self._settings.value("broker.session.timeout.ms") or 9000) / 1000
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         """Wake when the next session may end."""
         if self._sweep_timer is not None or not self._is_active:
             return
@@ -273,11 +278,11 @@ class BrokerSessions:
         now = self._runtime.monotonic()
         has_run = now - self._sweep_due <= LATE_S
         for session in list(self._sessions.values()):
-            if not has_run:  # heartbeats may wait unread
+            if not has_run:  # heartbeats may be unread
                 session.last_contact = now
             elif session.last_contact + self._timeout_s() <= now + 0.001:
                 self._fence(session, "no heartbeat came for broker.session.timeout.ms")
-        self._arm()
+        self._set_timer()
 
     def _is_serving(self, session: _Session) -> bool:
         broker = self._controller.image.brokers.get(session.broker_id)
@@ -303,11 +308,11 @@ class BrokerSessions:
         def failed(_error: ErrorCode, message: str) -> None:
             if self._is_active:
                 log.error("broker %d could not be fenced: %s", session.broker_id, message)
-            self._runtime.call_later(RETRY_S, again)  # a refusal may come at once
+            self._runtime.call_later(RETRY_S, again)  # not now: `run` may fail before it returns
 
         def again() -> None:
             session.fencing = False
-            self._arm()
+            self._set_timer()
 
         self._controller.run(
             lambda image: fence(image, self._settings, session.broker_id, session.broker_epoch),

@@ -1,7 +1,8 @@
 """Periodic elections of the active controller.
 
-Preferred replicas lead again (auto.leader.rebalance.enable); partitions without a leader get one where unclean elections are
-allowed, periodically and when the configuration has changed."""
+Preferred replicas become the leaders again (auto.leader.rebalance.enable). Partitions without a leader get one where unclean
+elections are enabled, periodically and when a configuration has changed.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from barnabas.controller.operations.elections import balance_leaders, elect_where_none_leads
+from barnabas.controller.operations.elections import balance_leaders, elect_missing_leaders
 
 if TYPE_CHECKING:
     from barnabas.controller.metadata.controller import Controller
@@ -31,7 +32,7 @@ class LeaderBalancer:
         self._timers: dict[str, Timer] = {}
 
     def start(self) -> None:
-        """Follow the controller: it may be active already."""
+        """Follow the controller, which may be active already."""
         self._controller.on_activity(self._activity_changed)
         self._controller.add_config_listener(self._configs_changed)
         self._activity_changed(self._controller.is_active)
@@ -80,7 +81,7 @@ class LeaderBalancer:
             self._later(self._election_interval_s(), self._elect)
 
         self._controller.run(
-            lambda image: elect_where_none_leads(image, self._settings), elected, self._failed(self._elect)
+            lambda image: elect_missing_leaders(image, self._settings), elected, self._failed(self._elect)
         )
 
     def _failed(self, task: Callable[[], object]) -> Callable[[ErrorCode, str], object]:
@@ -92,7 +93,7 @@ class LeaderBalancer:
         return failed
 
     def _configs_changed(self, _image: MetadataImage, _resources: set[tuple[int, str]]) -> None:
-        """An election may be unclean from now on; it runs behind the change itself."""
+        """Elect soon: unclean elections may be enabled now."""
         if self._controller.is_active:
             timer = self._timers.get(self._elect.__name__)
             if timer is not None:

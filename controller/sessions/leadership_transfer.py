@@ -1,6 +1,6 @@
 """Transfer of the active controller's leadership to another voter before this node stops.
 
-Without it the cluster has no active controller until the voters notice that this one is gone.
+Without it the cluster has no active controller until the voters notice that this one has stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ log = logging.getLogger("barnabas.controller")
 
 
 class LeadershipTransfer:
-    """`done()` once: when another node is the active controller, after the timeout, at once where this node is not active."""
+    """Calls `done()` once: when another node is the active controller, or after the timeout; at once when this node is not
+    active."""
 
     def __init__(
         self, raft: RaftMetadataLog, links: Links, runtime: Runtime, done: Callable[[], object]
@@ -40,7 +41,7 @@ class LeadershipTransfer:
         self._links.leader.on_change(self._leader_changed)
         self._runtime.call_soon(
             self._try
-        )  # the call may come from within a step of Raft's, which takes no other
+        )  # the call may come from within a step of Raft, and steps do not nest
 
     def _leader_changed(self, leader_id: int) -> None:
         if leader_id not in (-1, self._links.identity.node_id):
@@ -48,7 +49,7 @@ class LeadershipTransfer:
             self._end()
 
     def _try(self) -> None:
-        """Ask a voter that has all entries; none may have them while the last changes are on their way."""
+        """Ask a voter that has all entries, and again: while the last changes are in flight, none may have them."""
         if self._is_over:
             return
         is_late = self._runtime.monotonic() >= self._deadline
@@ -56,7 +57,7 @@ class LeadershipTransfer:
             log.info("no other controller takes over")
             self._end()
             return
-        self._raft.hand_over()
+        self._raft.transfer_leadership()
         self._runtime.call_later(RETRY_S, self._try)
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""The start of a controller that is alone: it decides at once, and takes its own broker in without being asked."""
+"""Start of a single controller: it is active at once, and registers its own broker without a request."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from barnabas.runtime.interface import Runtime
 def start_alone(
     controller: Controller, settings: BrokerSettings, runtime: Runtime, log_dirs: Sequence[bytes] = ()
 ) -> None:
-    """Blocking: replay what was committed before, then register this broker, whose log directories that work have
-    the ids `log_dirs`. MetadataError, OSError."""
+    """Blocking: replay the committed metadata, then register this broker. `log_dirs`: ids of its log directories that work.
+    MetadataError, OSError."""
     controller.open()
     failures: list[str] = []
     incarnation_id = runtime.random_bytes(16)

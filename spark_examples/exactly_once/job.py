@@ -1,10 +1,10 @@
 """The streaming job that gets killed: flights from a topic into files, and into a second topic.
 
 Run as a program of its own (`python -m spark_examples.exactly_once.job BOOTSTRAP FOLDER BATCH`), so that kill -9 takes all of
-it, Python and Java; started again on the same folder it goes on from its checkpoints. The file sink notes the files of
-each finished batch in a log of its own, `_spark_metadata`: what a killed batch wrote stands in no log, and no reader of
-the folder sees it. The Kafka sink has no such log. A batch that was killed on the way is written again, and its first
-records are there twice; each has an id here, the place of its flight in the source, by which a reader can tell.
+it, Python and Java; started again on the same folder it continues from its checkpoints. The file sink records the files of
+each finished batch in a log of its own, `_spark_metadata`; files of a killed batch are not in the log, so readers of the
+folder ignore them. The Kafka sink has no such log: a batch that was killed is written again, and its first records are in
+the topic twice. Each record has an id here, the position of its flight in the source, by which a reader removes duplicates.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def files_of(folder: Path) -> Path:
 
 
 def copies_checkpoint(folder: Path) -> Path:
-    """Where the query into the topic keeps what it knows."""
+    """The checkpoint folder of the query into the topic."""
     return folder / "copies-checkpoint"
 
 

@@ -1,7 +1,7 @@
-"""Kill the job with SIGKILL at the worst moment: when a batch has reached the second topic, and no checkpoint knows.
+"""Kills the job with SIGKILL at the worst time: when a batch is in the second topic, and not yet in the checkpoint.
 
-That a batch is on its way is seen from outside: the topic holds more records than the batches that the checkpoint has as
-committed. `offsets/N` is where batch N ends in the source, written before it runs; `commits/N` is written after it.
+A batch is in progress when the topic holds more records than the committed batches of the checkpoint. `offsets/N` is the
+end of batch N in the source, written before it runs; `commits/N` is written after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_examples.shared.topics import PARTITIONS
 
 _ATTEMPTS = 8
 _COMMITTED_FIRST = 2  # batches that are over before any kill
-_PATIENCE_S = 240
+_TIMEOUT_S = 240
 
 
 def committed_batches(checkpoint: Path) -> list[int]:
@@ -51,10 +51,10 @@ def records_held(consumer: Consumer) -> int:
 
 
 def kill_in_the_middle(bootstrap: str, folder: Path, batch: int) -> int:
-    """Run the job and kill it while a batch is half done; how many records were written that no checkpoint knows of.
+    """Run the job and kill it within a batch; return the number of written records that are in no checkpoint.
 
-    A batch can still be committed in the moment between the look and the kill: then the job is started again, and killed
-    again. Raises RuntimeError when it comes to its end every time.
+    A batch may still be committed between the check and the kill; then start and kill the job again. Raises RuntimeError
+    if no attempt succeeds.
     """
     checkpoint = copies_checkpoint(folder)
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 2})
@@ -92,10 +92,10 @@ def _job(bootstrap: str, folder: Path, batch: int) -> Iterator[subprocess.Popen[
 
 
 def _await_half_a_batch(process: subprocess.Popen[bytes], consumer: Consumer, checkpoint: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while process.poll() is None:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"nothing to kill within {_PATIENCE_S} s")
+            raise RuntimeError(f"nothing to kill within {_TIMEOUT_S} s")
         held = records_held(consumer)  # before the look at the checkpoint, which only grows
         if len(committed_batches(checkpoint)) >= _COMMITTED_FIRST and held > committed_records(checkpoint):
             return

@@ -32,11 +32,11 @@ from spark_examples.shared.topics import FOREVER, Record, create_topics, produce
 FLIGHTS_TOPIC = "failover-flights"
 FLIGHTS = 40_000
 PER_SECOND = 2000
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 
 
 class Source(threading.Thread):
-    """Produces flights, so many a second, whatever happens to the cluster; the last of them when it is over."""
+    """Produces flights at a fixed rate during all faults of the cluster; the last ones when the faults are over."""
 
     def __init__(self, bootstrap: str, flights: pandas.DataFrame, per_second: int) -> None:
         super().__init__(name="source", daemon=True)
@@ -64,7 +64,7 @@ class Source(threading.Thread):
 
 
 class Followed:
-    """A running stream, and how far it has come."""
+    """A running stream and its progress."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self.stop = query.stop
@@ -78,13 +78,13 @@ class Followed:
 
     def await_rows(self, rows: int) -> None:
         """Until it has read so many; RuntimeError when it does not."""
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while self.rows() < rows:
             failure = self._query.exception()
             if failure is not None:
                 raise RuntimeError(str(failure))
             if time.monotonic() > deadline:
-                raise RuntimeError(f"Spark has read {self.rows():,} of {rows:,} flights in {_PATIENCE_S} s")
+                raise RuntimeError(f"Spark has read {self.rows():,} of {rows:,} flights in {_TIMEOUT_S} s")
             time.sleep(0.1)
 
 
@@ -110,7 +110,7 @@ def run(at: Run, cluster: BrokerProcesses | None) -> None:
         else:
             fail_over(cluster, query)
         source.is_over.set()
-        source.join(_PATIENCE_S)
+        source.join(_TIMEOUT_S)
         if source.failure:
             raise RuntimeError(f"not all flights could be sent: {source.failure}")
         say(f"{source.acknowledged:,} flights are acknowledged")
@@ -129,7 +129,7 @@ def run(at: Run, cluster: BrokerProcesses | None) -> None:
 
 
 def fail_over(cluster: BrokerProcesses, stream: Followed) -> None:
-    """What happens to the cluster while flights run."""
+    """Kill and restart nodes of the cluster while the stream runs."""
     leader = cluster.partition(FLIGHTS_TOPIC).leader
     cluster.kill_node(leader)
     say(f"kill -9 of node {leader}, which led {FLIGHTS_TOPIC}-0, after {stream.rows():,} flights")
@@ -148,11 +148,11 @@ def fail_over(cluster: BrokerProcesses, stream: Followed) -> None:
 
 
 def new_leader(cluster: BrokerProcesses, dead: int) -> int:
-    """Who leads partition 0 after a node has died, awaited."""
-    deadline = time.monotonic() + _PATIENCE_S
+    """Wait for the new leader of partition 0 after a node has died."""
+    deadline = time.monotonic() + _TIMEOUT_S
     while (leader := cluster.partition(FLIGHTS_TOPIC).leader) in (dead, -1):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"no new leader of {FLIGHTS_TOPIC} after {_PATIENCE_S} s")
+            raise RuntimeError(f"no new leader of {FLIGHTS_TOPIC} after {_TIMEOUT_S} s")
         time.sleep(0.05)
     return leader
 

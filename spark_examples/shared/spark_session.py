@@ -1,4 +1,4 @@
-"""A small local Spark with the stock Kafka connector, the one that belongs to the installed pyspark."""
+"""A small local Spark session with the stock Kafka connector of the installed pyspark version."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from pyspark.sql import SparkSession
 JAR_CACHE = Path(__file__).resolve().parents[2] / ".cache" / "spark-ivy"
 
 
-# For programs that live for a minute: without the JIT's second stage and with a collector that has no threads of its
-# own, Spark starts in half of the processor time. Leave them away for work that lasts.
+# For programs that run for a minute: without the JIT's second stage and with a collector without threads of its own,
+# Spark starts in half of the processor time. Omit these options for longer work.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def connector() -> str:
-    """Where Maven has the connector of the installed Spark: of its version, and for its Scala.
+    """Maven coordinates of the connector for the installed versions of Spark and Scala.
 
-    Both are in the name of a jar: pyspark 3.5 brings Scala 2.12, pyspark 4 brings 2.13.
+    Both are in the name of a jar: pyspark 3.5 contains Scala 2.12, pyspark 4 contains 2.13.
     """
     home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     found = sorted((home / "jars").glob("spark-core_*.jar"))
@@ -38,8 +38,8 @@ def connector() -> str:
 def local_spark(name: str, folder: Path, java_options: str = SHORT_LIVED) -> Iterator[SparkSession]:
     """Yield a session on two cores, without the web page.
 
-    Its scratch files and what its Java process says (`spark.log`) go into `folder`.
-    Raises RuntimeError, with the end of that log, when Spark does not start.
+    Its scratch files and the output of its Java process (`spark.log`) go into `folder`.
+    Raises RuntimeError, with the end of that log, if Spark does not start.
     """
     if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise RuntimeError("Spark needs Java 17 or newer: install a JRE, or set JAVA_HOME")
@@ -76,7 +76,7 @@ def local_spark(name: str, folder: Path, java_options: str = SHORT_LIVED) -> Ite
 
 @contextmanager
 def _error_output_to(path: Path) -> Iterator[None]:
-    """Let processes started inside write their standard error to a file: Spark's is long, and never brief."""
+    """Redirect the standard error of processes started inside to a file, as Spark's is long."""
     sys.stderr.flush()
     kept = os.dup(2)
     with path.open("wb") as file:

@@ -1,4 +1,4 @@
-"""Topics in Spark: as a table, as a stream, and as the place where a stream writes. Nothing knows which broker answers."""
+"""Topics in Spark: as a table, as a stream, and as the sink of a stream, with any broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stream_topic(spark: SparkSession, bootstrap: str, topic: str, **options: str
 def into_topic(records: DataFrame, bootstrap: str, topic: str, checkpoint: str) -> DataStreamWriter:
     """A stream of `key` and `value` into a topic, at least once.
 
-    `checkpoint` is a folder: a job started again with the same one goes on where the last one stopped.
+    `checkpoint` is a folder: a job started again with the same one continues where the last one stopped.
     """
     writer = records.writeStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
     return writer.option("topic", topic).option("checkpointLocation", checkpoint)
@@ -35,7 +35,7 @@ def into_topic(records: DataFrame, bootstrap: str, topic: str, checkpoint: str) 
 def run_to_end(query: StreamingQuery, progress: Progress = lambda _batch, _rows: None) -> int:
     """Wait until a query with `availableNow` has ended; the number of rows that it read.
 
-    `progress` hears of each batch that had any. Raises StreamingQueryException when the query failed.
+    `progress` is called for each batch with rows. Raises StreamingQueryException if the query failed.
     """
     rows_by_batch: dict[int, int] = {}
     try:

@@ -1,6 +1,6 @@
-"""Plain Kafka clients around the examples: topics are made, filled and read without Spark.
+"""Creates, fills and reads the topics of the examples with plain Kafka clients, without Spark.
 
-Two different clients, on purpose: any will do.
+It uses two different clients to show that any client works.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs d
 from kafka import KafkaConsumer, TopicPartition
 
 PARTITIONS = 4
-_PATIENCE_S = 120
+_TIMEOUT_S = 120
 # Records with times of 2013 would be deleted at the first check of the default retention, seven days.
 FOREVER = {"retention.ms": "-1"}
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What goes to a topic and comes from it; timestamp in ms since 1970, 0 for the time of sending."""
+    """A record of a topic; timestamp in ms since 1970, 0 for the time of sending."""
 
     key: str | None
     value: str | None  # None: the key is deleted
@@ -43,10 +43,10 @@ def create_topics(
     if present:
         for deleted in admin.delete_topics(present, operation_timeout=20).values():
             deleted.result()
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     while left := [name for name in present if name in admin.list_topics(timeout=20).topics]:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{left} are still there {_PATIENCE_S} s after their deletion")
+            raise RuntimeError(f"{left} are still there {_TIMEOUT_S} s after their deletion")
         time.sleep(0.1)
     new = [NewTopic(name, partitions, config=dict(configs)) for name, configs in topics.items()]
     for created in admin.create_topics(new, operation_timeout=20).values():
@@ -103,7 +103,7 @@ def produce(
 
 
 def read_all(bootstrap: str, topic: str) -> Iterator[Record]:
-    """What the topic holds now, in the order of each partition."""
+    """The current records of the topic, in the order of each partition."""
     consumer = KafkaConsumer(bootstrap_servers=bootstrap, enable_auto_commit=False)
     try:
         partitions = [TopicPartition(topic, p) for p in sorted(consumer.partitions_for_topic(topic) or ())]

@@ -1,10 +1,10 @@
-"""What compaction leaves of one batch: all of it, a smaller one, an empty one, or nothing.
+"""Filters one batch for compaction: it is kept, replaced by a smaller or an empty one, or removed.
 
-A batch that loses nothing stays as it is, byte for byte. One that loses records is encoded again with its own
-codec; offsets, leader epoch, producer fields and the last offset stay, the times follow what is left. The
-first cleaning that finds a tombstone, or a marker whose transaction has no batch left, writes into the batch when it may
-be removed (KIP-534): the base timestamp becomes that delete horizon, attribute bit 6 says so. An empty batch is left
-where it holds the last sequence of a producer that is known, or the last offset of the cleaned section.
+A batch that loses no record is kept byte for byte. One that loses records is encoded again with its own codec; offsets, leader
+epoch, producer fields and the last offset stay, the timestamps are those of the remaining records. The first cleaning that
+finds a tombstone, or a marker whose transaction has no batch left, notes in the batch when it may be removed (KIP-534): the
+base timestamp becomes that delete horizon, and attribute bit 6 is set. An empty batch is kept if it has the last sequence of
+a known producer, or the last offset of the cleaned section.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ import msgspec
 from barnabas.storage.compaction.cleaned_transactions import CleanedTransactions
 from barnabas.storage.compaction.offset_map import OffsetMap
 from barnabas.storage.compaction.record_walk import Spans, encode_spans, latest_spans, live_spans
-from barnabas.wire.compression import Bytes, Codec, compress
+from barnabas.wire.compression import Bytes, Codec
 from barnabas.wire.record_batch import (
     CODEC_MASK,
     DELETE_HORIZON_FLAG,
     NO_TIMESTAMP,
     BatchHeader,
     assemble_batch,
-    iterate_records,
     read_header,
     verify_crc,
 )
-from barnabas.wire.records import records_payload
+from barnabas.wire.records import compress_records, iterate_records, records_payload
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -63,7 +62,7 @@ class BatchFilter:
         self.records_kept = 0
 
     def filter(self, batch: Bytes, header: BatchHeader) -> tuple[Bytes, BatchHeader] | None:
-        """What is left of `batch`, `batch` itself where that is everything; None where nothing is.
+        """The batch to keep in place of `batch`, which may be `batch` itself; None when nothing has to be kept.
 
         RecordBatchError when it can't be read.
         """
@@ -89,7 +88,7 @@ class BatchFilter:
         return self._encode(batch, header, records_payload(batch, header), None)
 
     def _filter_data(self, batch: Bytes, header: BatchHeader) -> tuple[Bytes, BatchHeader] | None:
-        """A whole dirty batch is judged by its offsets, any other by its keys."""
+        """A batch that lies wholly in the dirty section is filtered by its offsets, any other by its keys."""
         settings, offsets = self._settings, self._offsets
         count = header.record_count
         if (
@@ -131,7 +130,7 @@ class BatchFilter:
     ) -> tuple[bytes, BatchHeader]:
         """The batch with these records alone (None: all), and with a delete horizon where one is due.
 
-        The CRC is looked at first: damage must not get a new one that fits.
+        The CRC is checked first: a damaged batch must not get a valid one.
         """
         verify_crc(batch, 0, header)
         settings = self._settings
@@ -150,8 +149,7 @@ class BatchFilter:
             record_count=len(spans.starts),
         )
         codec = Codec(header.codec)
-        data = encoded.payload if codec == Codec.NONE else compress(codec, encoded.payload)
-        written = assemble_batch(changed, data)
+        written = assemble_batch(changed, compress_records(codec, encoded.payload))
         return written, read_header(written)
 
     @staticmethod

@@ -1,7 +1,7 @@
-"""`cleaner-offset-checkpoint`: up to where each compacted log is clean, in every log directory, in Kafka's format.
+"""`cleaner-offset-checkpoint` of a log directory: up to where each compacted log is clean, in Kafka's format.
 
-Kept in memory, written whole by a thread when something has changed. A thread that writes late does no harm:
-an offset that is too low means that something is cleaned twice.
+The offsets are kept in memory, and a thread writes the file when one has changed. A late write does no harm: with an offset
+that is too low, records are cleaned twice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CleanerCheckpoint:
         try:
             self._offsets = read_offsets(disk, self._path)
         except (CheckpointError, OSError) as error:
-            logger.warning("%s can't be read (%s) and is passed over", self._path, error)
+            logger.warning("%s can't be read (%s) and is ignored", self._path, error)
             self._offsets = {}
 
     def get(self, key: Key) -> int | None:

@@ -1,8 +1,8 @@
 """Transactions during compaction: whose batches are removed, and which markers may be.
 
-Batches of aborted transactions are removed at once. A marker stays until no batch of its transaction is left in front
-of it, and then for delete.retention.ms more (KIP-534, batch_filter.py), so that a reader who saw the batches
-sees the end too. The aborted transactions whose batches are still seen make up the new `.txnindex`.
+Batches of aborted transactions are removed at once. A marker stays until no batch of its transaction is left before
+it, and then for delete.retention.ms more (KIP-534, batch_filter.py), so that a reader of the batches also reads the marker.
+The aborted transactions of which batches are left make up the new `.txnindex`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CleanedTransactions:
         self._committed: set[int] = set()
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Those that overlap the segment which comes next; known ones are passed over."""
+        """Add those that overlap the next segment; known ones are skipped."""
         for transaction in transactions:
             if transaction not in self._known:
                 self._known.add(transaction)
@@ -46,8 +46,8 @@ class CleanedTransactions:
         return False
 
     def marker_may_go(self, header: BatchHeader, marker: int | None) -> bool:
-        """Whether nothing of the transaction that this marker ends has been seen. `marker` is the control
-        record's type, None for a control batch that has been emptied before."""
+        """Whether the transaction that this marker ends has no batch left. `marker` is the control record's type, None for a
+        control batch that an earlier cleaning has emptied."""
         self._take_up_to(header.last_offset)
         producer_id = header.producer_id
         if marker is None:
@@ -67,8 +67,8 @@ class CleanedTransactions:
         return False
 
     def take_retained(self) -> list[AbortedTransaction]:
-        """The aborted transactions whose end has come by since the last call, and whose batches are still seen:
-        the index of the segment that was written."""
+        """The aborted transactions with batches left whose markers were read since the last call: the index of the segment
+        that was written."""
         retained, self._retained = self._retained, []
         return retained
 

@@ -1,10 +1,9 @@
-"""The log cleaner: every `log.cleaner.backoff.ms` it looks for the compacted log that is dirtiest and cleans it.
+"""The log cleaner: every `log.cleaner.backoff.ms` it chooses the dirtiest compacted log and cleans it.
 
-One log at a time, as long as one is dirty enough. Reading and writing run slice by slice in a thread
-(cleaning.py), no faster than `log.cleaner.io.max.bytes.per.second`; between two slices the loop looks
-whether the log is still there, swaps in what is finished (segment_swap.py) and keeps the checkpoint. A log that
-can't be cleaned is not cleaned until a restart; the others go on. None begins while the wall clock can't be trusted
-(wall_clock.py). All state belongs to the loop's thread.
+It cleans one log at a time, as long as one is dirty enough. Reading and writing run slice by slice in a thread (cleaning.py),
+no faster than `log.cleaner.io.max.bytes.per.second`; between two slices the loop checks that the log still exists, swaps in
+finished segments (segment_swap.py) and keeps the checkpoint. A log that can't be cleaned is uncleanable until a restart. No
+cleaning begins while the wall clock can't be trusted (wall_clock.py). All state belongs to the loop's thread.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from barnabas.storage.compaction import log_to_clean
 from barnabas.storage.compaction.checkpoint import CleanerCheckpoint
 from barnabas.storage.compaction.log_to_clean import LogToClean
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.errors import StorageError, is_passing
+from barnabas.storage.errors import StorageError, is_transient
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager.manager import LogManager, LogManagerEvents
 from barnabas.storage.segment.segment import Segment
@@ -58,10 +57,10 @@ class LogCleaner:
         self._looking = False
         self._job: CleaningJob | None = None
         self._stopped = False
-        self._free_at = 0.0  # when the bytes moved so far are paid for, on the monotonic clock
+        self._free_at = 0.0  # when more bytes may be read and written, on the monotonic clock
 
     def start(self) -> None:
-        for log_dir in self._manager.log_dirs:
+        for log_dir in self._manager.directories.paths:
             self._checkpoints[log_dir] = CleanerCheckpoint(self._disk, self._runtime, log_dir)
         self._manager.subscribe(
             LogManagerEvents(
@@ -71,7 +70,7 @@ class LogCleaner:
         self._wait()
 
     def stop(self) -> None:
-        """Nothing of the logs is touched afterwards. Blocks for a few syncs at most."""
+        """Leave all logs alone from now on. Blocks for a few syncs at most."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -84,7 +83,7 @@ class LogCleaner:
             logger.error("the cleaner was not stopped cleanly: %s", error)
 
     def reconfigure(self, settings: CleanerSettings) -> None:
-        """New settings: at once, but for the map of a cleaning that runs."""
+        """Use new settings at once; a running cleaning keeps its map."""
         if settings == self._settings:
             return
         self._settings = settings
@@ -92,10 +91,10 @@ class LogCleaner:
             self._timer.cancel()
             self._wait()
 
-    # --- what happens to the logs meanwhile
+    # --- events of logs
 
     def log_removed(self, log: Log) -> None:
-        """It has been deleted, or set aside."""
+        """The log has been deleted, or has become a stray."""
         checkpoint = self._checkpoints.get(log.log_dir)
         if checkpoint is not None:
             checkpoint.remove((log.topic, log.partition))
@@ -109,7 +108,7 @@ class LogCleaner:
             self._job.abort()
 
     def log_replaced(self, old: Log, new: Log) -> None:
-        """What is in the place of `old` now, maybe in another directory, is as clean as that was."""
+        """`new` has replaced `old`, perhaps in another directory, and is as clean."""
         key = old.topic, old.partition
         source, target = self._checkpoints.get(old.log_dir), self._checkpoints.get(new.log_dir)
         offset = source.get(key) if source is not None else None
@@ -142,15 +141,15 @@ class LogCleaner:
             if not log.config.is_compacted or log.closed or log.failure is not None:
                 continue
             key = log.topic, log.partition
-            if self._uncleanable.get(key) is log or not all(map(_is_settled, log.segments)):
+            if self._uncleanable.get(key) is log or not all(map(_has_final_name, log.segments)):
                 continue
             checkpoint = self._checkpoints[log.log_dir]
             try:
                 candidates.append(
-                    log_to_clean.look_at(log, self._first_dirty(log, checkpoint), self._disk, now_ms)
+                    log_to_clean.measure(log, self._first_dirty(log, checkpoint), self._disk, now_ms)
                 )
             except (OSError, RecordBatchError) as error:
-                self._give_up(log, error)
+                self._mark_uncleanable(log, error)
         self._drop_removed()
 
     def _first_dirty(self, log: Log, checkpoint: CleanerCheckpoint) -> int:
@@ -159,7 +158,9 @@ class LogCleaner:
         dirty = log_to_clean.first_dirty_offset(log, noted)
         if noted is not None and noted != dirty:
             if not (noted < dirty and "delete" in log.config.cleanup_policy):
-                logger.warning("%s: clean up to %d can't be right; cleaning from %d", log.name, noted, dirty)
+                logger.warning(
+                    "%s: the cleaner checkpoint %d is wrong; cleaning from %d", log.name, noted, dirty
+                )
             checkpoint.set(key, dirty)
         return dirty
 
@@ -181,7 +182,7 @@ class LogCleaner:
     def _clean(self, choice: LogToClean) -> None:
         from barnabas.storage.compaction.cleaning import plan
         from barnabas.storage.compaction.job import (
-            CleaningJob,  # late: a start has no need of all that they import
+            CleaningJob,  # late: a start does not need what they import
         )
 
         settings = self._settings
@@ -198,7 +199,7 @@ class LogCleaner:
                 settings.io_buffer_load_factor,
             )
         except (OSError, RecordBatchError, StorageError) as error:
-            self._give_up(choice.log, error)
+            self._mark_uncleanable(choice.log, error)
             self._wait()
             return
         self._job = CleaningJob(
@@ -207,7 +208,7 @@ class LogCleaner:
         self._job.start()
 
     def _pace(self, byte_count: int) -> float:
-        """How many seconds to wait, so that no more bytes are moved than the settings allow."""
+        """How many seconds to wait, so that no more bytes are read and written than the settings allow."""
         rate = self._settings.io_max_bytes_per_second
         now = self._runtime.monotonic()
         self._free_at = max(now, self._free_at) + byte_count / rate
@@ -237,22 +238,23 @@ class LogCleaner:
         self._look()
 
     def _failed(self, log: Log, error: BaseException) -> None:
-        """A full disk may have room again; another error of the disk is the directory's; the rest the log's."""
+        """After a transient disk error the log is cleaned later. Any other error makes it uncleanable, and that of a disk is
+        reported."""
         if isinstance(error, OSError):
-            if is_passing(error):
-                logger.warning("%s: cleaning is put off: %s", log.name, error)
+            if is_transient(error):
+                logger.warning("%s: cleaning is delayed: %s", log.name, error)
             else:
                 log.io_failed(error)
-                self._give_up(log, error)
+                self._mark_uncleanable(log, error)
         else:
-            self._give_up(log, error)
+            self._mark_uncleanable(log, error)
 
-    def _give_up(self, log: Log, error: BaseException) -> None:
+    def _mark_uncleanable(self, log: Log, error: BaseException) -> None:
         self._uncleanable[log.topic, log.partition] = log
-        logger.warning("%s can't be cleaned, and is not cleaned until a restart: %s", log.name, error)
+        logger.warning("%s can't be cleaned, and is uncleanable until a restart: %s", log.name, error)
 
 
-def _is_settled(segment: Segment) -> bool:
-    """Otherwise the disk has refused its final name, which the next start gives it; until then its files must
-    not be mistaken for those of another swap."""
+def _has_final_name(segment: Segment) -> bool:
+    """False when renaming its files has failed, which the next start repeats: a log with such a segment is not cleaned, or its
+    files could be taken for those of another swap."""
     return segment.has_final_name

@@ -1,9 +1,9 @@
 """One cleaning of one log: read its dirty section, then rewrite its segments without superseded records.
 
-It runs in a thread, slice by slice, on segments that no longer change, and touches nothing of the log: what it
-makes are files named `.cleaned`, synced, which the loop then swaps in (segment_swap.py). A generator is the
-slicing: it yields every SLICE_BYTES and after each segment, so a stop, a throttle or a deleted log takes effect
-there; closing it removes what is half written. The steps are those of Kafka's Cleaner.
+It runs in a thread, slice by slice, on segments that no longer change, and does not change the log: it writes and syncs
+files named `.cleaned`, which the loop then swaps in (segment_swap.py). A generator yields every SLICE_BYTES and after each
+segment, so that a stop, the throttle or the deletion of the log takes effect there; closing it removes unfinished files. The
+steps are those of Kafka's Cleaner.
 """
 
 from __future__ import annotations
@@ -14,26 +14,30 @@ from itertools import pairwise
 import msgspec
 
 from barnabas.storage.compaction.batch_filter import BatchFilter, FilterSettings, LastRecords, control_type
-from barnabas.storage.compaction.cleaned_segment import CleanedSegmentWriter
 from barnabas.storage.compaction.cleaned_transactions import CleanedTransactions
 from barnabas.storage.compaction.log_to_clean import LogToClean
 from barnabas.storage.compaction.offset_map import OffsetMap
 from barnabas.storage.compaction.record_walk import put_keys
-from barnabas.storage.disk.disk import Disk, File
+from barnabas.storage.disk.disk import Disk, File, write_rest
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
-from barnabas.storage.segment.transaction_index import AbortedTransaction
+from barnabas.storage.segment.segment import CLEANED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
+from barnabas.storage.segment.transaction_index import (
+    AbortedTransaction,
+    encode_transactions,
+    transaction_index_path,
+)
+from barnabas.wire.compression import Bytes
 from barnabas.wire.record_batch import (
-    HEADER_SIZE,
     BatchHeader,
     CorruptBatch,
-    iterate_records,
+    iterate_whole_headers,
     read_header,
     verify_crc,
 )
-from barnabas.wire.records import records_payload
+from barnabas.wire.records import iterate_records, records_payload
 
 WINDOW_BYTES = 1 << 17  # read at once
+_WRITE_BYTES = 1 << 20  # gathered before they are written
 SLICE_BYTES = 1 << 20  # read and written between two yields, at most about
 
 
@@ -50,7 +54,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Cleaning(msgspec.Struct, kw_only=True):
-    """What to clean and by what rules; made on the loop, used in a thread, counted up there."""
+    """What to clean and by what rules, made on the loop; and counters, which the thread raises."""
 
     disk: Disk
     directory: str
@@ -72,7 +76,7 @@ class Cleaning(msgspec.Struct, kw_only=True):
 
 
 class Slice(msgspec.Struct, gc=False):
-    """A piece of work that is done: bytes read and written, and perhaps a new segment to swap in for `old`."""
+    """The result of one slice: bytes read and written, and perhaps a new segment to swap in for `old`."""
 
     bytes_moved: int
     cleaned: Segment | None = None
@@ -97,14 +101,14 @@ def plan(choice: LogToClean, disk: Disk, now_ms: int, map_bytes: int, map_load_f
         map_load_factor=map_load_factor,
         last_records={
             producer_id: (entry.last_offset, entry.producer_epoch)
-            for producer_id, entry in log.active_producers.items()
+            for producer_id, entry in log.producers.active.items()
         },
-        aborted=log.collect_aborted(sources[0].base_offset, choice.first_uncleanable_offset),
+        aborted=log.producers.collect_aborted(sources[0].base_offset, choice.first_uncleanable_offset),
     )
 
 
 def _sources(choice: LogToClean) -> list[Source]:
-    """All segments below the first uncleanable one, as they are now."""
+    """All segments below the first uncleanable one, as of now."""
     found = []
     for segment, following in pairwise(choice.log.segments):
         if following.base_offset > choice.first_uncleanable_offset:
@@ -159,7 +163,7 @@ def _clean(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
 
 
 def _build_offset_map(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
-    """The dirty section's keys, as far as the map has room. Aborted records and markers have none to offer."""
+    """Put the keys of the dirty section into the map, as far as it has room; without aborted records and markers."""
     start = cleaning.first_dirty_offset
     transactions = CleanedTransactions()
     transactions.add_aborted(one for one in cleaning.aborted if one.last_offset >= start)
@@ -189,7 +193,7 @@ def _build_offset_map(cleaning: Cleaning, offsets: OffsetMap) -> Slices:
 
 
 def _put_batch(batch: memoryview, header: BatchHeader, start: int, offsets: OffsetMap) -> bool:
-    """False when the map became full on the way, and the section ends inside this batch."""
+    """False when the map is full, and the section ends inside this batch."""
     if len(offsets.values) + header.record_count <= offsets.entries_max:
         put_keys(records_payload(batch, header), header, start, offsets)
         return True
@@ -207,7 +211,7 @@ def _clean_group(
     batch_filter: BatchFilter,
     transactions: CleanedTransactions,
 ) -> Slices:
-    """Several segments into one."""
+    """Write several segments into one."""
     writer = CleanedSegmentWriter(cleaning.disk, cleaning.directory, group[0].base_offset, cleaning.config)
     try:
         for source in group:
@@ -233,10 +237,67 @@ def _clean_group(
     yield Slice(0, cleaned, tuple(source.segment for source in group))
 
 
+class CleanedSegmentWriter:
+    """Writes the segment that replaces others: its log, its indexes, its transaction index. Append batches in offset order, then
+    `finish` or `discard`, once. The name of every file ends in `.cleaned`, and every file is synced before the log uses it."""
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, config: LogConfig) -> None:
+        """OSError leaves at most an empty file."""
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._segment = Segment(disk, directory, base_offset, 0, fresh=True, suffix=CLEANED_SUFFIX)
+        self._file = disk.open(self._segment.path, create=True)
+        self._file.truncate(0)  # a cleaning that was cancelled may have left it
+        self._parts: list[bytes] = []
+        self._gathered = 0
+        self._position = 0
+
+    def append(self, batch: Bytes, header: BatchHeader) -> None:
+        """Append the next batch, which is copied."""
+        size = header.size
+        self._segment.appended(
+            header, size, self._config.index_interval_bytes, self._config.segment_index_bytes
+        )
+        self._parts.append(bytes(batch))
+        self._gathered += size
+        if self._gathered >= _WRITE_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._parts:
+            write_rest(self._file, b"".join(self._parts), 0, self._position)
+            self._position += self._gathered
+            self._parts.clear()
+            self._gathered = 0
+
+    def finish(self, aborted: Sequence[AbortedTransaction], like: str) -> Segment:
+        """The segment, synced; as old as the file `like`, for retention."""
+        segment = self._segment
+        self._flush()
+        self._file.sync()
+        segment.add_time_index_entry()
+        segment.save_indexes(sync=True)
+        if aborted:
+            path = transaction_index_path(self._directory, segment.base_offset) + CLEANED_SUFFIX
+            self._disk.write_file(path, encode_transactions(aborted))
+        self._disk.set_modified_ms(segment.path, self._disk.modified_ms(like))
+        self._disk.sync_directory(self._directory)
+        return segment
+
+    def discard(self) -> None:
+        """Remove what has been written, as far as possible; the next start removes the rest."""
+        try:
+            for path in self._segment.files:
+                self._disk.remove(path)
+        except OSError:
+            pass
+
+
 def group_sources(
     sources: Sequence[Source], segment_bytes: int, segment_index_bytes: int
 ) -> list[list[Source]]:
-    """Neighbours that fit into one segment together: by log, by either index, and by relative offset."""
+    """Groups of adjacent segments that fit into one: by the size of the log and of both indexes, and by relative offset."""
     groups: list[list[Source]] = []
     size = index_size = time_index_size = 0
     for source in sources:
@@ -262,7 +323,7 @@ def read_windows(
 ) -> Iterator[tuple[memoryview, list[tuple[int, BatchHeader]]]]:
     """(bytes, [(position in them, header)]) of whole batches, about WINDOW_BYTES at a time.
 
-    CorruptBatch where no whole batch stands, or offsets go back.
+    CorruptBatch where there is no whole batch, or offsets go back.
     """
     file = disk.open(source.path)
     last_offset = source.base_offset - 1
@@ -288,14 +349,8 @@ def _read_window(
         raise CorruptBatch(f"{source.path}: a batch of {first} bytes at {position}, {rest} remain")
     if first > len(data):
         data = memoryview(file.pread(first, position))
-    headers: list[tuple[int, BatchHeader]] = []
-    at = 0
-    while len(data) - at >= HEADER_SIZE:
-        header = read_header(data, at)
-        if header.size > len(data) - at:
-            break
-        headers.append((at, header))
-        at += header.size
+    headers = list(iterate_whole_headers(data))
     if not headers:
         raise CorruptBatch(f"{source.path}: no whole batch at {position}")
-    return data[:at], headers
+    last_at, last = headers[-1]
+    return data[: last_at + last.size], headers

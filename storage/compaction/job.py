@@ -1,4 +1,4 @@
-"""One cleaning of one log, from the loop's side: slices in a thread, swaps in between, and an end in any case."""
+"""Runs one cleaning of one log from the loop: its slices in a thread, swaps between them, and its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from barnabas.storage.segment.segment import Segment
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`finished`: all segments were swapped in. Without it and without an error the log has changed or was removed."""
+    """`finished`: all segments were swapped in. If not, and without an error, the log has changed or was removed."""
 
     finished: bool
     error: BaseException | None = None
@@ -58,8 +58,7 @@ class CleaningJob:
         self._next()
 
     def abort(self) -> None:
-        """The log has been cut back: leave it as it is now. Blocks while a swap is undone; OSError when it can't
-        be."""
+        """The log has been truncated: end without changing it. Blocks while a swap is undone; OSError when it can't be."""
         self._aborted = True
         swap = self._swap
         if swap is not None and not swap.replaced:  # otherwise its segment is a part of the log already
@@ -68,7 +67,7 @@ class CleaningJob:
             self._close()
 
     def stop(self) -> None:
-        """The loop has stopped: leave the log's files in order, without a call of `done`. Blocks. OSError."""
+        """After the loop has stopped: put the log's files in order, without a call of `done`. Blocks. OSError."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -81,13 +80,13 @@ class CleaningJob:
         self._timer = None
         if self._stopped:
             return
-        if not self._goes_on():
+        if not self._may_continue():
             self._close()
             return
         self._working = True
         self._runtime.run_in_thread(lambda: next(self._slices, None), self._worked)
 
-    def _goes_on(self) -> bool:
+    def _may_continue(self) -> bool:
         log = self.log
         return not (self._aborted or log.closed or log.failure is not None) and log.config.is_compacted
 
@@ -101,12 +100,12 @@ class CleaningJob:
         self._working = False
         if self._stopped:
             return
-        goes_on = self._goes_on() and not self._lacks_source(error)
+        may_continue = self._may_continue() and not self._lacks_source(error)
         if error is not None or done is None:
-            self._end(Outcome(goes_on and error is None, error if goes_on else None))
-        elif not goes_on:
+            self._end(Outcome(may_continue and error is None, error if may_continue else None))
+        elif not may_continue:
             self._close(unwanted=done.cleaned)
-        elif done.cleaned is not None:  # its bytes have been paid for
+        elif done.cleaned is not None:  # its slices have been paced
             self._swap = SegmentSwap(
                 self._disk, self._runtime, self.log, done.cleaned, done.old, self._swapped
             )
@@ -127,7 +126,7 @@ class CleaningJob:
             self._close(error)
 
     def _close(self, error: BaseException | None = None, unwanted: Segment | None = None) -> None:
-        """Have what is half written removed, and what is written and unwanted, then end."""
+        """Remove unfinished files and the `unwanted` segment in a thread, then end."""
 
         def work() -> None:
             self._slices.close()

@@ -1,4 +1,4 @@
-"""The log that the cleaner takes next, and which part of it: Kafka's LogCleanerManager.
+"""Chooses the log that is cleaned next, and its cleanable section, as Kafka's LogCleanerManager does.
 
 A log is, in this order: clean (below the cleaner checkpoint), dirty and cleanable, dirty and not cleanable. The
 last begins with the segment that holds the last stable offset, that is younger than `min.compaction.lag.ms`,
@@ -42,15 +42,15 @@ def first_dirty_offset(log: Log, checkpoint: int | None) -> int:
     return checkpoint
 
 
-def look_at(log: Log, dirty: int, disk: Disk, now_ms: int) -> LogToClean:
-    """What a cleaning of `log`, which is clean up to `dirty`, would do now. OSError or RecordBatchError when its
-    times can't be read."""
+def measure(log: Log, dirty: int, disk: Disk, now_ms: int) -> LogToClean:
+    """The cleanable section of `log`, which is clean up to `dirty`. OSError or RecordBatchError when its timestamps can't be
+    read."""
     segments = log.segments
     bases = [segment.base_offset for segment in segments]
     config = log.config
     too_young = _first_too_young(log, segments, dirty, disk, now_ms)
-    uncleanable = max(dirty, min(log.last_stable_offset, log.sealed_offset, too_young))
-    end = max(0, bisect_right(bases, uncleanable) - 1)  # the segment that holds it is out of bounds too
+    uncleanable = max(dirty, min(log.last_stable_offset, log.flusher.sealed_offset, too_young))
+    end = max(0, bisect_right(bases, uncleanable) - 1)  # the segment that holds it is not cleaned either
     first_uncleanable = bases[end]
     clean_end = bisect_left(bases, dirty)
     dirty_start = max(0, bisect_right(bases, min(dirty, first_uncleanable)) - 1)

@@ -1,4 +1,4 @@
-"""Key -> offset of its last record, over the dirty section of a log: what compaction decides by.
+"""The offset map of compaction: key -> offset of its last record, over the dirty section of a log.
 
 Bounded: a full map ends the section early, and the next cleaning continues from there, as in Kafka.
 Keys beyond 32 bytes are kept as their BLAKE2b digest of 33, so no key can be mistaken for a digest. A value is
@@ -26,14 +26,14 @@ def map_key(key: bytes) -> bytes:
 class OffsetMap:
     """See the module. `latest_offset` is the last offset that the map covers, -1 before the first.
 
-    No call takes long in one go, however many entries there are: a thread that works here shares the
-    interpreter with the loop, which gets its turn between two steps of a Python loop but not inside a sort.
+    No call holds the interpreter lock for long, however many entries there are: the event loop runs between two steps of a
+    Python loop in another thread, but not during a sort.
     """
 
     __slots__ = ("_buckets", "_sorted", "entries_max", "latest_offset", "values")
 
     def __init__(self, memory_bytes: int, load_factor: float) -> None:
-        """At least one entry fits, so that every cleaning gets on."""
+        """At least one entry fits, so that every cleaning makes progress."""
         self.entries_max = max(1, int(memory_bytes / ENTRY_BYTES * load_factor))
         self.values: dict[bytes, int] = {}
         self.latest_offset = -1
@@ -53,7 +53,7 @@ class OffsetMap:
         return True
 
     def seal(self) -> None:
-        """Nothing more is put; `live_between` works from now on."""
+        """End the puts; `live_between` works from now on."""
         buckets = self._buckets
         for value in self.values.values():
             buckets[value >> _BUCKET_SHIFT].append(value)
@@ -73,7 +73,7 @@ class OffsetMap:
         return found
 
     def clear(self) -> None:
-        """Give the memory back, bit by bit."""
+        """Free the memory in small steps."""
         while self.values:
             self.values.popitem()
         while self._buckets:

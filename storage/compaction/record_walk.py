@@ -1,8 +1,8 @@
-"""Walking over the records of a batch without making objects of them: keys, offsets, spans of bytes.
+"""Reads keys, offsets and spans of bytes of a batch's records without making objects of them.
 
-Compaction looks at every record of a log, so each function here is one flat loop with its varints inline: one
-or two bytes hold nearly all of them, the rest goes through `_long_varint`. Whatever contradicts the record's
-length raises InvalidBatch. The format is described in wire/records.py.
+Compaction reads every record of a log, so each function here is one flat loop with its varints inline: nearly all have one or
+two bytes, longer ones go through `_long_varint`. A field that contradicts the record's length raises InvalidBatch.
+wire/records.py describes the format.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def put_keys(data: bytes | mmap, header: BatchHeader, start_offset: int, offsets
 
 
 def live_spans(data: bytes | mmap, header: BatchHeader, live: Sequence[int]) -> Spans:
-    """The records whose offsets stand in `live` (values of a sealed map, ascending, all of this batch)."""
+    """The records whose offsets are in `live` (values of a sealed map, ascending, all of this batch)."""
     spans = Spans()
     starts, ends = spans.starts, spans.ends
     base = header.base_offset

@@ -1,12 +1,12 @@
-"""Putting one cleaned segment in the place of others, so that a crash at any step leaves the old or the new.
+"""Replaces segments by a cleaned one, so that after a crash at any step the log has the old segments or the new one.
 
     1. `.cleaned` files are renamed to `.swap`, and that is synced: from here on a start completes the swap.
     2. The log's list changes; the old files are renamed to `.deleted`, and that is synced.
     3. `.swap` loses its suffix, and that is synced.
 
-Renames not yet synced may survive in any order, so each step waits for the one before; what a start makes of
-each state is described in log/recovery.py. The renames happen on the loop, the syncs in a thread. Readers see the old
-segments until step 2 and the new one from then on; regions that wait to be sent hold their files.
+Renames that are not synced may survive in any order, so each step waits for the one before; log/recovery.py describes what a
+start does in each state. The renames happen on the loop, the syncs in a thread. Readers see the old segments until step 2 and
+the new one from then on; regions that wait to be sent keep their files open.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Done = Callable[[bool, BaseException | None], object]
 
 
 class SegmentSwap:
-    """One swap. `done(whether it happened, what went wrong)` is called once, unless `stop` or `abandon` was."""
+    """One swap. `done(happened, error)` is called once, unless `stop` or `abandon` was called."""
 
     def __init__(
         self, disk: Disk, runtime: Runtime, log: Log, cleaned: Segment, old: Sequence[Segment], done: Done
@@ -39,14 +39,19 @@ class SegmentSwap:
         self.replaced = False  # whether the log has the new segment
 
     def start(self) -> None:
-        if not self._log.holds(self._old):
-            self._give_up(None)
+        if not self._can_replace():
+            self._fail(None)
             return
         self._step(lambda: self._cleaned.rename(SWAP_SUFFIX), self._replace)
 
+    def _can_replace(self) -> bool:
+        """Whether the log still has the old segments, none of them the active one."""
+        log = self._log
+        return not log.closed and log.failure is None and log.segments.holds(self._old)
+
     def _replace(self) -> None:
-        if not self._log.holds(self._old):
-            self._give_up(None)
+        if not self._can_replace():
+            self._fail(None)
             return
         self.replaced = True
         self._step(lambda: self._log.replace_segments(self._cleaned, self._old), self._take_final_name)
@@ -55,7 +60,7 @@ class SegmentSwap:
         self._step(lambda: self._cleaned.rename(""), lambda: self._finish(True, None))
 
     def _step(self, change: Callable[[], object], following: Callable[[], object]) -> None:
-        """Change names, sync the directory, go on; a log that is deleted meanwhile ends it."""
+        """Change names, sync the directory, then `following`; deleting the log meanwhile ends the swap."""
 
         def synced(_: object, error: BaseException | None) -> None:
             if self._done is None:
@@ -63,19 +68,19 @@ class SegmentSwap:
             if self._log.closed:
                 self._finish(False, None)
             elif error is not None:
-                self._give_up(error)
+                self._fail(error)
             else:
                 following()
 
         try:
             change()
         except OSError as error:
-            self._give_up(error)
+            self._fail(error)
             return
         directory = self._log.directory
         self._runtime.run_in_thread(lambda: self._disk.sync_directory(directory), synced)
 
-    def _give_up(self, error: BaseException | None) -> None:
+    def _fail(self, error: BaseException | None) -> None:
         if not self.replaced:
             self._remove()
         self._finish(False, error)
@@ -93,7 +98,8 @@ class SegmentSwap:
             logger.warning("%s can't be removed: %s", self._cleaned.path, error)
 
     def abandon(self) -> None:
-        """The log has been cut back: what was cleaned must not come back. Blocks. OSError when it might."""
+        """The log has been truncated: the cleaned segment must not be swapped in by a start. Blocks. OSError when it might
+        be."""
         if self.replaced:
             return
         self._done = None
@@ -102,7 +108,7 @@ class SegmentSwap:
         self._disk.sync_directory(self._log.directory)
 
     def stop(self) -> None:
-        """The loop has stopped: bring it to an end here and now. Blocks. OSError leaves it to the next start."""
+        """After the loop has stopped: complete or undo the swap. Blocks. After an OSError the next start does so."""
         self._done = None
         if self._log.closed:
             return

@@ -10,12 +10,12 @@ CHECKPOINT_VERSION = 0
 
 
 class CheckpointError(ValueError):
-    """A checkpoint file that does not keep to its format."""
+    """A checkpoint file of another format."""
 
 
 def parse_checkpoint(content: bytes) -> list[list[str]]:
     """The fields of every entry. CheckpointError when version, count or encoding are wrong."""
-    if content and content[-1:] != b"\n":  # or a number that has lost its last digits would pass for one
+    if content and content[-1:] != b"\n":  # a number without its last digits is a number too
         raise CheckpointError("the last line is not complete")
     try:
         lines = content.decode().splitlines()
@@ -58,6 +58,6 @@ def write_offsets(
 
 
 def format_offsets(offsets: Mapping[tuple[str, int], int]) -> bytes:
-    """As `format_checkpoint`, faster, for ten thousand entries: the thread holds the interpreter meanwhile."""
+    """As `format_checkpoint`, and faster: with ten thousand entries the thread holds the interpreter lock for a while."""
     lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     return "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines, ""]).encode()

@@ -1,8 +1,8 @@
-"""Taking files away without holding the loop: renamed to `.deleted` at once, removed by a thread later.
+"""Deferred deletion: files are renamed to `.deleted` at once, and removed by a thread later.
 
-The new name takes effect in one step, so a start never mistakes what is being removed for a part of the log;
-freeing the blocks of a large file takes long, so a thread does it, after `file.delete.delay.ms`, as Kafka.
-What a stop leaves behind is removed when the log is opened again (recovery.py).
+The new name takes effect in one step, so a start never takes a deleted file for a part of the log. Freeing the blocks of a
+large file takes long, so a thread does it, after `file.delete.delay.ms`, as in Kafka. Files that are still there after a stop
+are removed when the log is opened again (recovery.py).
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ logger = logging.getLogger("barnabas.storage")
 DELETED_SUFFIX = ".deleted"
 
 
-def set_aside(disk: Disk, runtime: Runtime, paths: Iterable[str], delay_ms: int) -> None:
+def delete_later(disk: Disk, runtime: Runtime, paths: Iterable[str], delay_ms: int) -> None:
     """Rename those of the files that exist to `.deleted`; a thread removes them `delay_ms` later.
 
-    OSError when a file can't be renamed; those before it are on their way all the same.
+    OSError when a file can't be renamed; those before it are removed all the same.
     """
-    doomed: list[str] = []
+    renamed: list[str] = []
     try:
         for path in paths:
             try:
                 disk.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:
                 continue
-            doomed.append(path + DELETED_SUFFIX)
+            renamed.append(path + DELETED_SUFFIX)
     finally:
-        if doomed:
-            runtime.call_later(delay_ms / 1000, lambda: _remove(disk, runtime, doomed))
+        if renamed:
+            runtime.call_later(delay_ms / 1000, lambda: _remove(disk, runtime, renamed))
 
 
 def _remove(disk: Disk, runtime: Runtime, paths: list[str]) -> None:
@@ -44,14 +44,14 @@ def _remove(disk: Disk, runtime: Runtime, paths: list[str]) -> None:
 
     def done(_: None, error: BaseException | None) -> None:
         if error is not None:
-            logger.warning("%s and what comes with it can't be removed: %s", paths[0], error)
+            logger.warning("%s and the files beside it can't be removed: %s", paths[0], error)
 
     runtime.run_in_thread(work, done)
 
 
 class DirectoryRemover:
-    """Removes directories with all that is in them, one at a time: a topic of a thousand partitions must not take
-    every thread, or syncs and cold reads would wait for it as well."""
+    """Removes directories with all their files, one at a time: a topic of a thousand partitions must not occupy every thread,
+    or syncs and cold reads would wait."""
 
     def __init__(self, disk: Disk, runtime: Runtime) -> None:
         self._disk = disk
@@ -68,7 +68,7 @@ class DirectoryRemover:
         self._runtime.call_later(delay_ms / 1000, due)
 
     def stop(self) -> None:
-        """What is left is for the next start."""
+        """Remove no more; the next start removes the rest."""
         self._stopped = True
 
     def _next(self) -> None:

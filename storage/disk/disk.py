@@ -1,8 +1,7 @@
-"""The disk: the only way from storage to files, small enough to be replaced by one that fails on purpose.
+"""The disk: the interface through which storage uses files, and its implementation. Tests use one that injects failures.
 
-A file is closed when it has no holder any more: the segment that owns it drops it, and every FileRegion that
-still waits in some connection's queue keeps it open, so a region can always be sent, even after its segment
-has been deleted. Reads and writes name their position; nothing shares a seek pointer.
+A file is closed when nothing refers to it any more. A FileRegion in a connection's queue keeps it open, so that a region can
+always be sent, even after its segment has been deleted. Reads and writes name their position; no seek pointer is shared.
 """
 
 from __future__ import annotations
@@ -73,8 +72,8 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def write_back(self, position: int, count: int) -> None:
-        """Wait until the disk has taken these bytes, so that the kernel need not hold them: for threads. Not a
-        sync, as the disk may still lose them; an error means what one of `sync` means."""
+        """Wait until the disk has taken these bytes, so that the kernel need not hold them: for threads. Not a sync, as the
+        disk may still lose them; an error means the same as an error of `sync`."""
         ...
 
     def sync(self) -> None:
@@ -91,8 +90,8 @@ class Lock(Protocol):
 class Disk(Protocol):
     """Files and directories by path. OSError as the operating system gives it.
 
-    `open_files`: who keeps files of this disk open between uses, and how many may. `write_pressure`: where it
-    does not keep up with what is written.
+    `open_files`: which segments keep their files open between uses. `write_pressure`: which log directories are on a disk that
+    does not keep up with the writes.
     """
 
     open_files: OpenFiles
@@ -109,7 +108,7 @@ class Disk(Protocol):
         ...
 
     def set_modified_ms(self, path: str, modified_ms: int) -> None:
-        """Let the file look as if it had been written to then."""
+        """Set that time."""
         ...
 
     def list(self, path: str) -> list[str]:
@@ -119,8 +118,7 @@ class Disk(Protocol):
     def is_directory(self, path: str) -> bool: ...
 
     def make_directory(self, path: str, *, parents: bool = False) -> None:
-        """With `parents` those above are made where missing, one that exists is none the worse, and each new
-        name is synced."""
+        """With `parents`, missing parents are made too, an existing directory is no error, and each new name is synced."""
         ...
 
     def rename(self, source: str, target: str) -> None: ...
@@ -136,8 +134,8 @@ class Disk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
     def write_file(self, path: str, content: Bytes, *, sync: bool = True, secret: bool = False) -> None:
-        """Replace the file in one step: readers and crashes see the old content or the new. A secret one is its owner's
-        alone."""
+        """Replace the file in one step: readers and crashes see the old content or the new. With `secret` only the
+        owner of the process may read it."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -145,7 +143,7 @@ class Disk(Protocol):
         ...
 
     def waits(self) -> int:
-        """How often this thread has slept so far, for the disk or for anything else."""
+        """How often this thread has slept so far, for the disk or for another reason."""
         ...
 
     def volume(self, path: str) -> tuple[int, int]:
@@ -154,9 +152,9 @@ class Disk(Protocol):
 
 
 class FileRegion:
-    """`length` bytes of a file at `position`, to be sent without being read. Immutable, owns a hold on the file.
+    """`length` bytes of a file at `position`, to be sent without being read. Immutable; keeps the file open.
 
-    `is_hot`: it was written a moment ago, so it is in memory if it is sent at once.
+    `is_hot`: the bytes were written a moment ago, so they are in memory if they are sent at once.
     """
 
     __slots__ = ("file", "is_hot", "length", "position")
@@ -191,7 +189,7 @@ class FileRegion:
 
 
 def write_rest(file: File, data: Bytes, written: int, position: int) -> None:
-    """Go on behind a short write: `written` bytes of `data` stand at `position` already. OSError when it ends."""
+    """Continue a short write: `written` bytes of `data` are at `position` already. OSError when the file takes no more."""
     rest = memoryview(data)[written:]
     position += written
     while len(rest):
@@ -209,7 +207,7 @@ def open_descriptor(path: str, *, create: bool, writable: bool) -> int:
 
 
 class RealFile:
-    """A file descriptor that is closed with its last holder."""
+    """A file descriptor that is closed when nothing refers to the object any more."""
 
     __slots__ = ("_descriptor",)
 
@@ -270,7 +268,7 @@ def _take(descriptor: int) -> None:
 
 
 class RealLock:
-    """A lock on a file that stays behind, as Kafka's `.lock` does."""
+    """A lock on a file that is not removed, like Kafka's `.lock`."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -282,7 +280,8 @@ class RealLock:
 
 
 class RealDisk:
-    """The operating system's files. Connections get most of the descriptors that the process may have."""
+    """The operating system's files. Segments use a quarter of the process's descriptors at most; connections need the
+    others."""
 
     def __init__(self) -> None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -354,7 +353,7 @@ class RealDisk:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         try:
             if secret:
-                self.remove(temporary)  # of a crash, and perhaps readable by others
+                self.remove(temporary)  # left by a crash, and perhaps readable by others
             with open(os.open(temporary, flags, mode), "wb") as file:
                 file.write(content)
                 if sync:

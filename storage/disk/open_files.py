@@ -1,12 +1,12 @@
-"""Which segments keep their file open, so that many partitions share few descriptors.
+"""The segments that keep their file open: many partitions share few descriptors.
 
 A segment that is written to keeps its file, because opening it for every append would cost more than the
 write. Beyond the limit the one that has been open longest is closed, unless it has grown meanwhile: then it moves
 to the end of the queue. So an append to an open file does nothing here, and busy partitions stay open.
 
-Closing loses nothing: the kernel holds what was written, and an fsync through a later descriptor of the file
-covers it. One thing is weaker: an error of the kernel's own write-back, which came while the file was closed,
-is reported to the next descriptor only as long as the kernel keeps the file's inode in memory.
+Closing loses nothing: the kernel holds what was written, and an fsync through a later descriptor of the file covers it. One
+guarantee is weaker: an error of the kernel's own write-back while the file is closed is reported to the next descriptor only
+as long as the kernel keeps the file's inode in memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 OPEN_FILES_MAX: Final = 1024
-_SPARED_MAX: Final = 8  # how many that have grown are passed over before one closes all the same
+_SPARED_MAX: Final = 8  # segments that have grown are skipped, but no more than these at a time
 
 
 class Holder(Protocol):
-    """A segment, as seen from here: `size` grows when it is in use."""
+    """What OpenFiles uses of a segment: `size` grows when it is in use."""
 
     size: int
 

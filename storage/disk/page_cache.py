@@ -1,9 +1,9 @@
-"""Whether bytes of a file are in memory, so that reading them does not wait for the disk.
+"""The kernel's page cache: whether bytes of a file are in memory, so that reading them does not wait for the disk.
 
 Linux offers two ways. cachestat (6.5) counts the cached pages of a range and copies nothing, about 1 us; as
-it counts pages that are still on their way too, the last byte is tried as well. RWF_NOWAIT reads what is
-cached and refuses the rest; where there is no cachestat, one byte in 64 KB is tried so. Where there is neither,
-everything counts as cached.
+it also counts pages that are still being read, the last byte is tried as well. RWF_NOWAIT reads what is
+cached and fails for the rest; without cachestat one byte in 64 KB is tried in this way. With neither, everything counts as
+cached.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def load(descriptor: int, position: int, count: int) -> None:
 
 
 def write_back(descriptor: int, position: int, count: int) -> None:
-    """Have the bytes written to the disk and wait for that: for threads. That is all: the disk may hold them in
-    its own memory, and what the file system notes about them may be missing, so it is no sync."""
+    """Have the bytes written to the disk and wait for that: for threads. It is no sync: the disk may hold them in its own
+    memory, and the file system's metadata about them may be missing."""
     global _sync_file_range
     if _sync_file_range is None:
         _sync_file_range = _make_sync_file_range()
@@ -144,7 +144,7 @@ def _make_sync_file_range() -> SyncFileRange:
 
 
 def _make_cached_pages() -> CachedPages:
-    # Imported late: a broker whose readers are all at the tail has no need of it.
+    # Imported late: a broker whose readers are all at the end of their logs does not need it.
     import ctypes
 
     try:

@@ -1,8 +1,8 @@
-"""Which log directories lie on a disk that does not keep up with what is written, seen by how long writes take.
+"""Detects disks that do not keep up with the writes, by how long writes take.
 
-One slow write says little: a busy processor makes one slow now and then, when the thread has to make room for
-others. So after a slow one it is looked at whether the next slow ones have waited of their own accord, as they do
-when the kernel holds them back because too much of its memory waits for the disk.
+A single slow write may come from a busy processor that has suspended the thread. So after a slow write, further slow ones
+count only if the thread has slept in them, as it does when the kernel holds it back because too much memory waits for the
+disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PRESSURE_S: Final = 3.0
 
 
 class WritePressure:
-    """Which log directories lie on a disk that is behind. Times are of the runtime's monotonic clock, in s."""
+    """The log directories whose disk is behind. Times are of the runtime's monotonic clock, in s."""
 
     __slots__ = ("_slow_at", "_until")
 
@@ -31,15 +31,15 @@ class WritePressure:
         return now - self._slow_at.get(log_dir, -_SLOW_WITHIN_S) < _SLOW_WITHIN_S
 
     def slow(self, log_dir: str, now: float, *, waited: bool) -> None:
-        """A large append to a log of the directory has taken long; `waited`: it is known to have been asleep."""
+        """A large append to a log of the directory was slow; `waited`: its thread is known to have slept."""
         self._slow_at[log_dir] = now
         if waited:
             if log_dir not in self._until:
                 logger.info("the disk of %s is behind: large appends wait for it", log_dir)
             self._until[log_dir] = now + _PRESSURE_S
 
-    def go_on(self, log_dir: str, now: float) -> None:
-        """Writing back is still slow: released now, large appends would soon be too much again."""
+    def extend(self, log_dir: str, now: float) -> None:
+        """Writing back is still slow: without a delay, large appends would soon exceed the disk's speed again."""
         if log_dir in self._until:
             self._until[log_dir] = now + _PRESSURE_S
 

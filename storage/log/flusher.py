@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable
 
 from barnabas.runtime.interface import Runtime
-from barnabas.storage.disk.disk import Disk
-from barnabas.storage.errors import StorageError, is_passing
+from barnabas.storage.errors import StorageError, is_transient
 from barnabas.storage.log.leader_epochs import EPOCH_FILE, LeaderEpochCache
 from barnabas.storage.log.log_config import LONG_MAX
+from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.segments import LogSegments
 from barnabas.storage.segment.segment import Segment
 from barnabas.wire.errors import ErrorCode
@@ -33,21 +33,15 @@ Synced = Callable[[str | None], object]  # gets the reason of a failure, or None
 
 
 class Flusher:
-    """Syncs one log's segments and names.
-
-    `name`, `log_dir` and `directory` are the log's. `directory_failed(log_dir, reason)` is called when an error shows that the
-    whole directory has failed.
-    """
+    """Syncs one log's segments and names. `directory_failed(log_dir, reason)` is called when an error shows that the whole log
+    directory has failed."""
 
     __slots__ = (
         "_appended_to",
         "_directory",
         "_directory_failed",
-        "_disk",
         "_epochs",
         "_flush_pending",
-        "_log_dir",
-        "_name",
         "_names_changed",
         "_names_synced",
         "_not_indexed",
@@ -66,11 +60,8 @@ class Flusher:
 
     def __init__(
         self,
-        disk: Disk,
+        directory: PartitionDirectory,
         runtime: Runtime,
-        log_dir: str,
-        directory: str,
-        name: str,
         segments: LogSegments,
         epochs: LeaderEpochCache,
         directory_failed: Callable[[str, str], object],
@@ -79,11 +70,8 @@ class Flusher:
         names_synced: bool,
     ) -> None:
         """`names_synced`: a power failure could undo no change of the names in `directory`, nor of the small files there."""
-        self._disk = disk
-        self._runtime = runtime
-        self._log_dir = log_dir
         self._directory = directory
-        self._name = name
+        self._runtime = runtime
         self._segments = segments
         self._epochs = epochs
         self._directory_failed = directory_failed
@@ -113,6 +101,10 @@ class Flusher:
         )
 
     # --- requests
+
+    def awaits_sync(self, offset: int) -> bool:
+        """Whether the record at `offset` must not be acknowledged before `when_synced(offset + 1)`."""
+        return 0 <= self.held_from <= offset
 
     def appended(self, base_offset: int, end_offset: int, flush_messages: int, flush_ms: int) -> bool:
         """Flush as configured after an append; whether its acknowledgement awaits a sync (flush.messages)."""
@@ -159,7 +151,7 @@ class Flusher:
         except OSError as error:
             self.sync_failed(error)
             raise StorageError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._name} can't be synced: {error}"
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self._directory.name} can't be synced: {error}"
             ) from error
         self._segments.release_rolled()
         self._names_synced = max(self._names_synced, names)
@@ -250,17 +242,17 @@ class Flusher:
         self.save_epochs()
         if self.names_are_synced:
             return _nothing
-        disk, directory, log_dir = self._disk, self._directory, self._log_dir
+        directory, disk = self._directory, self._directory.disk
 
         def work() -> None:
             for name in (EPOCH_FILE, PARTITION_METADATA):
                 try:
-                    file = disk.open(f"{directory}/{name}")
+                    file = disk.open(f"{directory.path}/{name}")
                 except FileNotFoundError:
                     continue
                 file.sync()
-            disk.sync_directory(directory)
-            disk.sync_directory(log_dir)
+            disk.sync_directory(directory.path)
+            disk.sync_directory(directory.log_dir)
 
         return work
 
@@ -324,6 +316,13 @@ class Flusher:
         """End (exclusive) of the segments that no longer change, nor do their indexes."""
         return min(self._sealing, default=self._segments.active.base_offset)
 
+    def lower_recovery_point(self, offset: int) -> bool:
+        """Claim no more than `offset` from now on, before the log is cut there; whether it claimed more."""
+        if offset >= self.recovery_point:
+            return False
+        self.recovery_point = offset
+        return True
+
     @property
     def recovery_checkpoint(self) -> int:
         """Where a start after a crash has to begin reading: the recovery point, or the first segment whose indexes may be
@@ -347,13 +346,13 @@ class Flusher:
         self.recovery_point = self._sync_to = offset
 
     def refuse_waiters(self, offset: int) -> None:
-        """Answer those that wait for records from `offset` on."""
+        """Call the waiters for records from `offset` on with an error."""
         waiters = self._waiters
         if waiters:
             self._waiters = [waiter for waiter in waiters if waiter[0] <= offset] or None
             for end, call in waiters:
                 if end > offset:
-                    call(f"{self._name} has been cut back to {offset}")
+                    call(f"{self._directory.name} has been cut back to {offset}")
 
     # --- failure and close
 
@@ -362,24 +361,24 @@ class Flusher:
         if self.closed:
             return
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            logger.warning("%s is synced later: %s", self._name, error)
+            logger.warning("%s is synced later: %s", self._directory.name, error)
             self._runtime.call_later(_RETRY_S, lambda: self.sync_soon(self._sync_to))
         else:
-            self.fail(f"{self._name} can't be synced: {error}", error)
+            self.fail(f"{self._directory.name} can't be synced: {error}", error)
 
     def fail(self, reason: str, error: BaseException) -> None:
         """Allow no more appends: the disk may have lost what it had accepted."""
         if self.failure is None:
             self.failure = reason
-            logger.error("%s: no more appends until a restart: %s", self._name, reason)
+            logger.error("%s: no more appends until a restart: %s", self._directory.name, reason)
         self._call_waiters(LONG_MAX, reason)
         self.io_failed(error)
 
     def io_failed(self, error: BaseException) -> None:
         """Report an error of this log's files if it says that the whole directory has failed. A closed log reports none:
         its files were deleted, or are another log's."""
-        if not self.closed and isinstance(error, OSError) and not is_passing(error):
-            self._directory_failed(self._log_dir, f"{self._name}: {error}")
+        if not self.closed and isinstance(error, OSError) and not is_transient(error):
+            self._directory_failed(self._directory.log_dir, f"{self._directory.name}: {error}")
 
     def take_offline(self, reason: str) -> None:
         """The directory has failed: everything is KAFKA_STORAGE_ERROR from now on."""
@@ -387,10 +386,12 @@ class Flusher:
         self._call_waiters(LONG_MAX, reason)
 
     def close(self) -> None:
-        """Sync no more. Those that wait for a sync get an error."""
+        """Sync no more. Callers of `when_synced` get an error."""
         self.closed = True
         if self._waiters:
-            self._runtime.call_soon(lambda: self._call_waiters(LONG_MAX, f"{self._name} has been closed"))
+            self._runtime.call_soon(
+                lambda: self._call_waiters(LONG_MAX, f"{self._directory.name} has been closed")
+            )
 
 
 def _nothing() -> None:

@@ -1,8 +1,8 @@
 """The batches of a fetch response that a follower appends: whole, as the leader has them, at the same offsets.
 
 Nothing is decoded and nothing is changed, so the copy is byte for byte the leader's. Lengths, CRC and ascending offsets of
-all batches are checked before the first is written. Producers and transactions are followed as in recovery, without checks:
-the leader has made them.
+all batches are checked before the first is written. Producers and transactions are updated without checks, as in recovery:
+the leader has checked them.
 
 As Kafka's UnifiedLog.appendAsFollower. A batch of a later leader epoch than the fetch was made in is left out with everything
 behind it (KAFKA-18723): a leader that has become a follower itself may have truncated its log and written on while its
@@ -116,5 +116,5 @@ def whole_batches(
             next_offset = header.base_offset + header.last_offset_delta + 1
             position += size
     except RecordBatchError as error:
-        raise validation.refusal(error) from None
+        raise validation.header_error(error) from None
     return headers

@@ -1,7 +1,7 @@
 """Which leader epoch began at which offset (KIP-101), kept in `leader-epoch-checkpoint`.
 
-The file is written without fsync as epochs begin, or soon after: a broker that leads a thousand partitions more from
-one moment to the next serves them first. It is synced with the batches (flusher.py). What lies beyond the
+The file is written without fsync when an epoch begins, or soon after: a broker that becomes the leader of a thousand
+partitions at once serves them first. It is synced with the batches (flusher.py). What lies beyond the
 recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet may be lost.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from barnabas.storage.disk.checkpoint_file import CheckpointError, format_checkpoint, parse_checkpoint
-from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.partition_directory import PartitionDirectory
 
 EPOCH_FILE = "leader-epoch-checkpoint"
 UNDEFINED_EPOCH = -1
@@ -20,23 +20,26 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs."""
 
-    __slots__ = ("_disk", "_epochs", "_path", "_starts", "latest_epoch", "unsaved")
+    __slots__ = ("_directory", "_epochs", "_starts", "latest_epoch", "unsaved")
 
-    def __init__(self, disk: Disk, path: str) -> None:
-        self._disk = disk
-        self._path = path
+    def __init__(self, directory: PartitionDirectory) -> None:
+        self._directory = directory
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest_epoch = UNDEFINED_EPOCH  # read by every append
         self.unsaved = False  # whether the file lacks what `assign_unsaved` has taken
 
+    @property
+    def _path(self) -> str:
+        return f"{self._directory.path}/{EPOCH_FILE}"
+
     def load(self) -> bool:
         """Read the file; empty when it is missing or damaged. Whether it could be read."""
         self.clear()
-        if not self._disk.exists(self._path):
+        if not self._directory.disk.exists(self._path):
             return False
         try:
-            for epoch, start in parse_checkpoint(self._disk.read_file(self._path)):
+            for epoch, start in parse_checkpoint(self._directory.disk.read_file(self._path)):
                 self._insert(int(epoch), int(start))
         except (CheckpointError, ValueError):
             self.clear()
@@ -66,8 +69,8 @@ class LeaderEpochCache:
             self.unsaved = True
 
     def recover(self, epoch: int, start_offset: int) -> None:
-        """A scan of the log has found a batch of that epoch there; the caller saves at the end. A different entry of the
-        file is older than the log."""
+        """Recovery has found a batch of that epoch at `start_offset`; the caller saves at the end. An entry of the file that
+        differs is older than the log."""
         if epoch >= 0 and self.epoch_for_offset(start_offset) != epoch:
             self._insert(epoch, start_offset)
 
@@ -112,7 +115,7 @@ class LeaderEpochCache:
         self.latest_epoch = UNDEFINED_EPOCH
 
     def save(self, *, sync: bool = False) -> None:
-        self._disk.write_file(self._path, format_checkpoint(self.entries), sync=sync)
+        self._directory.disk.write_file(self._path, format_checkpoint(self.entries), sync=sync)
         self.unsaved = False
 
     def _insert(self, epoch: int, start_offset: int) -> None:

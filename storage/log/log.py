@@ -1,32 +1,32 @@
 """The log of one partition: append, read, truncate, close.
 
-`Log` puts its parts together: the list of segments (segments.py), the end that is written to (writer.py), syncing
-(flusher.py), producers and transactions (log_producers.py), leader epochs (leader_epochs.py). Everything runs on the loop's
-thread except syncing.
+A `Log` consists of its `segments` (segments.py), the writer of its end (writer.py), its `flusher`, which syncs it, its
+`producers` and their transactions (log_producers.py), and its leader `epochs` (leader_epochs.py). `Log` does what needs more
+than one of them. Everything runs on the loop's thread except syncing.
 
 High watermark: a log that is the only replica is committed up to its end, or up to what has been synced while flush.messages
 holds records back. Of a replicated log it is what the leader has computed from its followers, or has sent to a follower: it
 moves by `set_high_watermark` alone, never back unless the log is truncated. After a start it is the checkpoint's until the log
 has its role: its end may hold what was never committed.
 
-Truncation: the order keeps a crash harmless. First the checkpoints claim no more than will be left (`LogEvents`), then
-segments are removed from the end, then the last one is cut, at last all of that is synced. `cut_to` leaves the syncing to a
-thread, as a follower may have a thousand logs to truncate at once; until it is done nothing may be appended, or a power
-failure could leave old and new bytes side by side.
+Truncation survives a crash at any step. First the checkpoints are lowered (`LogEvents.truncating`), then segments are removed
+from the end, then the last one is cut, and then all of that is synced. `cut_to` leaves the syncing to a thread, as a follower
+may have a thousand logs to truncate at once. Until it is done nothing may be appended, or a power failure could leave old and
+new bytes side by side.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
 
 from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Steps, run_through
-from barnabas.storage.disk.deletion import set_aside
+from barnabas.storage.disk.deletion import delete_later
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
 from barnabas.storage.log.flusher import Flusher, Synced
@@ -35,15 +35,17 @@ from barnabas.storage.log.leader_append import AppendResult
 from barnabas.storage.log.leader_epochs import LeaderEpochCache
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.log_producers import LogProducers
+from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ProducerRecovery
-from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS, ProducerEntry
-from barnabas.storage.log.recovery import LoadedLog, load_log
+from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
+from barnabas.storage.log.recovery import LoadedLog, LogLoader
 from barnabas.storage.log.segments import NOTHING_READ, LogSegments, ReadResult
 from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.storage.log.validation import Inspected
+from barnabas.storage.log.verification import Verification
 from barnabas.storage.log.writer import LogWriter
 from barnabas.storage.segment.segment import Segment, offset_file_name
-from barnabas.storage.segment.transaction_index import AbortedTransaction
+from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -64,8 +66,8 @@ class LogEvents(msgspec.Struct, frozen=True):
     """What a log reports to its owner.
 
     `start_offset_changed(log)`: records at the log's start can no longer be read. `truncating(log, offset)`: everything from
-    `offset` on is about to be removed; OSError when it must not, as it could come back. `directory_failed(log_dir, reason)`:
-    the disk has failed in a way that more room or fewer open files will not heal.
+    `offset` on is about to be removed; raises OSError when it must not be, because it could come back.
+    `directory_failed(log_dir, reason)`: the disk has failed, and not only for lack of room or of descriptors.
     """
 
     start_offset_changed: Callable[[Log], object] = _ignore
@@ -83,33 +85,28 @@ class Log:
     """
 
     __slots__ = (
-        "_disk",
-        "_epochs",
+        "_directory",
         "_events",
-        "_flusher",
         "_high_watermark",
-        "_producers",
         "_runtime",
-        "_segments",
         "_writer",
         "checkpointed_high_watermark",
         "cleaning",
-        "directory",
-        "log_dir",
+        "epochs",
+        "flusher",
         "log_start_offset",
-        "name",
         "offline",
         "partition",
+        "producers",
+        "segments",
         "topic",
         "topic_id",
     )
 
     def __init__(
         self,
-        disk: Disk,
+        directory: PartitionDirectory,
         runtime: Runtime,
-        log_dir: str,
-        directory: str,
         topic: str,
         partition: int,
         topic_id: bytes,
@@ -122,32 +119,26 @@ class Log:
         high_watermark: int | None,
         events: LogEvents,
     ) -> None:
-        """Of what `load_log` has found; `open` does both."""
+        """A log of what a LogLoader has loaded; `open` does both."""
         end_offset = loaded.end_offset
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
-        self.name = f"{topic}-{partition}"  # for messages
-        self.log_dir = log_dir
-        self.directory = directory
         self.log_start_offset = max(log_start_offset, loaded.segments.bases[0])
         self.offline = False  # the log directory has failed: nothing can be read any more
         self.cleaning = False  # a cleaner works on the segments: retention passes the log over
         self._high_watermark = -1  # of a replicated log; -1: this is the only replica
-        # As the last run noted it, maybe beyond what a crash has left of the log; None once the log has its role.
+        # From the last run's checkpoint, and perhaps beyond what a crash has left of the log; None once the log has its role.
         self.checkpointed_high_watermark = high_watermark
-        self._disk = disk
+        self._directory = directory
         self._runtime = runtime
         self._events = events
-        self._segments = loaded.segments
-        self._epochs = loaded.epochs
-        self._producers = LogProducers(disk, directory, self.name, loaded.segments, loaded.producers)
-        self._flusher = Flusher(
-            disk,
-            runtime,
-            log_dir,
+        self.segments = loaded.segments
+        self.epochs = loaded.epochs
+        self.producers = LogProducers(directory, loaded.segments, loaded.producers)
+        self.flusher = Flusher(
             directory,
-            self.name,
+            runtime,
             loaded.segments,
             loaded.epochs,
             events.directory_failed,
@@ -156,15 +147,12 @@ class Log:
             names_synced=clean and end_offset > 0 and not loaded.epochs_changed,
         )
         self._writer = LogWriter(
-            disk,
-            runtime,
-            log_dir,
             directory,
-            self.name,
+            runtime,
             loaded.segments,
             loaded.epochs,
-            self._producers,
-            self._flusher,
+            self.producers,
+            self.flusher,
             config,
             end_offset,
         )
@@ -194,23 +182,20 @@ class Log:
 
         OSError when the directory can't be read or written.
         """
-        directory = directory or f"{log_dir}/{topic}-{partition}"
-        loaded = load_log(
-            disk,
-            directory,
-            f"{topic}-{partition}",
+        name = f"{topic}-{partition}"
+        files = PartitionDirectory(disk, log_dir, directory or f"{log_dir}/{name}", name)
+        loaded = LogLoader(
+            files,
             config,
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
             now_ms=runtime.time_ms(),
             producer_expiration_ms=producer_expiration_ms,
-        )
+        ).load()
         return cls(
-            disk,
+            files,
             runtime,
-            log_dir,
-            directory,
             topic,
             partition,
             topic_id,
@@ -236,23 +221,17 @@ class Log:
     ) -> Log:
         """The log of a partition whose log could not be made, or lies in an offline directory: empty and offline, so every
         operation is KAFKA_STORAGE_ERROR. It belongs to no LogManager."""
-        loaded = LoadedLog(
-            LogSegments([Segment(disk, "", 0, 0, fresh=True)]),
-            0,
-            LeaderEpochCache(disk, ""),
-            False,
-            ProducerRecovery(disk, "", "", (), 0),
-        )
+        nowhere = PartitionDirectory(disk, "", "", f"{topic}-{partition}")
+        segments = LogSegments([Segment(disk, "", 0, 0, fresh=True)])
+        producers = ProducerRecovery(nowhere, (), 0)
         log = cls(
-            disk,
+            nowhere,
             runtime,
-            "",
-            "",
             topic,
             partition,
             topic_id,
             config,
-            loaded,
+            LoadedLog(segments, 0, LeaderEpochCache(nowhere), False, producers),
             clean=True,
             recovery_point=0,
             log_start_offset=0,
@@ -266,11 +245,22 @@ class Log:
     @property
     def size(self) -> int:
         """Bytes of all segments."""
-        return self._segments.size
+        return self.segments.size
 
     @property
-    def segments(self) -> tuple[Segment, ...]:
-        return self._segments.all()
+    def name(self) -> str:
+        """`<topic>-<partition>`, for messages."""
+        return self._directory.name
+
+    @property
+    def directory(self) -> str:
+        """The path of the directory that holds the log's files."""
+        return self._directory.path
+
+    @property
+    def log_dir(self) -> str:
+        """The path of the log directory (log.dirs) above it."""
+        return self._directory.log_dir
 
     @property
     def config(self) -> LogConfig:
@@ -297,14 +287,14 @@ class Log:
         checkpointed = self.checkpointed_high_watermark
         if checkpointed is not None:
             return min(max(checkpointed, self.log_start_offset), self.log_end_offset)
-        held_from = self._flusher.held_from
+        held_from = self.flusher.held_from
         return self._writer.end_offset if held_from < 0 else held_from
 
     @property
     def last_stable_offset(self) -> int:
         """Offset up to which (exclusive) every transaction has an end that consumers can see (KIP-98)."""
         high_watermark = self.high_watermark
-        producers = self._producers.state
+        producers = self.producers.state
         if producers is None:
             return high_watermark
         return max(producers.first_unstable_offset(high_watermark), self.log_start_offset)
@@ -312,7 +302,7 @@ class Log:
     @property
     def replica_end_offset(self) -> int:
         """The end of what this replica counts as held: without the records that flush.messages holds back."""
-        held_from = self._flusher.held_from
+        held_from = self.flusher.held_from
         return self._writer.end_offset if held_from < 0 else held_from
 
     @property
@@ -321,21 +311,21 @@ class Log:
         return self._high_watermark >= 0
 
     def replicate(self) -> None:
-        """There are other replicas from now on. What was committed stays so; at a start: what the checkpoint says
-        was."""
+        """The partition has other replicas from now on. What was committed stays committed; at a start that is what the
+        checkpoint says."""
         if self._high_watermark < 0:
             self._high_watermark = self.high_watermark
             self._limit_high_watermark()
             self.checkpointed_high_watermark = None
 
-    def be_the_only_replica(self) -> None:
-        """There are no other replicas from now on."""
+    def end_replication(self) -> None:
+        """The partition has no other replicas from now on."""
         self._high_watermark = -1
         self.checkpointed_high_watermark = None
 
     def set_high_watermark(self, offset: int) -> bool:
-        """Everything below `offset` is committed, as far as it is here; whether that moves the high watermark, which never
-        goes back."""
+        """Raise the high watermark to `offset`, or to the log's end if that is lower; whether it has moved. It never goes
+        back."""
         offset = min(offset, self.log_end_offset)
         if offset <= self._high_watermark:
             return False
@@ -344,7 +334,7 @@ class Log:
         return True
 
     def take_high_watermark(self, other: Log) -> None:
-        """Replace a log that was the same one."""
+        """Take over the high watermark of the log that this one replaces."""
         self.checkpointed_high_watermark = other.checkpointed_high_watermark
         if other._high_watermark >= 0:
             self._high_watermark = other._high_watermark
@@ -358,19 +348,27 @@ class Log:
     # --- append
 
     def append_as_leader(
-        self, records: Bytes, leader_epoch: int, *, from_client: bool = True
+        self,
+        records: Bytes,
+        leader_epoch: int,
+        *,
+        from_client: bool = True,
+        verification: Verification | None = None,
     ) -> AppendResult:
         """Assign offsets to the batches in `records` and write them; the result is of the (last) batch.
 
         Nothing has changed when it raises StorageError: CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
         MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR. `from_client` False allows
-        control batches, and the flags that only brokers set. A writable memoryview is written into.
+        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE, TRANSACTION_COORDINATOR_FENCED,
+        KAFKA_STORAGE_ERROR. `from_client` False allows control batches, and the flags that only brokers set. The first batch
+        of a transaction needs the `verification` that `begin_verification` has returned. A writable memoryview is written into.
         """
         end_offset = self._writer.end_offset
-        result = self._writer.append_as_leader(records, leader_epoch, self.log_start_offset, from_client)
-        if not from_client and self._producers.state is not None:
-            self._producers.state.committed_to(min(self.high_watermark, end_offset))
+        result = self._writer.append_as_leader(
+            records, leader_epoch, self.log_start_offset, from_client, verification
+        )
+        if not from_client and self.producers.state is not None:
+            self.producers.state.committed_to(min(self.high_watermark, end_offset))
         return result
 
     def append_batch(
@@ -380,11 +378,50 @@ class Log:
         leader_epoch: int,
         from_client: bool = True,
         inspected: Inspected | None = None,
+        verification: Verification | None = None,
     ) -> AppendResult:
         """As `append_as_leader`, for one batch of a client whose header has been read. RecordsUnread, and nothing has changed,
         when more than a few records have to be read first; `inspected` is the result of that."""
         return self._writer.append_batch(
-            records, header, leader_epoch, self.log_start_offset, from_client, inspected
+            records, header, leader_epoch, self.log_start_offset, from_client, inspected, verification
+        )
+
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
+    ) -> Verification | None:
+        """What the first batch of the producer's transaction has to bring along once the coordinator has verified it; None when
+        the transaction is open already. INVALID_PRODUCER_EPOCH for a fenced producer.
+
+        `base_sequence` is that of the batch; -1 of one without. `supports_epoch_bump`: the producer uses transaction.version 2.
+        """
+        return self.producers.begin_verification(
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            supports_epoch_bump=supports_epoch_bump,
+            now_ms=self._runtime.time_ms(),
+        )
+
+    def marker_to_append(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> bytes:
+        """The marker that ends the producer's transaction, to be appended at once. INVALID_PRODUCER_EPOCH or
+        TRANSACTION_COORDINATOR_FENCED when it is out of date."""
+        self.producers.check_marker(
+            producer_id, producer_epoch, coordinator_epoch, transaction_version, self.log_end_offset
+        )
+        return build_marker(
+            producer_id,
+            producer_epoch,
+            commit=commit,
+            coordinator_epoch=coordinator_epoch,
+            timestamp=self._runtime.time_ms(),
         )
 
     def append_as_follower(
@@ -398,8 +435,8 @@ class Log:
         """
         end_offset = self._writer.end_offset
         result = self._writer.append_as_follower(records, leader_epoch, batches_max)
-        if self._producers.state is not None:
-            self._producers.state.committed_to(min(self.high_watermark, end_offset))
+        if self.producers.state is not None:
+            self.producers.state.committed_to(min(self.high_watermark, end_offset))
         return result
 
     def when_written_back(self, call: Synced) -> None:
@@ -435,10 +472,10 @@ class Log:
         if offset >= limit:
             return NOTHING_READ
         try:
-            return self._segments.read(offset, max_bytes, min_one_batch, limit, end, wait)
+            return self.segments.read(offset, max_bytes, min_one_batch, limit, end, wait)
         except OSError as error:
             if not wait and isinstance(error, BlockingIOError):
-                raise WouldWait(self._segments.preparation(offset, max_bytes, limit)) from None
+                raise WouldWait(self.segments.preparation(offset, max_bytes, limit)) from None
             if error.errno == errno.EIO:  # takes the directory offline, as in Kafka
                 self.io_failed(error)
             raise StorageError(
@@ -450,10 +487,6 @@ class Log:
     def _offline_error(self) -> StorageError:
         return StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log directory of {self.name} is offline")
 
-    def headers(self, offset: int) -> Iterator[BatchHeader]:
-        """The header of every batch from the one that holds `offset` on."""
-        return self._segments.headers(offset)
-
     def timestamp_lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:
         """The first record at or after `timestamp`, None when all are older; or with None the first record that has the
         largest timestamp. In steps: it may wait for the disk and unpack a batch. StorageError, also where a segment has been
@@ -461,15 +494,15 @@ class Log:
         if self.offline:
             raise self._offline_error()
         try:
-            return (yield from self._segments.lookup(timestamp, self.log_start_offset))
+            return (yield from self.segments.lookup(timestamp, self.log_start_offset))
         except (OSError, RecordBatchError) as error:
             raise StorageError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
             ) from error
 
     def timestamp_search(self, timestamp: int | None) -> Callable[[], TimestampOffset | None]:
-        """The lookup on what is there now, for a thread to do all of it."""
-        return partial(run_through, self._segments.lookup(timestamp, self.log_start_offset))
+        """The same lookup, over the segments of now, as one blocking call for a thread."""
+        return partial(run_through, self.segments.lookup(timestamp, self.log_start_offset))
 
     # --- segments
 
@@ -480,7 +513,7 @@ class Log:
     def increment_log_start_offset(self, offset: int) -> None:
         """Make everything below `offset` invisible and remove the segments that hold nothing else.
 
-        Nothing happens when it already is. OffsetOutOfRange beyond the log's end, or a replicated log's high
+        Nothing happens when it is invisible already. OffsetOutOfRange beyond the log's end, or a replicated log's high
         watermark.
         """
         if self.offline:
@@ -494,11 +527,11 @@ class Log:
         if offset <= self.log_start_offset:
             return
         try:
-            if offset == self.log_end_offset and self._segments.active.size:
+            if offset == self.log_end_offset and self.segments.active.size:
                 self._writer.roll()
             self.log_start_offset = offset
-            self._epochs.truncate_from_start(offset)
-            self._flusher.names_changed()
+            self.epochs.truncate_from_start(offset)
+            self.flusher.names_changed()
             self.remove_segments_below(offset)
         except OSError as error:
             self.io_failed(error)
@@ -510,14 +543,10 @@ class Log:
 
         OSError when the disk refuses; the log is without them all the same.
         """
-        removed = self._segments.remove_below(offset)
+        removed = self.segments.remove_below(offset)
         if removed:
             self._writer.discard(removed)
         return sum(segment.size for segment in removed)
-
-    def holds(self, segments: Sequence[Segment]) -> bool:
-        """Whether these are still segments of the log, one behind the other, and none of them is the active one."""
-        return not self.closed and self.failure is None and self._segments.holds(segments)
 
     def replace_segments(self, new: Segment, old: Sequence[Segment]) -> None:
         """Put `new` in the place of `old`, which the log holds, and remove their files.
@@ -525,13 +554,13 @@ class Log:
         The producer snapshot of the first stays: it describes what lies before. OSError when a file can't be
         renamed; the log has `new` all the same.
         """
-        self._segments.replace(new, old)
+        self.segments.replace(new, old)
         for segment in old:
             segment.release()
         files = [file for segment in old for file in segment.files]
         files.remove(f"{self.directory}/{offset_file_name(new.base_offset, '.snapshot')}")
-        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
-        self._producers.segments_replaced(new, old)
+        delete_later(self._directory.disk, self._runtime, files, self.config.file_delete_delay_ms)
+        self.producers.segments_replaced(new, old)
 
     # --- truncation
 
@@ -547,9 +576,9 @@ class Log:
         done. None when there was nothing to cut."""
         if offset >= self.log_end_offset:
             # An epoch that began at the end without a record may be one that the leader never saw.
-            self._epochs.truncate_from_end(self.log_end_offset)
+            self.epochs.truncate_from_end(self.log_end_offset)
             return None
-        segments = self._segments
+        segments = self.segments
         if offset < segments.bases[0]:
             return self.restart_at(offset)
         try:
@@ -567,14 +596,14 @@ class Log:
                 active.truncate(located[0], sync=False)
             file = active.open_for_append()
             self._forget_from(offset)
-            self._epochs.truncate_from_end(offset)
-            self._producers.truncate(self.log_start_offset, offset)
-        except OSError as error:  # only a start can find out now what the files hold
-            self._flusher.fail(f"{self.name} can't be cut back: {error}", error)
+            self.epochs.truncate_from_end(offset)
+            self.producers.truncate(self.log_start_offset, offset)
+        except OSError as error:  # what the files hold is unknown until the next start recovers the log
+            self.flusher.fail(f"{self.name} can't be cut back: {error}", error)
             raise
         if start_moved:
             self._events.start_offset_changed(self)
-        disk, directory = self._disk, self.directory
+        disk, directory = self._directory.disk, self._directory.path
 
         def make_last() -> None:
             if removed:
@@ -590,80 +619,49 @@ class Log:
         try:
             self._writer.restart(offset)
             self._forget_from(offset)
-            self._flusher.restarted(offset)
+            self.flusher.restarted(offset)
             self.log_start_offset = offset if log_start_offset < 0 else log_start_offset
             self._limit_high_watermark()
-            self._epochs.clear()
-            self._epochs.save()
-            self._producers.truncate(self.log_start_offset, offset, restarted=True)
+            self.epochs.clear()
+            self.epochs.save()
+            self.producers.truncate(self.log_start_offset, offset, restarted=True)
         except OSError as error:
-            self._flusher.fail(f"{self.name} can't be restarted: {error}", error)
+            self.flusher.fail(f"{self.name} can't be restarted: {error}", error)
             raise
         self._events.start_offset_changed(self)
-        disk, directory = self._disk, self.directory
+        disk, directory = self._directory.disk, self._directory.path
         return lambda: disk.sync_directory(directory)
 
     def _forget_from(self, offset: int) -> None:
-        """The log ends at `offset` now, in everything that is known in memory."""
+        """Lower the end of the log to `offset` in everything that is held in memory."""
         self._writer.truncated(offset)
         self.log_start_offset = min(self.log_start_offset, offset)
-        self._segments.forget_positions()
-        self._flusher.truncated(offset)
+        self.segments.forget_positions()
+        self.flusher.truncated(offset)
         self._limit_high_watermark()
-        self._flusher.refuse_waiters(offset)
-
-    @property
-    def truncations(self) -> int:
-        """How often something has been cut off since the log was opened."""
-        return self._flusher.truncations
+        self.flusher.refuse_waiters(offset)
 
     # --- leader epochs
-
-    @property
-    def latest_epoch(self) -> int:
-        return self._epochs.latest_epoch
-
-    @property
-    def has_unsaved_epochs(self) -> bool:
-        """Whether an epoch has begun that `save_epochs` has to write down."""
-        return self._epochs.unsaved
 
     def assign_epoch_start_offset(self, leader_epoch: int) -> None:
         """A new leader's epoch begins at the log's end. `save_epochs` has to follow soon."""
         if not self.offline:
-            self._epochs.assign_unsaved(leader_epoch, self.log_end_offset)
+            self.epochs.assign_unsaved(leader_epoch, self.log_end_offset)
 
     def save_epochs(self) -> None:
         """Write the leader epochs that have begun, if they are not in their file. OSError."""
-        self._flusher.save_epochs()
+        self.flusher.save_epochs()
 
     def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch answers; (-1, -1) when undefined."""
-        return self._epochs.end_offset(leader_epoch, self.log_end_offset)
+        return self.epochs.end_offset(leader_epoch, self.log_end_offset)
 
-    def epoch_for_offset(self, offset: int) -> int:
-        """The leader epoch that `offset` belongs to; -1 when unknown."""
-        return self._epochs.epoch_for_offset(offset)
-
-    # --- producers and transactions
-
-    @property
-    def active_producers(self) -> Mapping[int, ProducerEntry]:
-        """By producer id, as of the log's end."""
-        return self._producers.active
-
-    def remove_expired_producers(self, now_ms: int, expiration_ms: int) -> None:
-        """Remove producers that have been silent for `expiration_ms` and have no open transaction."""
-        self._producers.remove_expired(now_ms, expiration_ms)
-
-    def collect_aborted(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions that a reader of [start, end) must leave out, and maybe a few more, in the order of their
-        markers. KAFKA_STORAGE_ERROR when they can't be read."""
-        return self._producers.collect_aborted(start, end)
+    # --- aborted transactions
 
     def aborted_within(self, offset: int, read: ReadResult) -> list[tuple[int, int]]:
-        """As `collect_aborted`, for a reader of `offset` that has got `read`: (producer id, first offset)."""
-        found = self._producers.aborted_within(offset, read, self.log_end_offset)
+        """(producer id, first offset) of each aborted transaction that a reader of `offset`, which has got `read`, must leave
+        out, and maybe a few more. KAFKA_STORAGE_ERROR when they can't be read."""
+        found = self.producers.aborted_within(offset, read, self.log_end_offset)
         return [(transaction.producer_id, transaction.first_offset) for transaction in found]
 
     # --- sync
@@ -671,93 +669,49 @@ class Log:
     @property
     def failure(self) -> str | None:
         """Why nothing can be appended: the disk may have lost what it had accepted. Only a restart resets it."""
-        return self._flusher.failure
+        return self.flusher.failure
 
     @property
     def closed(self) -> bool:
         """Whether the log has released its files."""
-        return self._flusher.closed
-
-    @property
-    def recovery_point(self) -> int:
-        """Offset below which everything survives a power failure."""
-        return self._flusher.recovery_point
-
-    def lower_recovery_point(self, offset: int) -> bool:
-        """Claim no more than `offset` from now on, before the log is cut there; whether it claimed more."""
-        if offset >= self._flusher.recovery_point:
-            return False
-        self._flusher.recovery_point = offset
-        return True
-
-    @property
-    def recovery_checkpoint(self) -> int:
-        """Where a start after a crash has to begin reading."""
-        return self._flusher.recovery_checkpoint
-
-    @property
-    def start_checkpoint(self) -> int | None:
-        """The start offset; None while the first segment's synced name is the same, as in Kafka."""
-        first = self._segments.bases[0] if self._flusher.names_are_synced else 0
-        return self.log_start_offset if self.log_start_offset > first else None
-
-    @property
-    def sealed_offset(self) -> int:
-        """End (exclusive) of the segments that no longer change, nor do their indexes."""
-        return self._flusher.sealed_offset
-
-    def is_sealing(self, segment: Segment) -> bool:
-        """Whether a thread is writing the files beside the segment."""
-        return self._flusher.is_sealing(segment.base_offset)
+        return self.flusher.closed
 
     def is_sealing_from(self, offset: int) -> bool:
-        """Whether that holds for a segment that `cut_to(offset)` would change."""
-        return self._flusher.is_sealing_from(self._segments.bases[self._segments.index_of(offset)])
-
-    def awaits_sync(self, offset: int) -> bool:
-        """Whether the record at `offset` must not be acknowledged before `when_synced(offset + 1)`."""
-        return 0 <= self._flusher.held_from <= offset
-
-    def when_synced(self, offset: int, call: Synced) -> None:
-        """Call once everything below `offset` survives a power failure, or the sync has failed."""
-        self._flusher.when_synced(offset, call)
-
-    def sync_soon(self) -> None:
-        """Sync everything appended so far in a thread; `when_synced` reports the end."""
-        self._flusher.sync_soon(self.log_end_offset)
+        """Whether a thread is writing the files beside a segment that `cut_to(offset)` would change."""
+        return self.flusher.is_sealing_from(self.segments.bases[self.segments.index_of(offset)])
 
     def flush(self) -> None:
         """Sync everything appended so far. Blocking; KAFKA_STORAGE_ERROR when it fails."""
-        self._flusher.flush(self.log_end_offset)
+        self.flusher.flush(self.log_end_offset)
 
     # --- failure and close
 
     def io_failed(self, error: BaseException) -> None:
         """Report an error of this log's files to its owner, if it says that the whole directory has failed."""
-        self._flusher.io_failed(error)
+        self.flusher.io_failed(error)
 
     def fail(self, reason: str) -> None:
         """The directory has failed: everything is KAFKA_STORAGE_ERROR from now on. Files are released."""
         self.offline = True
-        self._flusher.take_offline(reason)
-        self._segments.release()
+        self.flusher.take_offline(reason)
+        self.segments.release()
 
     def close(self) -> None:
         """Sync, write the indexes and release the files. StorageError or OSError when the disk refuses: the
         log is whole, but not clean."""
-        if self._segments.active.torn:
-            self._segments.active.cut_torn_tail()
+        if self.segments.active.torn:
+            self.segments.active.cut_torn_tail()
         self.flush()
-        if self.log_end_offset > self._segments.bases[0]:
-            self._flusher.names_work()()
-        if self._segments.active.knows_timestamps:  # or nothing has been appended
-            self._segments.active.add_time_index_entry()
-        for segment in self._segments:
+        if self.log_end_offset > self.segments.bases[0]:
+            self.flusher.names_work()()
+        if self.segments.active.knows_timestamps:  # or nothing has been appended
+            self.segments.active.add_time_index_entry()
+        for segment in self.segments:
             segment.save_indexes(sync=True)
-        self._producers.save(self.log_end_offset)
+        self.producers.save(self.log_end_offset)
         self.release()
 
     def release(self) -> None:
-        """Release the files and nothing else, as before they are deleted. Those that wait for a sync get an error."""
-        self._flusher.close()
-        self._segments.release()
+        """Release the files and nothing else, before they are deleted. Callers of `when_synced` get an error."""
+        self.flusher.close()
+        self.segments.release()

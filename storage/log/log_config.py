@@ -61,7 +61,7 @@ _PROPERTY_OF = {"validate_records": "barnabas.validate.records"}
 
 @functools.cache
 def _table() -> list[tuple[str, str, object]]:
-    """(attribute, Kafka's name, type) of each setting; finding out takes longer than all the rest."""
+    """(attribute, Kafka's name, type) of each setting. Computed once: that takes longer than the rest of parsing."""
     return [
         (field.name, _PROPERTY_OF.get(field.name, field.name.replace("_", ".")), field.type)
         for field in msgspec.structs.fields(LogConfig)

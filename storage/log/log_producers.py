@@ -11,42 +11,41 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-from barnabas.storage.disk.disk import Disk
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ProducerRecovery
 from barnabas.storage.log.producer_snapshot import encode_snapshot, snapshot_path
 from barnabas.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStateManager
 from barnabas.storage.log.segments import LogSegments, ReadResult
+from barnabas.storage.log.verification import Verification, Verifications, check_epoch, is_open
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.storage.segment.transaction_marker import EndTransactionMarker, find_marker, read_marker
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import CONTROL_FLAG, BatchHeader, RecordBatchError
+from barnabas.wire.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, RecordBatchError
 
 _NO_PRODUCERS: Mapping[int, ProducerEntry] = {}
+_TRANSACTIONAL_OR_CONTROL = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class LogProducers:
-    """See the module. `name` and `directory` are the log's."""
+    """See the module."""
 
     __slots__ = (
         "_directory",
-        "_disk",
-        "_name",
         "_segments",
         "_snapshot_offset",
         "_transaction_indexes",
+        "_verifications",
         "state",
     )
 
     def __init__(
-        self, disk: Disk, directory: str, name: str, segments: LogSegments, recovery: ProducerRecovery
+        self, directory: PartitionDirectory, segments: LogSegments, recovery: ProducerRecovery
     ) -> None:
-        """`recovery` is as of the log's end."""
-        self._disk = disk
+        """`recovery` has advanced to the log's end."""
         self._directory = directory
-        self._name = name
         self._segments = segments
         self._take(recovery)
 
@@ -57,6 +56,7 @@ class LogProducers:
         self._transaction_indexes: dict[int, TransactionIndex] | None = recovery.transaction_indexes or None
         # of the newest snapshot that has been written, or where none is needed
         self._snapshot_offset = recovery.snapshot_offset
+        self._verifications: Verifications | None = None  # None: no transaction is being verified
 
     @property
     def active(self) -> Mapping[int, ProducerEntry]:
@@ -64,7 +64,11 @@ class LogProducers:
         return self.state.entries if self.state is not None else _NO_PRODUCERS
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Remove producers that have been silent for `expiration_ms` and have no open transaction."""
+        """Remove producers that have been silent for `expiration_ms` and have no open transaction, and verifications that
+        have taken as long."""
+        if self._verifications is not None:
+            self._verifications.remove_expired(now_ms, expiration_ms)
+            self._drop_empty_verifications()
         state = self.state
         if state is not None:
             state.remove_expired(now_ms, expiration_ms)
@@ -110,42 +114,124 @@ class LogProducers:
         return self.collect_aborted(offset, bases[following] if following < len(bases) else end_offset)
 
     def _read_error(self, error: OSError) -> StorageError:
-        return StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self._name}: {error}")
+        return StorageError(
+            ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self._directory.name}: {error}"
+        )
 
     def transaction_index(self, base_offset: int) -> TransactionIndex | None:
         """The transaction index of the segment at `base_offset`; None when it has no aborted transaction."""
         return self._transaction_indexes.get(base_offset) if self._transaction_indexes else None
 
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
+        """Whether a transaction is open that its coordinator should have ended long ago; `max_timeout_ms` is
+        transaction.max.timeout.ms."""
+        return self.state is not None and self.state.has_late_transaction(now_ms, max_timeout_ms)
+
     # --- appends
 
-    def check(
-        self, records: Bytes, header: BatchHeader, end_offset: int, from_client: bool
-    ) -> BatchMetadata | None:
-        """The earlier batch that this one repeats, None when it may be appended at `end_offset`; StorageError when it may
-        not."""
-        state = self.state
-        if header.attributes & CONTROL_FLAG:
-            marker = _marker_to_append(records, self._name)
-            if state is not None and marker is not None:
-                state.check_marker(header, end_offset, marker)
+    def begin_verification(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        supports_epoch_bump: bool,
+        now_ms: int,
+    ) -> Verification | None:
+        """What the producer's next transactional batch has to bring along; None when its transaction is open already.
+        INVALID_PRODUCER_EPOCH for a fenced producer."""
+        entry = self.active.get(producer_id)
+        check_epoch(entry, producer_id, producer_epoch)
+        if is_open(entry, producer_epoch):
             return None
+        verifications = self._verifications
+        if verifications is None:
+            verifications = self._verifications = Verifications(self._directory.name)
+        return verifications.begin(producer_id, producer_epoch, base_sequence, supports_epoch_bump, now_ms)
+
+    def check(
+        self,
+        records: Bytes,
+        header: BatchHeader,
+        end_offset: int,
+        from_client: bool,
+        verification: Verification | None,
+    ) -> BatchMetadata | None:
+        """The earlier batch that this one repeats, None when it may be appended at `end_offset`; StorageError when it must
+        not be."""
+        if header.attributes & _TRANSACTIONAL_OR_CONTROL or self._verifications is not None:
+            duplicate = self._check_transaction(records, header, end_offset, from_client, verification)
+            if duplicate is not None or header.attributes & CONTROL_FLAG:
+                return duplicate
+        state = self.state
         if state is None:
             return None
         return state.check(header, end_offset, from_client=from_client)
+
+    def _check_transaction(
+        self,
+        records: Bytes,
+        header: BatchHeader,
+        end_offset: int,
+        from_client: bool,
+        verification: Verification | None,
+    ) -> BatchMetadata | None:
+        """The part of `check` that usual batches do not need."""
+        if header.attributes & CONTROL_FLAG:
+            marker = _marker_to_append(records, self._directory.name)
+            if marker is not None:
+                self.check_marker(
+                    header.producer_id, header.producer_epoch, marker.coordinator_epoch, 0, end_offset
+                )
+            return None
+        entry = self.active.get(header.producer_id)
+        if entry is not None and from_client:
+            duplicate = entry.find_duplicate(header)
+            if duplicate is not None:
+                return duplicate
+        verifications = self._verifications or Verifications(self._directory.name)
+        verifications.check(header, end_offset, entry, verification, from_client)
+        return None
+
+    def check_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        transaction_version: int,
+        end_offset: int,
+    ) -> None:
+        """Whether a marker may be appended at `end_offset`. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
+        if self.state is not None:
+            self.state.check_marker(
+                producer_id, producer_epoch, coordinator_epoch, transaction_version, end_offset
+            )
 
     def appended(self, header: BatchHeader) -> None:
         """A data batch of a producer id, whose header is final, is in the active segment."""
         state = self.state
         if state is None:
-            state = self.state = ProducerStateManager(self._name)
+            state = self.state = ProducerStateManager(self._directory.name)
         state.replay(header, None)
+        if self._verifications is not None and header.attributes & TRANSACTIONAL_FLAG:
+            self._verifications.data_appended(header.producer_id)
+            self._drop_empty_verifications()
+
+    def _drop_empty_verifications(self) -> None:
+        """Without them usual batches take the short way through `check`."""
+        if self._verifications is not None and not self._verifications.entries:
+            self._verifications = None
 
     def marker_appended(self, records: Bytes, header: BatchHeader) -> None:
         """A control batch, whose header is final, is in the active segment."""
         state = self.state
         if state is None:
-            state = self.state = ProducerStateManager(self._name)
-        aborted = state.replay(header, find_marker(records))
+            state = self.state = ProducerStateManager(self._directory.name)
+        marker = find_marker(records)
+        if self._verifications is not None and header.attributes & TRANSACTIONAL_FLAG:
+            self._verifications.marker_appended(header.producer_id, header.producer_epoch)
+            self._drop_empty_verifications()
+        aborted = state.replay(header, marker)
         if aborted is not None:
             indexes = self._transaction_indexes
             if indexes is None:
@@ -153,16 +239,16 @@ class LogProducers:
             base = self._segments.active.base_offset
             index = indexes.get(base)
             if index is None:
-                index = indexes[base] = TransactionIndex(self._disk, self._directory, base, ())
+                index = indexes[base] = TransactionIndex(self._directory.disk, self._directory.path, base, ())
             index.append(aborted)
 
     # --- files beside the segments
 
     def begin_segment(self, sealed_base: int, base_offset: int) -> Callable[[], object]:
-        """The segment at `base_offset` follows the one at `sealed_base`: what a thread has to write then."""
+        """Work for a thread when the segment at `base_offset` follows the one at `sealed_base`."""
         content = encode_snapshot(self.active.values())
         index = self.transaction_index(sealed_base)
-        disk, path = self._disk, snapshot_path(self._directory, base_offset)
+        disk, path = self._directory.disk, snapshot_path(self._directory.path, base_offset)
         self._snapshot_offset = base_offset
 
         def write() -> None:
@@ -179,7 +265,7 @@ class LogProducers:
             index.unload()
 
     def remove_snapshot(self, offset: int) -> None:
-        self._disk.remove(snapshot_path(self._directory, offset))
+        self._directory.disk.remove(snapshot_path(self._directory.path, offset))
 
     def save(self, end_offset: int) -> None:
         """At a clean close: write a snapshot of the log's end, and the transaction indexes that are not on the disk.
@@ -190,7 +276,9 @@ class LogProducers:
             index.save(sync=True)
         if self._snapshot_offset != end_offset:
             content = encode_snapshot(self.active.values())
-            self._disk.write_file(snapshot_path(self._directory, end_offset), content, sync=False)
+            self._directory.disk.write_file(
+                snapshot_path(self._directory.path, end_offset), content, sync=False
+            )
             self._snapshot_offset = end_offset
 
     def segments_replaced(self, new: Segment, old: Sequence[Segment]) -> None:
@@ -198,7 +286,7 @@ class LogProducers:
         indexes = self._transaction_indexes or {}
         for segment in old:
             indexes.pop(segment.base_offset, None)
-        index = TransactionIndex.of_swapped(self._disk, self._directory, new)
+        index = TransactionIndex.of_swapped(self._directory.disk, self._directory.path, new)
         if index is not None:
             indexes[new.base_offset] = index
         self._transaction_indexes = indexes or None
@@ -206,8 +294,8 @@ class LogProducers:
     def truncate(self, start_offset: int, end_offset: int, *, restarted: bool = False) -> None:
         """The log has been cut back to `end_offset`, or restarts there: hold the producers of what is left, and remove the
         files that describe more. OSError."""
-        names = self._disk.list(self._directory)
-        recovery = ProducerRecovery(self._disk, self._directory, self._name, names, start_offset)
+        names = self._directory.disk.list(self._directory.path)
+        recovery = ProducerRecovery(self._directory, names, start_offset)
         if restarted:
             recovery.reset()
         else:
@@ -218,7 +306,7 @@ class LogProducers:
             elif state.cut(end_offset):
                 recovery.producers = state
                 recovery.offset = end_offset
-        recovery.finish(self._segments.all(), end_offset)
+        recovery.finish(self._segments, end_offset)
         self._take(recovery)
 
 

@@ -7,7 +7,7 @@ for long show that the disk below a log directory is behind. From then on a larg
 appended. A producer has few requests in flight, so it slows down to the speed of the disk. Nothing else waits: what was
 appended is readable at once, and small appends are acknowledged at once.
 
-It ends when neither an append nor a write-back has been slow for a while, and the log has no backlog any more.
+Pacing ends when no append and no write-back has been slow for a while and the log has no backlog any more.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from functools import partial
 from typing import Final
 
 from barnabas.runtime.interface import Runtime
-from barnabas.storage.disk.disk import Disk, File
+from barnabas.storage.disk.disk import File
 from barnabas.storage.disk.write_pressure import SLOW_WRITE_S
 from barnabas.storage.log.flusher import Flusher, Synced
+from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.segment.segment import Segment
 
 LARGE_APPEND_BYTES: Final = 64 * 1024  # smaller ones are neither timed nor held back
@@ -28,9 +29,10 @@ _BLOCK_BYTES: Final = 64 * 1024  # the file's last, unfinished block is about to
 
 
 def timed_write(
-    disk: Disk, runtime: Runtime, log_dir: str, file: File, records: memoryview, position: int
+    directory: PartitionDirectory, runtime: Runtime, file: File, records: memoryview, position: int
 ) -> int:
-    """`pwrite`, noting how long the disk below `log_dir` takes."""
+    """`pwrite`, noting how long the disk below the log directory takes."""
+    disk, log_dir = directory.disk, directory.log_dir
     pressure = disk.write_pressure
     started = runtime.monotonic()
     waits = disk.waits() if pressure.is_suspected(log_dir, started) else -1
@@ -45,9 +47,8 @@ class Pacing:
     """Writes back a log's active segment while its disk is behind; made when that begins."""
 
     __slots__ = (
-        "_disk",
+        "_directory",
         "_flusher",
-        "_log_dir",
         "_position",
         "_runtime",
         "_seen",
@@ -57,11 +58,10 @@ class Pacing:
     )
 
     def __init__(
-        self, disk: Disk, runtime: Runtime, log_dir: str, flusher: Flusher, segment: Segment
+        self, directory: PartitionDirectory, runtime: Runtime, flusher: Flusher, segment: Segment
     ) -> None:
-        self._disk = disk
+        self._directory = directory
         self._runtime = runtime
-        self._log_dir = log_dir
         self._flusher = flusher
         self._segment = segment
         self._position = 0  # everything before it has been written back
@@ -89,7 +89,7 @@ class Pacing:
             self._write_back()
 
     def _next_end(self) -> int:
-        """Where the next step ends; not behind `_position` when there is nothing to do."""
+        """Where the next step ends; at `_position` or before it when there is nothing to do."""
         size = self._segment.size
         end = self._position + max(_STEP_MIN_BYTES, 2 * (size - self._seen))
         self._seen = size
@@ -113,7 +113,7 @@ class Pacing:
             self.is_running = False
             now = self._runtime.monotonic()
             if now - started > SLOW_WRITE_S:
-                self._disk.write_pressure.go_on(self._log_dir, now)
+                self._directory.disk.write_pressure.extend(self._directory.log_dir, now)
             if error is None and self._segment is segment:
                 self._position = max(self._position, end)
             self._written_back(waiters, error)
@@ -124,7 +124,7 @@ class Pacing:
         self._runtime.run_in_thread(partial(file.write_back, start, end - start), done)
 
     def _written_back(self, waiters: list[Synced], error: BaseException | None) -> None:
-        """An error means what one of a sync means: the kernel may have dropped pages."""
+        """An error counts as a failed sync: the kernel may have dropped pages."""
         if error is not None:
             self._flusher.sync_failed(error)
         for call in waiters:

@@ -1,7 +1,7 @@
 """Rebuilding the producers of a log that is opened or truncated: the newest snapshot, then the batches behind it.
 
 A damaged snapshot is removed and the next older one tried; without any the log is read from its start. What
-recovery reads batch by batch is replayed at once (`replay`), so nothing is read twice.
+recovery reads batch by batch is replayed while it is read (`replay`), so nothing is read twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import bisect
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_snapshot import (
     SNAPSHOT_SUFFIX,
     CorruptSnapshot,
@@ -48,9 +48,7 @@ class ProducerRecovery:
 
     def __init__(
         self,
-        disk: Disk,
-        directory: str,
-        partition: str,
+        directory: PartitionDirectory,
         names: Collection[str],
         log_start_offset: int,
         *,
@@ -59,12 +57,10 @@ class ProducerRecovery:
     ) -> None:
         """`names` are those in `directory`; `now_ms` 0 lets no producer expire."""
         self.offset = -1
-        self.producers = ProducerStateManager(partition)
+        self.producers = ProducerStateManager(directory.name)
         self.transaction_indexes: dict[int, TransactionIndex] = {}
         self.snapshot_offset = -1  # of the one that was loaded, or where the log is known to begin
-        self._disk = disk
         self._directory = directory
-        self._partition = partition
         self._log_start_offset = log_start_offset
         self._snapshots = _list_snapshots(names)
         self._indexed = {int(name[:20]) for name in names if _is_transaction_index(name)}
@@ -72,7 +68,7 @@ class ProducerRecovery:
         self._expiration_ms = expiration_ms
 
     def begin(self, recovery_point: int) -> None:
-        """After a crash: take the newest snapshot of what is known to have been synced, drop those beyond."""
+        """After a crash: load the newest snapshot of at most the recovery point, and remove those beyond it."""
         self.drop_snapshots_beyond(recovery_point)
         self._load_newest(recovery_point)
 
@@ -80,7 +76,7 @@ class ProducerRecovery:
         """Whether the segment's transaction index can be trusted, and is used from now on, or there is none."""
         if segment.base_offset not in self._indexed:
             return True
-        index = TransactionIndex(self._disk, self._directory, segment.base_offset, None)
+        index = TransactionIndex(self._directory.disk, self._directory.path, segment.base_offset, None)
         try:
             if index.entries():
                 self.transaction_indexes[segment.base_offset] = index
@@ -102,21 +98,21 @@ class ProducerRecovery:
         self.transaction_indexes.clear()
 
     def as_of(self, offset: int) -> ProducerRecovery:
-        """Another one, for the same log, with the snapshots of at most `offset` only."""
-        other = ProducerRecovery(self._disk, self._directory, self._partition, (), self._log_start_offset)
+        """A ProducerRecovery of the same log with the snapshots of at most `offset` only."""
+        other = ProducerRecovery(self._directory, (), self._log_start_offset)
         other._snapshots = [snapshot for snapshot in self._snapshots if snapshot <= offset]
         return other
 
     def drop_snapshots_beyond(self, offset: int) -> None:
-        """The batches that they describe are not in the log, or not for certain."""
+        """Remove them: the batches that they describe may not be in the log."""
         self._drop(lambda snapshot: snapshot > offset)
 
     def drop_snapshots_before(self, offset: int) -> None:
-        """The batches that followed them have been removed: they lack sequences that were used since."""
+        """Remove them: they lack the sequences of later batches, which have been removed from the log."""
         self._drop(lambda snapshot: snapshot < offset)
 
     def finish(self, segments: Sequence[Segment], end_offset: int) -> None:
-        """Be as of the log's end, with no file left that has no place in it."""
+        """Advance to the log's end, and remove the files that describe nothing in it."""
         self.go_back(end_offset)
         self.cut_transaction_index(segments[-1].base_offset, end_offset)
         bases = {segment.base_offset for segment in segments}
@@ -126,7 +122,7 @@ class ProducerRecovery:
         self.advance(segments, end_offset)
 
     def advance(self, segments: Sequence[Segment], offset: int) -> None:
-        """Be as of `offset`, which the batches in `segments` reach."""
+        """Advance to `offset`, which the batches in `segments` reach."""
         if self.offset >= offset:
             return
         self._load_newest(offset)
@@ -141,10 +137,12 @@ class ProducerRecovery:
         self.offset = offset
 
     def save(self) -> None:
-        """Have a snapshot of what is known now, for the next time."""
+        """Write a snapshot of the current state."""
         if self.offset not in self._snapshots:
             content = encode_snapshot(self.producers.entries.values())
-            self._disk.write_file(snapshot_path(self._directory, self.offset), content, sync=False)
+            self._directory.disk.write_file(
+                snapshot_path(self._directory.path, self.offset), content, sync=False
+            )
             bisect.insort(self._snapshots, self.offset)
 
     def reached(self, offset: int) -> None:
@@ -161,9 +159,9 @@ class ProducerRecovery:
             return
         index = self.transaction_indexes.get(segment.base_offset)
         if index is None:
-            index = TransactionIndex(self._disk, self._directory, segment.base_offset, ())
+            index = TransactionIndex(self._directory.disk, self._directory.path, segment.base_offset, ())
             self.transaction_indexes[segment.base_offset] = index
-        if index.last_offset < aborted.last_offset:  # else it has been there all the time
+        if index.last_offset < aborted.last_offset:  # otherwise the index has it already
             index.append(aborted)
 
     def cut_transaction_index(self, base_offset: int, offset: int) -> None:
@@ -172,13 +170,11 @@ class ProducerRecovery:
         if index is not None and index.last_offset >= offset:
             kept = [transaction for transaction in index.entries() if transaction.last_offset < offset]
             self.transaction_indexes[base_offset] = TransactionIndex(
-                self._disk, self._directory, base_offset, kept
+                self._directory.disk, self._directory.path, base_offset, kept
             )
 
-    # --- inside
-
     def _drop_strays(self, bases: Collection[int]) -> None:
-        """Keep those that belong to a segment, and the newest behind the last segment's, as Kafka."""
+        """Keep the snapshots of segments, and the newest one if it lies behind the last segment's, as Kafka does."""
         newest = self._snapshots[-1] if self._snapshots else -1
         last_base = max(bases)
         self._drop(lambda snapshot: snapshot not in bases and not snapshot == newest > last_base)
@@ -191,10 +187,10 @@ class ProducerRecovery:
             if snapshot > limit:
                 continue
             try:
-                entries = read_snapshot(self._disk, self._directory, snapshot)
+                entries = read_snapshot(self._directory.disk, self._directory.path, snapshot)
             except (CorruptSnapshot, OSError) as error:
                 logger.warning(
-                    "%s: the snapshot of offset %d is dropped: %s", self._directory, snapshot, error
+                    "%s: the snapshot of offset %d is dropped: %s", self._directory.path, snapshot, error
                 )
                 self._remove(snapshot)
                 continue
@@ -221,5 +217,5 @@ class ProducerRecovery:
             self._remove(snapshot)
 
     def _remove(self, snapshot: int) -> None:
-        self._disk.remove(snapshot_path(self._directory, snapshot))
+        self._directory.disk.remove(snapshot_path(self._directory.path, snapshot))
         self._snapshots.remove(snapshot)

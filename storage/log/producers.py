@@ -2,7 +2,7 @@
 and from one after a gap, and open transactions.
 
 Five batches are remembered, because a producer may have five requests in flight. The state is a function of
-the batches in the log: `replay` takes those that are there, `check` guards those that want to be. A snapshot
+the batches in the log: `replay` applies one of them, `check` decides whether another one may be appended. A snapshot
 (producer_snapshot.py) holds the last batch of each producer, so after a clean restart only that one is known
 as a duplicate, as in Kafka.
 """
@@ -19,6 +19,7 @@ from barnabas.storage.segment.transaction_marker import EndTransactionMarker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
     CONTROL_FLAG,
+    MAX_PRODUCER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
     TRANSACTIONAL_FLAG,
@@ -29,12 +30,15 @@ BATCHES_REMEMBERED = 5
 MAX_SEQUENCE = 0x7FFFFFFF
 PRODUCER_ID_EXPIRATION_MS = 86_400_000  # the default of producer.id.expiration.ms
 
-# Kafka names the transaction protocol's version in its text; before KIP-890's checks there is none.
+# Open and without a write for transaction.max.timeout.ms and this: nothing will end the transaction.
+LATE_TRANSACTION_BUFFER_MS = 300_000
+
+# Kafka names the version of the transaction in its text; a batch of data has none.
 _NO_TRANSACTION_VERSION = -1
 
 
 class BatchMetadata(msgspec.Struct, gc=False):
-    """What a duplicate is recognised by, and what its sender is answered."""
+    """A batch that was appended: identifies its duplicate, and answers the duplicate's sender."""
 
     base_sequence: int
     last_sequence: int
@@ -62,6 +66,15 @@ class ProducerEntry(msgspec.Struct):
         """Of the last data batch in its current epoch; -1 when there is none."""
         return self.batches[-1].last_offset if self.batches else -1
 
+    def find_duplicate(self, header: BatchHeader) -> BatchMetadata | None:
+        """The remembered batch that this one repeats."""
+        if header.producer_epoch == self.producer_epoch:
+            wanted = header.base_sequence, header.last_sequence
+            for batch in self.batches:
+                if (batch.base_sequence, batch.last_sequence) == wanted:
+                    return batch
+        return None
+
 
 class ProducerStateManager:
     """The producers of one partition."""
@@ -75,8 +88,8 @@ class ProducerStateManager:
         self._ended: list[tuple[int, int]] = []  # (first offset, the marker's) not known to be committed yet
 
     def first_unstable_offset(self, high_watermark: int) -> int:
-        """Where the oldest transaction began whose end consumers can't see, either because there is none or
-        because it lies at or beyond the high watermark; the high watermark when there is no such."""
+        """The first offset of the oldest transaction that has no marker below the high watermark; the high watermark when
+        there is none."""
         first = next(iter(self.ongoing), high_watermark)
         if self._ended:
             self.committed_to(high_watermark)
@@ -84,9 +97,17 @@ class ProducerStateManager:
         return min(first, high_watermark)
 
     def committed_to(self, high_watermark: int) -> None:
-        """Consumers see the markers below: their transactions need no entry any more."""
+        """Forget the ended transactions whose markers lie below the high watermark."""
         if self._ended:
             self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+
+    def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
+        """Whether the oldest open transaction has had no write for longer than any transaction may take."""
+        oldest = next(iter(self.ongoing.values()), None)
+        if oldest is None:
+            return False
+        last_timestamp = self.entries[oldest].last_timestamp
+        return 0 < last_timestamp < now_ms - max_timeout_ms - LATE_TRANSACTION_BUFFER_MS
 
     # --- what may be appended
 
@@ -106,15 +127,14 @@ class ProducerStateManager:
                 batches = entry.batches
                 last_sequence = batches[-1].last_sequence if batches else NO_SEQUENCE
                 if header.base_sequence != (last_sequence + 1 if last_sequence != MAX_SEQUENCE else 0):
-                    wanted = header.base_sequence, header.last_sequence
-                    for batch in batches:
-                        if (batch.base_sequence, batch.last_sequence) == wanted:
-                            return batch
-                    raise self._out_of_order(header, offset, last_sequence)
+                    duplicate = entry.find_duplicate(header)
+                    if duplicate is None:
+                        raise self._out_of_order(header, offset, last_sequence)
+                    return duplicate
             elif epoch > entry.producer_epoch:
                 self._check_first_of_epoch(header, offset, entry)
         if epoch < entry.producer_epoch:
-            raise self._fenced(header, offset, entry)
+            raise self._fenced(header.producer_id, epoch, offset, entry, "<", _NO_TRANSACTION_VERSION)
         if entry.current_transaction_first_offset >= 0 and not header.attributes & TRANSACTIONAL_FLAG:
             raise StorageError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -123,21 +143,37 @@ class ProducerStateManager:
             )
         return None
 
-    def check_marker(self, header: BatchHeader, offset: int, marker: EndTransactionMarker) -> None:
+    def check_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        transaction_version: int,
+        offset: int,
+    ) -> None:
         """Whether a coordinator may end the producer's transaction with a marker at `offset`.
 
-        Raises INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED when a later coordinator has spoken.
+        In version 2 a marker has a later epoch than its transaction. The same epoch is that of a marker that is sent again; but
+        after 32767, which has no later one, it may be the first.
+
+        Raises INVALID_PRODUCER_EPOCH, or TRANSACTION_COORDINATOR_FENCED after a marker of a later coordinator epoch.
         """
-        entry = self.entries.get(header.producer_id)
+        entry = self.entries.get(producer_id)
         if entry is None:
             return
-        if header.producer_epoch < entry.producer_epoch:
-            raise self._fenced(header, offset, entry)
-        if marker.coordinator_epoch < entry.coordinator_epoch:
+        is_v2 = transaction_version >= 2
+        if producer_epoch < entry.producer_epoch or (
+            is_v2
+            and producer_epoch == entry.producer_epoch < MAX_PRODUCER_EPOCH
+            and entry.current_transaction_first_offset >= 0
+        ):
+            comparison = "<=" if is_v2 else "<"
+            raise self._fenced(producer_id, producer_epoch, offset, entry, comparison, transaction_version)
+        if coordinator_epoch < entry.coordinator_epoch:
             raise StorageError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"Invalid coordinator epoch for producerId {header.producer_id} at offset {offset} in partition "
-                f"{self._partition}: {marker.coordinator_epoch} (zombie), {entry.coordinator_epoch} (current)",
+                f"Invalid coordinator epoch for producerId {producer_id} at offset {offset} in partition "
+                f"{self._partition}: {coordinator_epoch} (zombie), {entry.coordinator_epoch} (current)",
             )
 
     def _check_first_of_epoch(self, header: BatchHeader, offset: int, entry: ProducerEntry) -> None:
@@ -157,19 +193,26 @@ class ProducerStateManager:
             f"{last_sequence} (current end sequence number)",
         )
 
-    def _fenced(self, header: BatchHeader, offset: int, entry: ProducerEntry) -> StorageError:
+    def _fenced(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        offset: int,
+        entry: ProducerEntry,
+        comparison: str,
+        transaction_version: int,
+    ) -> StorageError:
         return StorageError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"Epoch of producer {header.producer_id} at offset {offset} in {self._partition} is "
-            f"{header.producer_epoch}, which is < the last seen epoch {entry.producer_epoch} "
-            f"(TV{_NO_TRANSACTION_VERSION})",
+            f"Epoch of producer {producer_id} at offset {offset} in {self._partition} is {producer_epoch}, "
+            f"which is {comparison} the last seen epoch {entry.producer_epoch} (TV{transaction_version})",
         )
 
     # --- what is in the log
 
     def replay(self, header: BatchHeader, marker: EndTransactionMarker | None) -> AbortedTransaction | None:
-        """A batch with a producer id is in the log at `header.base_offset`; `marker` is what a control
-        batch says, None when it says nothing of a transaction. Returns the transaction that it aborts."""
+        """Apply a batch with a producer id that is in the log at `header.base_offset`. `marker` is that of a control batch,
+        None when it ends no transaction. Returns the transaction that it aborts."""
         attributes = header.attributes
         if attributes & CONTROL_FLAG:
             return self._end_transaction(header, marker) if marker is not None else None
@@ -198,7 +241,7 @@ class ProducerStateManager:
         entry.current_transaction_first_offset = -1
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = header.max_timestamp
-        if first_offset < 0:  # nothing of it is in this partition
+        if first_offset < 0:  # the transaction has no batch in this partition
             return None
         self.ongoing.pop(first_offset, None)
         self._ended.append((first_offset, header.base_offset))
@@ -216,7 +259,7 @@ class ProducerStateManager:
             entry.batches.clear()
         return entry
 
-    # --- the whole
+    # --- truncation, snapshots, expiration
 
     def cut(self, end_offset: int) -> bool:
         """Remove the batches from `end_offset` on. False, and nothing has changed, when only reading the log can show what
@@ -240,7 +283,7 @@ class ProducerStateManager:
         return True
 
     def restore(self, entries: list[ProducerEntry], now_ms: int, expiration_ms: int) -> None:
-        """Take the place of what was known, as a snapshot has it; those that have expired stay out."""
+        """Replace the state by the entries of a snapshot, without those that have expired."""
         self.entries = {
             entry.producer_id: entry for entry in entries if not _expired(entry, now_ms, expiration_ms)
         }

@@ -1,16 +1,16 @@
 """Opening a log: which of the files in its directory to use, how far to trust them, and where the log ends.
 
 After a clean stop the files are trusted as long as their indexes look right. After any other stop everything beyond the
-recovery point, below which everything had been synced, is read batch by batch; the first batch that is not whole or whose
+recovery point, below which everything had been synced, is read batch by batch. The first batch that is not whole or whose
 CRC differs ends the log, and what lies behind it is removed. A segment below the recovery point whose index is missing or
-wrong is read through too, but damage there takes only the rest of that segment.
+wrong is read too, but damage there removes only the rest of that segment.
 
-Files that interrupted work has left are settled first, by the rules of Kafka's LogLoader, so that either broker can continue
-where the other was interrupted. `.deleted` and `.tmp` are removed. `.cleaned` is removed: it was not complete yet. `.swap`
-was: the segments that it replaces (those between its base offset and the end of its last batch) are removed if they still
-exist, and it takes the usual name. A `.swap` next to a `.cleaned` of no higher offset is the exception: it was being renamed,
-or is half of a split segment (KAFKA-6264), and what it would replace is still whole. Settling twice changes nothing, and
-neither does a crash in between.
+First the files of interrupted work are removed or completed, by the rules of Kafka's LogLoader, so that either broker can
+continue where the other was interrupted. `.deleted` and `.tmp` are removed. `.cleaned` is removed, as it was not complete
+yet. `.swap` was complete: the segments that it replaces (those between its base offset and the end of its last batch) are
+removed if they still exist, and it gets the usual name. A `.swap` beside a `.cleaned` of no higher offset is the exception:
+it was being renamed, or is half of a split segment (KAFKA-6264), and what it would replace is still whole. Doing this twice
+changes nothing, and a crash in between does no harm.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import msgspec
 
 from barnabas.storage.disk.deletion import DELETED_SUFFIX
 from barnabas.storage.disk.disk import Disk, File
-from barnabas.storage.log.leader_epochs import EPOCH_FILE, LeaderEpochCache
+from barnabas.storage.log.leader_epochs import LeaderEpochCache
 from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ProducerRecovery
 from barnabas.storage.log.segments import LogSegments
 from barnabas.storage.segment.legacy_format import read_stored_header, verify_stored_crc
@@ -60,244 +61,214 @@ class LoadedLog(msgspec.Struct):
     producers: ProducerRecovery  # as of the log's end
 
 
-def load_log(
-    disk: Disk,
-    directory: str,
-    name: str,
-    config: LogConfig,
-    *,
-    clean: bool,
-    recovery_point: int,
-    log_start_offset: int,
-    now_ms: int,
-    producer_expiration_ms: int,
-) -> LoadedLog:
-    """Open the log in `directory`, and recover what has to be unless it was stopped cleanly. `name` is for messages. OSError
-    when the directory can't be read or written."""
-    epochs = LeaderEpochCache(disk, f"{directory}/{EPOCH_FILE}")
-    epochs_known = epochs.load()
-    entries = epochs.entries
-    loaded = load_segments(
-        disk,
-        directory,
-        name,
-        config,
-        epochs,
-        clean=clean,
-        recovery_point=recovery_point,
-        log_start_offset=log_start_offset,
-        now_ms=now_ms,
-        producer_expiration_ms=producer_expiration_ms,
-    )
-    segments = LogSegments(loaded.segments)
-    if not epochs_known and loaded.next_offset > segments.bases[0]:
-        _recover_epochs(epochs, segments, name)
-    epochs.truncate_from_end(loaded.next_offset + 1)
-    changed = epochs.entries != entries
-    if changed and not clean:
-        epochs.save()
-    return LoadedLog(segments, loaded.next_offset, epochs, changed, loaded.producers)
+class LogLoader:
+    """Opens the log in `directory`, and recovers it unless it was stopped cleanly. `load` once; OSError when the directory
+    can't be read or written."""
 
-
-def _recover_epochs(epochs: LeaderEpochCache, segments: LogSegments, name: str) -> None:
-    """Rebuild from the batches what a power failure has damaged: recovery has read only the last segments."""
-    epochs.clear()
-    try:
-        for header in segments.headers(segments.bases[0]):
-            epochs.recover(header.partition_leader_epoch, header.base_offset)
-    except RecordBatchError as error:  # what can be read further is served all the same
-        logger.warning("%s: its leader epochs are known up to a damaged batch: %s", name, error)
-
-
-class LoadedSegments(msgspec.Struct):
-    """At least one segment, ascending, and the producers as of the log's end."""
-
-    segments: list[Segment]
-    next_offset: int
-    producers: ProducerRecovery
-    bytes_cut: int = 0
-
-
-def load_segments(
-    disk: Disk,
-    directory: str,
-    partition: str,
-    config: LogConfig,
-    epochs: LeaderEpochCache,
-    *,
-    clean: bool,
-    recovery_point: int,
-    log_start_offset: int,
-    now_ms: int,
-    producer_expiration_ms: int,
-) -> LoadedSegments:
-    """Open the segments of `directory`, recovering what must be. OSError when the directory can't be read."""
-    names = _settle(disk, directory)
-    bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
-    producers = ProducerRecovery(
-        disk,
-        directory,
-        partition,
-        names,
-        log_start_offset,
-        now_ms=now_ms,
-        expiration_ms=producer_expiration_ms,
-    )
-    if bases:
-        producers.drop_snapshots_before(bases[0])
-    if not clean:
-        # A snapshot of the log's start describes nothing that a crash could have removed.
-        producers.begin(max(recovery_point, bases[0] if bases else 0))
-    loaded = LoadedSegments([], bases[0] if bases else log_start_offset, producers)
-    for index, base in enumerate(bases):
-        next_base = bases[index + 1] if index + 1 < len(bases) else None
-        path = f"{directory}/{base:020d}{LOG_SUFFIX}"
-        segment = Segment(disk, directory, base, disk.size(path), fresh=False)
-        segment.created_ms = now_ms
-        # one that ends there may have been the last when the point was written down, its indexes not on the medium
-        must_recover = not clean and (next_base is None or next_base >= recovery_point)
-        cut = _load(segment, config, epochs, loaded, next_base, must_recover, recovery_point)
-        loaded.segments.append(segment)
-        if cut:
-            loaded.bytes_cut += cut
-            for later in bases[index + 1 :]:
-                loaded.bytes_cut += disk.size(f"{directory}/{later:020d}{LOG_SUFFIX}")
-                Segment(disk, directory, later, 0, fresh=True).remove()
-            disk.sync_directory(directory)  # or a power failure would put them behind what is appended now
-            segment.truncate(
-                segment.size
-            )  # last: until then another start would find that there is work to do
-            break
-    if loaded.bytes_cut:
-        logger.warning(
-            "%s: cut %d bytes that are no whole batches; the log ends at offset %d",
-            directory,
-            loaded.bytes_cut,
-            loaded.next_offset,
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        config: LogConfig,
+        *,
+        clean: bool,
+        recovery_point: int,
+        log_start_offset: int,
+        now_ms: int,
+        producer_expiration_ms: int,
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._clean = clean
+        self._recovery_point = recovery_point
+        self._log_start_offset = log_start_offset
+        self._now_ms = now_ms
+        self._epochs = LeaderEpochCache(directory)
+        names = _settled_names(directory.disk, directory.path)
+        self._bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
+        self._producers = ProducerRecovery(
+            directory, names, log_start_offset, now_ms=now_ms, expiration_ms=producer_expiration_ms
         )
-    if loaded.next_offset < log_start_offset:
-        for segment in loaded.segments:
-            segment.remove()
-        disk.sync_directory(directory)
-        loaded.segments.clear()
-        loaded.next_offset = log_start_offset
-        producers.reset()
-    if not loaded.segments:
-        loaded.segments.append(Segment.create(disk, directory, loaded.next_offset, now_ms))
-    producers.finish(loaded.segments, loaded.next_offset)
-    return loaded
+        self._segments: list[Segment] = []
+        self._next_offset = self._bases[0] if self._bases else log_start_offset
+        self._bytes_cut = 0
+
+    def load(self) -> LoadedLog:
+        epochs = self._epochs
+        epochs_known = epochs.load()
+        entries = epochs.entries
+        self._load_segments()
+        segments = LogSegments(self._segments)
+        if not epochs_known and self._next_offset > segments.bases[0]:
+            self._recover_epochs(segments)
+        epochs.truncate_from_end(self._next_offset + 1)
+        changed = epochs.entries != entries
+        if changed and not self._clean:
+            epochs.save()
+        return LoadedLog(segments, self._next_offset, epochs, changed, self._producers)
+
+    def _recover_epochs(self, segments: LogSegments) -> None:
+        """Rebuild the leader epochs from the batches, where their file is missing or damaged: recovery reads only the last
+        segments."""
+        self._epochs.clear()
+        try:
+            for header in segments.headers(segments.bases[0]):
+                self._epochs.recover(header.partition_leader_epoch, header.base_offset)
+        except RecordBatchError as error:  # the rest of the log is served all the same
+            logger.warning(
+                "%s: its leader epochs are known up to a damaged batch: %s", self._directory.name, error
+            )
+
+    def _load_segments(self) -> None:
+        disk, path = self._directory.disk, self._directory.path
+        bases, producers, segments = self._bases, self._producers, self._segments
+        if bases:
+            producers.drop_snapshots_before(bases[0])
+        if not self._clean:
+            # A snapshot of the log's start describes nothing that a crash could have removed.
+            producers.begin(max(self._recovery_point, bases[0] if bases else 0))
+        for index, base in enumerate(bases):
+            next_base = bases[index + 1] if index + 1 < len(bases) else None
+            segment = Segment(disk, path, base, disk.size(_log_path(path, base)), fresh=False)
+            segment.created_ms = self._now_ms
+            cut = self._load(segment, next_base)
+            segments.append(segment)
+            if cut:
+                self._bytes_cut += cut
+                for later in bases[index + 1 :]:
+                    self._bytes_cut += disk.size(_log_path(path, later))
+                    Segment(disk, path, later, 0, fresh=True).remove()
+                disk.sync_directory(path)  # or a power failure would put them behind what is appended now
+                segment.truncate(segment.size)  # last: until then the next start recovers again
+                break
+        if self._bytes_cut:
+            logger.warning(
+                "%s: cut %d bytes that are no whole batches; the log ends at offset %d",
+                path,
+                self._bytes_cut,
+                self._next_offset,
+            )
+        if self._next_offset < self._log_start_offset:
+            for segment in segments:
+                segment.remove()
+            disk.sync_directory(path)
+            segments.clear()
+            self._next_offset = self._log_start_offset
+            producers.reset()
+        if not segments:
+            segments.append(Segment.create(disk, path, self._next_offset, self._now_ms))
+        producers.finish(segments, self._next_offset)
+
+    def _load(self, segment: Segment, next_base: int | None) -> int:
+        """Make one segment usable and set `_next_offset` to its end; the bytes to cut from the log behind it."""
+        if next_base is None and segment.size == 0:  # nothing to read, and no index to trust
+            segment.clear_indexes()
+            self._next_offset = max(self._next_offset, segment.base_offset)
+            return 0
+        # A segment that ends at the recovery point may have been the last one when the point was written, and its
+        # indexes may not be on disk.
+        must_recover = not self._clean and (next_base is None or next_base >= self._recovery_point)
+        index_trusted = self._producers.take_transaction_index(segment)
+        if must_recover:
+            return self._recover(segment, next_base, index_trusted)
+        if index_trusted and _indexes_look_right(segment, next_base):
+            try:
+                self._next_offset = _find_end(segment) if next_base is None else next_base
+                return 0
+            except RecordBatchError:
+                pass
+        self._rebuild_indexes(segment, next_base, index_trusted)
+        return 0
+
+    def _recover(self, segment: Segment, next_base: int | None, index_trusted: bool) -> int:
+        """Read a segment that reaches beyond the recovery point. `index_trusted`: its transaction index can be trusted."""
+        producers = self._producers
+        if not index_trusted:
+            producers.go_back(segment.base_offset)
+        file_size = segment.size
+        offset = skip_synced(segment, self._epochs, self._recovery_point) if index_trusted else None
+        if offset is None:
+            segment.size = 0
+            segment.clear_indexes()
+            offset = max(self._next_offset, segment.base_offset)
+        producers.cut_transaction_index(segment.base_offset, max(0, producers.offset))
+        producers.advance([*self._segments, segment], offset)
+        if self._segments and segment.size == 0:
+            producers.save()
+        self._next_offset, cut = self._read_batches(segment, producers, offset, file_size)
+        producers.reached(self._next_offset)
+        self._release(segment, next_base)
+        return cut
+
+    def _rebuild_indexes(self, segment: Segment, next_base: int | None, index_trusted: bool) -> None:
+        """Read a segment below the recovery point whose indexes can't be trusted. Damage in it removes its rest and nothing
+        else, as in Kafka."""
+        producers = None
+        if not index_trusted:  # its transactions have to be found again, with what was known when it began
+            producers = self._producers.as_of(segment.base_offset)
+            producers.advance(self._segments, segment.base_offset)
+        file_size, segment.size = segment.size, 0
+        segment.clear_indexes()
+        end, cut = self._read_batches(segment, producers, segment.base_offset, file_size)
+        if cut:
+            segment.truncate(segment.size)
+        if producers is not None:
+            self._producers.transaction_indexes.update(producers.transaction_indexes)
+        self._next_offset = end if next_base is None else next_base
+        self._bytes_cut += cut
+        self._release(segment, next_base)
+
+    def _read_batches(
+        self, segment: Segment, producers: ProducerRecovery | None, expected_offset: int, file_size: int
+    ) -> tuple[int, int]:
+        """Read every batch from `segment.size` on into the indexes, the leader epochs and `producers`; the caller cuts the
+        file behind the last. Returns (offset after the last batch, bytes to cut)."""
+        config = self._config
+        file = segment.open_for_append()
+        next_offset = expected_offset
+        try:
+            for header, batch in _batches(file, segment.size, file_size):
+                if header.base_offset < next_offset or header.last_offset_delta < 0:
+                    raise CorruptBatch("offsets that go back")
+                if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                    raise CorruptBatch("an offset too far from the segment's base")
+                self._epochs.recover(header.partition_leader_epoch, header.base_offset)
+                if producers is not None:
+                    producers.replay(segment, header, batch)
+                segment.appended(header, header.size, config.index_interval_bytes, config.segment_index_bytes)
+                next_offset = header.next_offset
+        except RecordBatchError as error:
+            logger.info("%s: the last good batch ends at %d: %s", segment.path, segment.size, error)
+        return next_offset, file_size - segment.size
+
+    def _release(self, segment: Segment, next_base: int | None) -> None:
+        """Close a segment that has been read. An older one is not read again once the recovery point is behind it, so its
+        indexes are written first."""
+        if next_base is not None:
+            index = self._producers.transaction_indexes.get(segment.base_offset)
+            if index is not None:
+                index.save(sync=True)
+                index.unload()
+            segment.add_time_index_entry()
+            segment.save_indexes(sync=True)
+        segment.release()
 
 
 def _is_log(name: str) -> bool:
     return name.endswith(LOG_SUFFIX) and name[: -len(LOG_SUFFIX)].isdecimal()
 
 
-def _settle(disk: Disk, directory: str) -> list[str]:
-    """The names in the directory, after files of interrupted work have been settled; indexes without a log
-    are removed."""
+def _log_path(directory: str, base_offset: int) -> str:
+    return f"{directory}/{base_offset:020d}{LOG_SUFFIX}"
+
+
+def _settled_names(disk: Disk, directory: str) -> list[str]:
+    """The names in the directory, after interrupted work has been completed or undone, and indexes without a log removed."""
     names = settle_interrupted_work(disk, directory)
     logs = {name[: -len(LOG_SUFFIX)] for name in names if name.endswith(LOG_SUFFIX)}
     for name in names:
         if name.endswith(_INDEXES) and name.split(".")[0] not in logs:
             disk.remove(f"{directory}/{name}")
     return names
-
-
-def _load(
-    segment: Segment,
-    config: LogConfig,
-    epochs: LeaderEpochCache,
-    loaded: LoadedSegments,
-    next_base: int | None,
-    must_recover: bool,
-    recovery_point: int,
-) -> int:
-    """Make one segment usable and set `loaded.next_offset` to its end; the bytes cut from it."""
-    if next_base is None and segment.size == 0:  # nothing to read, and no index to trust
-        segment.clear_indexes()
-        loaded.next_offset = max(loaded.next_offset, segment.base_offset)
-        return 0
-    whole = loaded.producers.take_transaction_index(segment)
-    if not must_recover and whole and _indexes_look_right(segment, next_base):
-        try:
-            if next_base is None:
-                loaded.next_offset = _find_end(segment)
-            else:
-                loaded.next_offset = next_base
-            return 0
-        except RecordBatchError:
-            pass
-    if must_recover:
-        return _recover(segment, config, epochs, loaded, next_base, whole, recovery_point)
-    return _mend(segment, config, epochs, loaded, next_base, whole)
-
-
-def _recover(
-    segment: Segment,
-    config: LogConfig,
-    epochs: LeaderEpochCache,
-    loaded: LoadedSegments,
-    next_base: int | None,
-    whole: bool,
-    recovery_point: int,
-) -> int:
-    """A segment that reaches beyond the recovery point. `whole`: its transaction index can be trusted."""
-    producers = loaded.producers
-    if not whole:
-        producers.go_back(segment.base_offset)
-    file_size = segment.size
-    offset = skip_synced(segment, epochs, recovery_point) if whole else None
-    if offset is None:
-        segment.size = 0
-        segment.clear_indexes()
-        offset = max(loaded.next_offset, segment.base_offset)
-    producers.cut_transaction_index(segment.base_offset, max(0, producers.offset))
-    producers.advance([*loaded.segments, segment], offset)
-    if loaded.segments and segment.size == 0:
-        producers.save()
-    loaded.next_offset, cut = recover_segment(segment, config, epochs, producers, offset, file_size)
-    producers.reached(loaded.next_offset)
-    _close(segment, next_base, producers)
-    return cut
-
-
-def _mend(
-    segment: Segment,
-    config: LogConfig,
-    epochs: LeaderEpochCache,
-    loaded: LoadedSegments,
-    next_base: int | None,
-    whole: bool,
-) -> int:
-    """A segment that had been synced, with indexes that can't be trusted. Damage in it removes its rest
-    and nothing else, as in Kafka, unless it is the last: 0 then."""
-    producers = None
-    if not whole:  # its transactions have to be found again, with what was known when it began
-        producers = loaded.producers.as_of(segment.base_offset)
-        producers.advance(loaded.segments, segment.base_offset)
-    file_size, segment.size = segment.size, 0
-    segment.clear_indexes()
-    end, cut = recover_segment(segment, config, epochs, producers, segment.base_offset, file_size)
-    if cut:
-        segment.truncate(segment.size)
-    if producers is not None:
-        loaded.producers.transaction_indexes.update(producers.transaction_indexes)
-    loaded.next_offset = end if next_base is None else next_base
-    loaded.bytes_cut += cut
-    _close(segment, next_base, loaded.producers)
-    return 0
-
-
-def _close(segment: Segment, next_base: int | None, producers: ProducerRecovery) -> None:
-    """An older segment will not be read again once the recovery point is behind it: its indexes must be there."""
-    if next_base is not None:
-        index = producers.transaction_indexes.get(segment.base_offset)
-        if index is not None:
-            index.save(sync=True)
-            index.unload()
-        segment.add_time_index_entry()
-        segment.save_indexes(sync=True)
-    segment.release()
 
 
 def _find_end(segment: Segment) -> int:
@@ -328,36 +299,6 @@ def _indexes_look_right(segment: Segment, next_base: int | None) -> bool:
     return header.last_offset == segment.base_offset + relative
 
 
-def recover_segment(
-    segment: Segment,
-    config: LogConfig,
-    epochs: LeaderEpochCache,
-    producers: ProducerRecovery | None,
-    expected_offset: int,
-    file_size: int,
-) -> tuple[int, int]:
-    """Read every batch from `segment.size` on and mend the indexes; the caller cuts the file behind the last.
-
-    `producers` follow what is read. Returns (offset after the last batch, bytes to cut).
-    """
-    file = segment.open_for_append()
-    next_offset = expected_offset
-    try:
-        for header, batch in _batches(file, segment.size, file_size):
-            if header.base_offset < next_offset or header.last_offset_delta < 0:
-                raise CorruptBatch("offsets that go back")
-            if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
-                raise CorruptBatch("an offset too far from the segment's base")
-            epochs.recover(header.partition_leader_epoch, header.base_offset)
-            if producers is not None:
-                producers.replay(segment, header, batch)
-            segment.appended(header, header.size, config.index_interval_bytes, config.segment_index_bytes)
-            next_offset = header.next_offset
-    except RecordBatchError as error:
-        logger.info("%s: the last good batch ends at %d: %s", segment.path, segment.size, error)
-    return next_offset, file_size - segment.size
-
-
 def _batches(file: File, position: int, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
     """(header, the whole batch) up to `end`, read in large pieces. RecordBatchError where there is none."""
     chunk, start = memoryview(b""), position
@@ -385,13 +326,13 @@ def skip_synced(segment: Segment, epochs: LeaderEpochCache, recovery_point: int)
     """Cut the segment and its indexes back to its last index entry below the recovery point.
 
     What lies below was synced, so only what came later has to be read. The offset index says where to begin, if it can be
-    trusted: it is not synced with the log, and a power failure leaves zeros or nothing of what it takes. So all of the index
-    is checked, which is half a percent of the log, and its last entry below the recovery point has to point at the batch that
-    it names, written in the leader epoch that the cache has for it. The time index may have been saved less far: nothing is
-    skipped behind the entry that its last one was made with.
+    trusted: it is not synced with the log, and a power failure may leave zeros in place of its entries, or nothing. So the
+    whole index is checked, which is half a percent of the log, and its last entry below the recovery point must point at the
+    batch that it names, of the leader epoch that the cache has for it. The time index may have been saved up to an earlier
+    batch: nothing behind the last batch that it knows is skipped.
 
     `segment.size` has to be the file's; afterwards it is where reading has to go on, and the offset expected
-    there is returned. None, and nothing has changed, when there is no such entry or the indexes can't be
+    there is returned. Returns None, and changes nothing, when there is no such entry or the indexes can't be
     trusted.
     """
     try:
@@ -452,11 +393,11 @@ def _ascend(entries: Sequence[tuple[int, int]]) -> bool:
     return True
 
 
-# --- files of interrupted work
+# --- interrupted work
 
 
 def settle_interrupted_work(disk: Disk, directory: str) -> list[str]:
-    """Remove what interrupted work has left, or complete it; the names in the directory afterwards. OSError."""
+    """Complete or undo the work whose files are found; the names in the directory afterwards. OSError."""
     names = disk.list(directory)
     garbage = [name for name in names if name.endswith(_GARBAGE)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
@@ -485,7 +426,7 @@ def _complete(disk: Disk, directory: str, swaps: list[str], names: list[str]) ->
     if ranges:
         start, end = min(start for start, _ in ranges), max(end for _, end in ranges)
         logger.info("%s: completing a swap of the segments between offsets %d and %d", directory, start, end)
-        keeps = f"{start:020d}.snapshot"  # says what lies before
+        keeps = f"{start:020d}.snapshot"  # describes what lies before `start`
         replaced = [name for name in names if name != keeps and start <= _offset(name) < end]
         _remove(disk, directory, replaced)
         disk.sync_directory(directory)
@@ -500,7 +441,7 @@ def _end_offset(disk: Disk, directory: str, base_offset: int) -> int:
     try:
         for _, header in segment.headers(0):
             end = header.next_offset
-    except RecordBatchError as error:  # recovery of the segment will say the same, and cut it
+    except RecordBatchError as error:  # the segment is recovered next, and cut there
         logger.warning("%s is damaged: %s", path, error)
     return end
 

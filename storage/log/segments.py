@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import is_
+from typing import overload
 
 import msgspec
 
@@ -36,11 +37,11 @@ class ReadResult(msgspec.Struct, gc=False):
 NOTHING_READ = ReadResult((), 0)
 
 
-class LogSegments:
+class LogSegments(Sequence[Segment]):
     """At least one segment, ascending by base offset; the last is the active one.
 
-    `bases` are the base offsets, `last_base_offset` and `last_position` those of the last batch appended (-1: not known). What
-    changes the list, here or in `Log`, leaves one that the next read can use.
+    `bases` are the base offsets, `last_base_offset` and `last_position` those of the last batch appended (-1: not known). Each
+    change of the list leaves one that the next read can use.
     """
 
     __slots__ = ("_list", "_resume", "active", "bases", "last_base_offset", "last_position")
@@ -54,11 +55,20 @@ class LogSegments:
         # offset -> position in the active segment, of readers that have reached the end
         self._resume: dict[int, int] = _NO_READERS
 
+    def __len__(self) -> int:
+        return len(self._list)
+
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._list)
 
-    def all(self) -> tuple[Segment, ...]:
-        return tuple(self._list)
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._list[index]
 
     @property
     def size(self) -> int:
@@ -103,7 +113,7 @@ class LogSegments:
         return removed
 
     def remove_beyond(self, offset: int) -> list[Segment]:
-        """Take out the segments that begin beyond `offset`, which the first one does not."""
+        """Take out the segments that begin beyond `offset`; the first one does not."""
         kept = bisect_right(self.bases, offset)
         removed = self._list[kept:]
         del self._list[kept:], self.bases[kept:]
@@ -111,7 +121,7 @@ class LogSegments:
         return removed
 
     def restart(self, segment: Segment) -> None:
-        """Hold this one alone."""
+        """Replace all segments by `segment`."""
         self._list = [segment]
         self.bases = [segment.base_offset]
         self.active = segment
@@ -182,7 +192,7 @@ class LogSegments:
         return NOTHING_READ
 
     def preparation(self, offset: int, max_bytes: int, limit: int) -> Callable[[], object]:
-        """What a thread does so that the same read does not wait. It uses files and indexes only."""
+        """Work for a thread, after which the same read does not wait. It uses files and indexes only."""
         index = self.index_of(offset)
         return partial(_load, self._list[index : index + 2], offset, max_bytes, limit)
 

@@ -1,9 +1,9 @@
-"""From a time to an offset (KIP-79, KIP-734), by the time index, then the headers, then one batch's records.
+"""Looks up the offset for a timestamp (KIP-79, KIP-734): by the time index, then the headers, then one batch's records.
 
 A batch whose records can't be read, or take more than `unpacked_bytes_max`, answers with its first offset and largest
 time: a consumer that seeks there gets that batch and its error, and other lookups are not affected.
 
-A lookup is work in steps: a thread reads indexes and headers and unpacks, the loop decodes the records.
+A lookup runs in steps: a thread reads indexes and headers and unpacks, the loop decodes the records.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _newest(segments: Sequence[Segment]) -> tuple[Segment, int] | None:
 
 
 def _max_timestamp(segment: Segment) -> int:
-    """Not remembered where it had to be read: in a thread that would undo what an append has learned meanwhile."""
+    """Read from the disk where it is not known, and not stored: this runs in a thread, and an append may have raised it."""
     return segment.max_timestamp if segment.knows_timestamps else segment.find_max_timestamp()[0]
 
 

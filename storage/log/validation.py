@@ -2,8 +2,8 @@
 
 Most checks need the header alone. An `Inspection` is the slow path: it reads every record, because a setting of the
 topic asks for it (compression.type, compaction's keys, barnabas.validate.records, message.timestamp.before.max.ms), or
-because few records have to be named. Few records are read at once; many are read in steps, between which others are
-served, and are unpacked and packed by a thread.
+because the answer names the records with a wrong timestamp. Few records are read at once; many are read in steps, between
+which other requests are served, and are unpacked and packed by a thread.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from barnabas.runtime.slices import Steps, TooManySteps, run_through
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log_config import LONG_MAX, LogConfig
 from barnabas.wire.checksum import crc32c
-from barnabas.wire.compression import CODEC_NAMES, Bytes, Codec, CompressionError, compress
+from barnabas.wire.compression import CODEC_NAMES, Bytes, Codec, CompressionError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
     ATTRIBUTES_OFFSET,
@@ -36,16 +36,16 @@ from barnabas.wire.record_batch import (
     assemble_batch,
     read_header,
 )
-from barnabas.wire.records import UnpacksTooLarge, record_heads, records_payload
+from barnabas.wire.records import UnpacksTooLarge, compress_records, record_heads, records_payload
 
 if TYPE_CHECKING:
     from mmap import mmap
 
 INVALID_RECORDS_TEXT = "One or more records have been rejected"
 
-RECORD_ERRORS_MAX: Final = 1000  # that an answer names; Kafka names all
-RECORDS_PER_STEP: Final = 512  # between two looks at the clock: some 0.3 ms
-# A batch of no more than this is read in the turn that it comes in, so long as it is no more than this in truth.
+RECORD_ERRORS_MAX: Final = 1000  # records that an answer names; Kafka names all
+RECORDS_PER_STEP: Final = 512  # some 0.3 ms
+# A batch of at most this size, by its header and in fact, is read in the turn of the loop in which it arrives.
 MEDIUM_BYTES: Final = 1 << 18
 MEDIUM_RECORDS: Final = 20_000  # some 20 ms of the loop's time
 _SMALL_BYTES: Final = 1 << 15
@@ -59,10 +59,10 @@ def read_batch_header(records: Bytes, position: int = 0) -> BatchHeader:
     try:
         return read_header(records, position)
     except RecordBatchError as error:
-        raise refusal(error) from None
+        raise header_error(error) from None
 
 
-def refusal(error: RecordBatchError) -> StorageError:
+def header_error(error: RecordBatchError) -> StorageError:
     """The error for the sender of a header that can't be read."""
     if isinstance(error, UnsupportedMagic):
         return StorageError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, str(error))
@@ -85,7 +85,7 @@ def check_counts(header: BatchHeader, partition: str) -> None:
 
 
 def check_client_attributes(header: BatchHeader, partition: str) -> None:
-    """What a client may not send: control batches."""
+    """INVALID_RECORD for what a client may not send: control batches."""
     if header.attributes & CONTROL_FLAG:
         raise StorageError(
             ErrorCode.INVALID_RECORD,
@@ -130,8 +130,8 @@ class Inspected(msgspec.Struct, frozen=True):
 
 
 class RecordsUnread(Exception):
-    """Records must be read before their batch can be appended, and may be more than one turn of the loop has time for.
-    Nothing has changed. The append can be tried again with what `steps` returns."""
+    """Records must be read before their batch can be appended, and there may be too many for one turn of the loop. Nothing has
+    changed. The append can be repeated with the result of `steps`."""
 
     def __init__(self, inspection: Inspection) -> None:
         super().__init__("records have to be read first")
@@ -139,12 +139,12 @@ class RecordsUnread(Exception):
 
     @property
     def is_medium(self) -> bool:
-        """Whether reading takes a few slices at most. A header that counts less than there is ends the reading early."""
+        """Whether reading takes a few slices at most. It never goes beyond what the header counts."""
         inspection = self._inspection
         return len(inspection.records) <= MEDIUM_BYTES and inspection.header.record_count <= MEDIUM_RECORDS
 
     def read_from(self, copy: memoryview) -> None:
-        """Read the batch at the start of `copy`, which has the same bytes: its own buffer is about to be used again."""
+        """Read the batch at the start of `copy`, which has the same bytes: the buffer of the request is about to be reused."""
         self._inspection.records = copy[: len(self._inspection.records)]
 
     def steps(self) -> Steps[Inspected]:
@@ -188,7 +188,7 @@ class Inspection(msgspec.Struct):
         codec = CODEC_NAMES.get(
             "none" if config.compression_type == "uncompressed" else config.compression_type, Codec(0)
         )
-        converts = config.compression_type != "producer" and codec != header.codec
+        converts = config.compression_type != "producer" and codec != header.codec and not header.is_control
         if not (checks_records or checks_times or converts):
             return Inspected(memoryview(self.records), header, config)
         try:
@@ -199,7 +199,7 @@ class Inspection(msgspec.Struct):
                 return Inspected(memoryview(self.records), header, config)
             if codec == Codec.NONE:
                 self._check_converted_size(HEADER_SIZE + len(payload))
-            packed = yield partial(compress, codec, payload)
+            packed = yield partial(compress_records, codec, payload)
         except (RecordBatchError, CompressionError) as error:
             if unpacked_max is not None and isinstance(error, UnpacksTooLarge):
                 raise
@@ -213,7 +213,7 @@ class Inspection(msgspec.Struct):
 
     @property
     def _is_small(self) -> bool:
-        """Whether the header promises few records. What it promises is held to."""
+        """Whether the batch is small by its header. Reading never goes beyond what the header says."""
         return self.header.size <= _SMALL_BYTES and self.header.record_count <= _SMALL_RECORDS
 
     @property
@@ -221,7 +221,7 @@ class Inspection(msgspec.Struct):
         return self.header.max_timestamp > self.now_ms + self.config.message_timestamp_after_max_ms
 
     def _refuse_far_ahead(self) -> None:
-        """INVALID_TIMESTAMP by the header alone: which records it is because of is not worth reading many."""
+        """INVALID_TIMESTAMP by the header alone, without reading many records to name those at fault."""
         if self.checks_times and self._is_far_ahead:
             raise StorageError(
                 ErrorCode.INVALID_TIMESTAMP,
@@ -286,7 +286,7 @@ class Inspection(msgspec.Struct):
             if not index % RECORDS_PER_STEP:
                 yield
         if checks_times and not total and header.max_timestamp > high:
-            # A header that lies, which Kafka would put right
+            # The header's max timestamp is wrong. Kafka would correct it.
             wrong_times, errors = 1, [(0, _wrong_time(header.max_timestamp, 0, low, high))]
         if wrong_times:
             raise StorageError(

@@ -1,8 +1,8 @@
 """Writing to the end of a log: appends by the leader and by a follower, and new segments.
 
 An append is one pass: header, CRC, checks, and one write of the batch with the sixteen bytes in front that the leader assigns.
-They are patched where the batch lies, so a writable buffer is not copied on its way to the file. State changes only after the
-write has succeeded, so a full disk leaves the log as it was.
+They are written into the batch where it lies, so a writable buffer is not copied on its way to the file. State changes only
+after the write has succeeded, so a full disk leaves the log as it was.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import NoReturn
 
 from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import run_through
-from barnabas.storage.disk.deletion import set_aside
-from barnabas.storage.disk.disk import Disk, write_rest
+from barnabas.storage.disk.deletion import delete_later
+from barnabas.storage.disk.disk import write_rest
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log import validation
 from barnabas.storage.log.flusher import Flusher, Synced
@@ -26,7 +26,9 @@ from barnabas.storage.log.leader_epochs import LeaderEpochCache
 from barnabas.storage.log.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log.log_producers import LogProducers
 from barnabas.storage.log.pacing import LARGE_APPEND_BYTES, Pacing, timed_write
+from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.segments import LogSegments
+from barnabas.storage.log.verification import Verification
 from barnabas.storage.segment.segment import MAX_RELATIVE_OFFSET, Segment
 from barnabas.wire.checksum import crc32c
 from barnabas.wire.compression import Bytes
@@ -50,17 +52,14 @@ _assign = struct.Struct(">qii").pack_into  # base offset, batch length (as it is
 
 
 class LogWriter:
-    """See the module. `end_offset` is the offset of the next record; `name`, `log_dir` and `directory` are the log's."""
+    """See the module. `end_offset` is the offset of the next record."""
 
     __slots__ = (
         "_after_max_ms",
         "_directory",
-        "_disk",
         "_epochs",
         "_flusher",
         "_flushes",
-        "_log_dir",
-        "_name",
         "_pacing",
         "_producers",
         "_rewrites",
@@ -76,11 +75,8 @@ class LogWriter:
 
     def __init__(
         self,
-        disk: Disk,
+        directory: PartitionDirectory,
         runtime: Runtime,
-        log_dir: str,
-        directory: str,
-        name: str,
         segments: LogSegments,
         epochs: LeaderEpochCache,
         producers: LogProducers,
@@ -88,12 +84,9 @@ class LogWriter:
         config: LogConfig,
         end_offset: int,
     ) -> None:
-        self._disk = disk
+        self._directory = directory
         self._runtime = runtime
         self._time_ms = runtime.time_ms
-        self._log_dir = log_dir
-        self._directory = directory
-        self._name = name
         self._segments = segments
         self._epochs = epochs
         self._producers = producers
@@ -126,24 +119,23 @@ class LogWriter:
     # --- as leader
 
     def append_as_leader(
-        self, records: Bytes, leader_epoch: int, start_offset: int, from_client: bool
+        self,
+        records: Bytes,
+        leader_epoch: int,
+        start_offset: int,
+        from_client: bool,
+        verification: Verification | None,
     ) -> AppendResult:
-        """Assign offsets to the batches in `records` and write them; the result is of the (last) batch.
-
-        Nothing has changed when it raises StorageError: CORRUPT_MESSAGE, UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_RECORD, INVALID_TIMESTAMP,
-        OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, KAFKA_STORAGE_ERROR. `from_client` False allows
-        control batches, and the flags that only brokers set. A writable memoryview is written into.
-        """
+        """As `Log.append_as_leader`."""
         view = records if type(records) is memoryview else memoryview(records)
         try:
             header = read_header(view)
         except RecordBatchError as error:
-            raise validation.refusal(error) from None
+            raise validation.header_error(error) from None
         size = header.batch_length + LOG_OVERHEAD
         if size != len(view):
-            return self._append_several(view, leader_epoch, start_offset, from_client)
-        return self._append_now(view, header, leader_epoch, start_offset, from_client)
+            return self._append_several(view, leader_epoch, start_offset, from_client, verification)
+        return self._append_now(view, header, leader_epoch, start_offset, from_client, verification)
 
     def _append_now(
         self,
@@ -152,18 +144,32 @@ class LogWriter:
         leader_epoch: int,
         start_offset: int,
         from_client: bool,
+        verification: Verification | None,
     ) -> AppendResult:
-        """`append_batch`, however long reading the records takes."""
+        """As `append_batch`, and reads the records at once however many they are."""
         try:
-            return self.append_batch(records, header, leader_epoch, start_offset, from_client, None)
+            return self.append_batch(
+                records, header, leader_epoch, start_offset, from_client, None, verification
+            )
         except validation.RecordsUnread as unread:
             inspected = run_through(unread.steps())
         return self.append_batch(
-            inspected.records, inspected.header, leader_epoch, start_offset, from_client, inspected
+            inspected.records,
+            inspected.header,
+            leader_epoch,
+            start_offset,
+            from_client,
+            inspected,
+            verification,
         )
 
     def _append_several(
-        self, view: memoryview, leader_epoch: int, start_offset: int, from_client: bool
+        self,
+        view: memoryview,
+        leader_epoch: int,
+        start_offset: int,
+        from_client: bool,
+        verification: Verification | None,
     ) -> AppendResult:
         batches: list[tuple[memoryview, BatchHeader]] = []
         position = 0
@@ -174,11 +180,11 @@ class LogWriter:
                 raise StorageError(
                     ErrorCode.CORRUPT_MESSAGE, f"a batch of {header.size} bytes, {len(batch)} remain"
                 )
-            check_batch(batch, header, header.size, self.config, self._name, from_client)
+            check_batch(batch, header, header.size, self.config, self._directory.name, from_client)
             batches.append((batch, header))
             position += header.size
         results = [
-            self._append_now(batch, header, leader_epoch, start_offset, from_client)
+            self._append_now(batch, header, leader_epoch, start_offset, from_client, verification)
             for batch, header in batches
         ]
         results[-1].base_offset = results[0].base_offset
@@ -193,6 +199,7 @@ class LogWriter:
         start_offset: int,
         from_client: bool,
         inspected: validation.Inspected | None,
+        verification: Verification | None,
     ) -> AppendResult:
         """As `append_as_leader`, for one batch whose header has been read. RecordsUnread, and nothing has changed, when more
         than a few records of a client have to be read first; `inspected` is the result of that."""
@@ -210,21 +217,23 @@ class LogWriter:
             or header.base_sequence < 0 <= header.producer_id
             or crc32c(records[ATTRIBUTES_OFFSET:]) != header.crc
         ):
-            check_batch(records, header, size, self.config, self._name, from_client)
+            check_batch(records, header, size, self.config, self._directory.name, from_client)
         now = self._time_ms()
         config = self.config
         log_append_time = -1
         if self._rewrites or (attributes & _BROKER_FLAGS and from_client):
             records, header, log_append_time = rewrite_batch(
-                records, header, now, config, self._name, from_client, inspected
+                records, header, now, config, self._directory.name, from_client, inspected
             )
             size = header.batch_length + LOG_OVERHEAD
         elif header.max_timestamp > now + self._after_max_ms:
-            validation.Inspection(records, header, config, self._name, now, True).run(may_wait=from_client)
+            validation.Inspection(records, header, config, self._directory.name, now, True).run(
+                may_wait=from_client
+            )
         base_offset = self.end_offset
         producers = self._producers
         if header.producer_id >= 0:
-            duplicate = producers.check(records, header, base_offset, from_client)
+            duplicate = producers.check(records, header, base_offset, from_client, verification)
             if duplicate is not None:
                 return AppendResult(
                     duplicate.base_offset,
@@ -232,7 +241,7 @@ class LogWriter:
                     duplicate.timestamp,
                     start_offset,
                     duplicate=True,
-                    awaits_sync=0 <= flusher.held_from <= duplicate.last_offset,
+                    awaits_sync=flusher.awaits_sync(duplicate.last_offset),
                 )
         header.base_offset = base_offset
         last_offset = base_offset + header.last_offset_delta
@@ -258,7 +267,7 @@ class LogWriter:
             if size < LARGE_APPEND_BYTES:
                 written = file.pwrite(records, position)
             else:
-                written = timed_write(self._disk, self._runtime, self._log_dir, file, records, position)
+                written = timed_write(self._directory, self._runtime, file, records, position)
             if written != size:
                 write_rest(file, records, written, position)
         except OSError as error:
@@ -307,20 +316,22 @@ class LogWriter:
             segment.cut_torn_tail()
         except OSError:
             pass
-        logger.error("%s: append failed: %s", self._name, error)
+        logger.error("%s: append failed: %s", self._directory.name, error)
         self._flusher.io_failed(error)
         raise StorageError(
-            ErrorCode.KAFKA_STORAGE_ERROR, f"Error while appending records to {self._name}: {error}"
+            ErrorCode.KAFKA_STORAGE_ERROR, f"Error while appending records to {self._directory.name}: {error}"
         ) from error
 
     def _large_appended(self, segment: Segment) -> bool:
         """After a large append: whether its acknowledgement has to wait."""
-        is_behind = self._disk.write_pressure.is_on(self._log_dir, self._runtime.monotonic())
+        is_behind = self._directory.disk.write_pressure.is_on(
+            self._directory.log_dir, self._runtime.monotonic()
+        )
         pacing = self._pacing
         if pacing is None:
             if not is_behind:
                 return False
-            pacing = self._pacing = Pacing(self._disk, self._runtime, self._log_dir, self._flusher, segment)
+            pacing = self._pacing = Pacing(self._directory, self._runtime, self._flusher, segment)
         if pacing.appended(segment):
             return True
         if not is_behind and not pacing.is_running:
@@ -337,16 +348,11 @@ class LogWriter:
     # --- as follower
 
     def append_as_follower(self, records: memoryview, leader_epoch: int, batches_max: int) -> FollowerAppend:
-        """Append the first `batches_max` whole batches in `records`, those of one segment in one write; a last one that is
-        cut is left out, as Kafka's fetches cut it.
-
-        Nothing has changed when it raises UnexpectedAppendOffset or StorageError CORRUPT_MESSAGE. After
-        KAFKA_STORAGE_ERROR the log ends behind some whole batch of these.
-        """
+        """As `Log.append_as_follower`."""
         flusher = self._flusher
         if flusher.failure is not None:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, flusher.failure)
-        headers = whole_batches(records, leader_epoch, batches_max, self.end_offset, self._name)
+        headers = whole_batches(records, leader_epoch, batches_max, self.end_offset, self._directory.name)
         result = FollowerAppend(0, len(headers))
         if not headers:
             return result
@@ -403,7 +409,7 @@ class LogWriter:
             if size < LARGE_APPEND_BYTES:
                 written = file.pwrite(batches, start)
             else:
-                written = timed_write(self._disk, self._runtime, self._log_dir, file, batches, start)
+                written = timed_write(self._directory, self._runtime, file, batches, start)
             if written != size:
                 write_rest(file, batches, written, start)
         except OSError as error:
@@ -435,8 +441,8 @@ class LogWriter:
             return
         if old.torn:
             old.cut_torn_tail()
-        old.open_for_append()  # here it may still fail
-        new = Segment.create(self._disk, self._directory, base, self._time_ms())
+        old.open_for_append()  # may fail: nothing has changed yet
+        new = Segment.create(self._directory.disk, self._directory.path, base, self._time_ms())
         old.add_time_index_entry()
         self._flusher.names_changed()
         self._segments.append(new)
@@ -461,12 +467,14 @@ class LogWriter:
         for segment in segments:
             segment.release()
         files = [file for segment in segments for file in segment.files]
-        set_aside(self._disk, self._runtime, files, self.config.file_delete_delay_ms)
+        delete_later(self._directory.disk, self._runtime, files, self.config.file_delete_delay_ms)
 
     def restart(self, offset: int) -> None:
         """Remove all segments, and begin the first one of an empty log at `offset`. OSError."""
-        self.discard(self._segments.all()[::-1])
-        self._segments.restart(Segment.create(self._disk, self._directory, offset, self._time_ms()))
+        self.discard(self._segments[::-1])
+        self._segments.restart(
+            Segment.create(self._directory.disk, self._directory.path, offset, self._time_ms())
+        )
         self._flusher.names_changed()
         self._set_roll_time()
 

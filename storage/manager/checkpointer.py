@@ -1,9 +1,9 @@
-"""When the checkpoint files of the log directories are written: at intervals, and soon after some changes.
+"""Writes the checkpoint files of the log directories: at intervals, and soon after some changes.
 
 The offsets are collected on the loop, a few logs a turn; a thread formats, writes and syncs them. Of each file
-one version is written at a time, and only when something has changed. The thread writes beside the file, and
-the loop gives it its name: so nothing that is still on its way when the broker stops, or when a newer version
-has been written, takes effect afterwards.
+one version is written at a time, and only when something has changed. The thread writes a file beside the old one, and
+the loop renames it: so a write that ends after the broker has stopped, or after a newer version has been written, has
+no effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import in_slices
 from barnabas.storage.disk.checkpoint_file import format_offsets, write_offsets
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.errors import is_passing
+from barnabas.storage.errors import is_transient
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager.directory import (
     LOG_START_OFFSET_FILE,
@@ -30,17 +30,19 @@ logger = logging.getLogger("barnabas.storage")
 Offsets = dict[tuple[str, int], int]
 Done = Callable[[], object]
 
-REST: Final = 20  # times as long as it took to collect offsets, they are not collected again for a change
+PAUSE_FACTOR: Final = 20  # the pause between two writes because of changes, by the duration of the first
 
 _NEW_SUFFIX = ".new"
 
 
 def _recovery_point(log: Log) -> int | None:
-    return log.recovery_checkpoint
+    return log.flusher.recovery_checkpoint
 
 
 def _start_offset(log: Log) -> int | None:
-    return log.start_checkpoint
+    """None while the first segment's synced name says the same, as in Kafka."""
+    first = log.segments.bases[0] if log.flusher.names_are_synced else 0
+    return log.log_start_offset if log.log_start_offset > first else None
 
 
 def _high_watermark(log: Log) -> int | None:
@@ -55,7 +57,7 @@ _VALUES: Final[dict[str, Callable[[Log], int | None]]] = {
 
 
 class CheckpointFile:
-    """One file of offsets, written by threads, never by two at once."""
+    """One file of offsets, written by at most one thread at a time."""
 
     def __init__(self, disk: Disk, runtime: Runtime, path: str, failed: Callable[[OSError], object]) -> None:
         self._disk = disk
@@ -63,7 +65,7 @@ class CheckpointFile:
         self._path = path
         self._failed = failed
         self._written: Offsets | None = None
-        self._found: list[Offsets] | None = None  # what a start now might find there; None: not written yet
+        self._found: list[Offsets] | None = None  # what a start might find there now; None: not written yet
         self._next: Offsets | None = None
         self._busy = False
         self._failing = False
@@ -72,8 +74,8 @@ class CheckpointFile:
         self._waiters: list[Callable[[BaseException | None], object]] = []
 
     def write(self, offsets: Offsets, done: Callable[[BaseException | None], object] | None = None) -> None:
-        """Write these, unless the file has them already; of several that wait, the last. `done` gets None once
-        they, or later ones, have been synced, or the error."""
+        """Write these, unless the file has them already; of several that wait, the last. `done` gets None once they, or later
+        ones, have been synced, otherwise the error."""
         if done is not None:
             self._waiters.append(done)
         if self._busy:
@@ -81,19 +83,19 @@ class CheckpointFile:
         elif offsets != self._written:
             self._begin(offsets)
         else:
-            self._tell(None)
+            self._notify(None)
 
     @property
     def is_behind(self) -> bool:
         """Whether the file may still hold outdated offsets: a thread is writing it, or has failed."""
         return self._failing or (self._busy and self._version == self._begun)
 
-    def may_claim(self, key: tuple[str, int]) -> bool:
-        """Whether a start now might find an offset of this (topic, partition)."""
+    def may_hold(self, key: tuple[str, int]) -> bool:
+        """Whether a start might find an offset of this (topic, partition) now."""
         return self._found is None or any(key in offsets for offsets in self._found)
 
     def write_now(self, offsets: Offsets) -> None:
-        """Blocking. A write that a thread has begun has no effect. OSError."""
+        """Write these, blocking. A write that a thread has begun has no effect. OSError."""
         self._version += 1
         self._next = None
         write_offsets(self._disk, self._path, offsets)
@@ -140,9 +142,9 @@ class CheckpointFile:
         if following is not None:
             self.write(following)
         if not self._busy:
-            self._tell(error)
+            self._notify(error)
 
-    def _tell(self, error: BaseException | None) -> None:
+    def _notify(self, error: BaseException | None) -> None:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter(error)
@@ -165,7 +167,7 @@ class Checkpointer:
         self._files: dict[tuple[str, str], CheckpointFile] = {}
         self._soon: set[tuple[str, str]] = set()  # (directory, file name) to be written soon
         self._soon_scheduled = False
-        self._rest_until = 0.0  # on the monotonic clock
+        self._pause_until = 0.0  # on the monotonic clock
 
     def write_recovery_points(self, done: Done) -> None:
         self._write(RECOVERY_POINT_FILE, done)
@@ -181,16 +183,16 @@ class Checkpointer:
         self._write_soon(log_dir, LOG_START_OFFSET_FILE)
 
     def log_removed(self, log_dir: str) -> None:
-        """A log has been removed from the directory: a new one of its name must not find its offsets."""
+        """A log has been removed from the directory: a new log of its name must not find its offsets."""
         for name in _VALUES:
             self._write_soon(log_dir, name)
 
     def settle(self, log_dir: str, key: tuple[str, int]) -> None:
-        """A log is about to be created in the directory: offsets of another one of its name are removed now.
-        Blocking, if one has just been removed. OSError."""
+        """Before a log is created in the directory: remove the offsets of an earlier log of its name. Blocking, if that has
+        just been removed. OSError."""
         for name in _VALUES:
             file = self._file(log_dir, name)
-            if ((log_dir, name) in self._soon or file.is_behind) and file.may_claim(key):
+            if ((log_dir, name) in self._soon or file.is_behind) and file.may_hold(key):
                 self._soon.discard((log_dir, name))
                 self._write_now(log_dir, name)
 
@@ -200,11 +202,10 @@ class Checkpointer:
             self._write_now(log_dir, name)
 
     def truncating(self, log: Log, offset: int) -> None:
-        """The log's end is about to become `offset`: no checkpoint may claim more, or what is written there next
-        would be trusted without being read, or count as committed, or as below the log's start. Blocking where they do.
-        OSError."""
+        """Before the log is truncated to `offset`: no checkpoint may lie beyond, or what is appended there next would be
+        trusted without being read, or count as committed, or as below the log's start. Blocking where one does. OSError."""
         claims = {
-            RECOVERY_POINT_FILE: log.recovery_point,
+            RECOVERY_POINT_FILE: log.flusher.recovery_point,
             LOG_START_OFFSET_FILE: log.log_start_offset,
             REPLICATION_OFFSET_FILE: log.high_watermark if log.is_replicated else -1,
         }
@@ -215,9 +216,9 @@ class Checkpointer:
                 offsets[log.topic, log.partition] = offset
                 self._file(log.log_dir, name).write_now(offsets)
 
-    def claim_less(self, log_dirs: Iterable[str], done: Callable[[BaseException | None], object]) -> None:
-        """Write the recovery points of these directories, some of which have been lowered, by a thread; then call
-        `done`, with the error if there was one. For many logs that are about to be cut."""
+    def write_lowered(self, log_dirs: Iterable[str], done: Callable[[BaseException | None], object]) -> None:
+        """Write the recovery points of these directories in a thread, after some have been lowered because many logs are
+        about to be truncated; then call `done`, with the error if there was one."""
         missing = set(log_dirs)
         failure: list[BaseException | None] = [None]
 
@@ -243,17 +244,18 @@ class Checkpointer:
         self._file(log_dir, name).write_now(_collect(logs, _VALUES[name]))
 
     def _write_soon(self, log_dir: str, name: str) -> None:
-        """On the next turn; later when the last time was just now, so that many changes cost little more."""
+        """Write the file on the next turn; after a pause if that was done a moment ago, so that many changes cost little
+        more."""
         self._soon.add((log_dir, name))
         if not self._soon_scheduled:
             self._soon_scheduled = True
-            rest_s = self._rest_until - self._runtime.monotonic()
-            if rest_s > 0:
-                self._runtime.call_later(rest_s, self._write_those)
+            pause_s = self._pause_until - self._runtime.monotonic()
+            if pause_s > 0:
+                self._runtime.call_later(pause_s, self._write_scheduled)
             else:
-                self._runtime.call_soon(self._write_those)
+                self._runtime.call_soon(self._write_scheduled)
 
-    def _write_those(self) -> None:
+    def _write_scheduled(self) -> None:
         wanted, self._soon = self._soon, set()
         began = self._runtime.monotonic()
         missing = {name for _, name in wanted}
@@ -262,7 +264,7 @@ class Checkpointer:
             missing.discard(name)
             if not missing:
                 now = self._runtime.monotonic()
-                self._rest_until = now + REST * (now - began)
+                self._pause_until = now + PAUSE_FACTOR * (now - began)
                 self._soon_scheduled = False
                 for log_dir, name in list(self._soon):
                     self._write_soon(log_dir, name)
@@ -306,7 +308,7 @@ class Checkpointer:
         return file
 
     def _write_failed(self, log_dir: str, error: OSError) -> None:
-        if not is_passing(error):
+        if not is_transient(error):
             self._failed(log_dir, str(error))
 
 

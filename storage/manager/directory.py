@@ -1,12 +1,13 @@
-"""One log directory: its lock, its identity in `meta.properties`, its checkpoints and the marker of a clean stop.
+"""The log directories (log.dirs): each with its lock, its identity in `meta.properties`, its checkpoints and the marker of a
+clean stop, and which of them are offline.
 
 File names and formats are Kafka's, so Kafka's tools and Kafka itself can read the directory.
 """
 
 from __future__ import annotations
 
-import base64
 import logging
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -14,6 +15,7 @@ from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.checkpoint_file import CheckpointError, read_offsets
 from barnabas.storage.disk.disk import Disk, Lock
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline
+from barnabas.wire.uuids import random_uuid, uuid_from_string, uuid_to_string
 
 logger = logging.getLogger("barnabas.storage")
 
@@ -29,45 +31,6 @@ FUTURE_SUFFIX = "-future"
 FILE_NAME_MAX = 255
 
 
-def encode_uuid(value: bytes) -> str:
-    """Kafka's text form of 16 bytes: url-safe base64 without padding, 22 characters."""
-    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
-
-
-def decode_uuid(text: str) -> bytes:
-    """The 16 bytes; ValueError when the text is no uuid."""
-    value = base64.urlsafe_b64decode(text + "==")
-    if len(value) != 16:
-        raise ValueError(f"{text!r} is no uuid")
-    return value
-
-
-def random_uuid(runtime: Runtime) -> bytes:
-    """A random uuid (version 4) whose text does not begin with a dash, as Kafka makes them."""
-    while True:
-        value = _version_4(runtime.random_bytes(16))
-        if not encode_uuid(value).startswith("-"):
-            return value
-
-
-def derived_uuid(seed: bytes) -> bytes:
-    """As `random_uuid`, and always the same for the same seed."""
-    import hashlib  # late: a start needs none of it
-
-    while True:
-        seed = hashlib.blake2b(seed, digest_size=16).digest()
-        value = _version_4(seed)
-        if not encode_uuid(value).startswith("-"):
-            return value
-
-
-def _version_4(random_bytes: bytes) -> bytes:
-    value = bytearray(random_bytes)
-    value[6] = value[6] & 0x0F | 0x40
-    value[8] = value[8] & 0x3F | 0x80
-    return bytes(value)
-
-
 class LogDirectory:
     """A directory of `log.dirs`, locked from `open` to `unlock`."""
 
@@ -78,13 +41,12 @@ class LogDirectory:
         self.node_id: int | None = None
         self.directory_id: str | None = None
         self.clean = False
-        self.previous_broker_epoch = (
-            -1
-        )  # of the registration that the last stop ended cleanly, -1 when none is known
+        # of the registration that ended with the last stop, if that was clean; -1 when it is unknown
+        self.previous_broker_epoch = -1
         self._lock: Lock | None = None
 
     def open(self) -> None:
-        """Make it, lock it, read who it belongs to. LogDirectoryError when it can't be used."""
+        """Create and lock the directory, and read its identity. LogDirectoryError when it can't be used."""
         try:
             self._make()
             self._lock = self._disk.lock(f"{self.path}/{LOCK_FILE}")
@@ -145,7 +107,7 @@ class LogDirectory:
         if (self.cluster_id, self.node_id) == (wanted_id, node_id) and self.directory_id:
             return
         self.cluster_id, self.node_id = wanted_id, node_id
-        self.directory_id = self.directory_id or encode_uuid(random_uuid(runtime))
+        self.directory_id = self.directory_id or uuid_to_string(random_uuid(runtime.random_bytes))
         cluster = f"cluster.id={wanted_id}\n" if wanted_id else ""
         content = f"#\n{cluster}directory.id={self.directory_id}\nnode.id={node_id}\nversion=1\n"
         try:
@@ -154,9 +116,9 @@ class LogDirectory:
             raise LogDirectoryOffline(f"{self.path} can't be written (log.dirs): {error}") from error
 
     def take_clean_shutdown_marker(self) -> None:
-        """Note whether the last stop was clean; from now on the next one is not until it is marked.
+        """Read and remove the marker of a clean stop.
 
-        Synced, or the marker would be found again after a power failure and the torn logs be trusted.
+        The removal is synced, or the marker would be found again after a power failure, and torn logs would be trusted.
         """
         path = f"{self.path}/{CLEAN_SHUTDOWN_FILE}"
         self.clean = self._disk.exists(path)
@@ -166,8 +128,8 @@ class LogDirectory:
             self._disk.sync_directory(self.path)
 
     def mark_clean_shutdown(self, broker_epoch: int = -1) -> None:
-        """`broker_epoch`: which registration has ended here. Kafka takes a stop for unclean that is not of the
-        last one in its metadata; -1 means none."""
+        """`broker_epoch` is that of the registration that ends with this stop, -1 if there is none. Kafka takes a stop for
+        unclean unless it is of the last registration in its metadata."""
         content = msgspec.json.encode({"version": 0, "brokerEpoch": broker_epoch})
         self._disk.write_file(f"{self.path}/{CLEAN_SHUTDOWN_FILE}", content)
 
@@ -176,13 +138,119 @@ class LogDirectory:
         try:
             return read_offsets(self._disk, f"{self.path}/{name}")
         except CheckpointError as error:
-            logger.warning("%s/%s is damaged (%s) and is passed over", self.path, name, error)
+            logger.warning("%s/%s is damaged (%s) and is ignored", self.path, name, error)
             return {}
 
     def unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+
+class LogDirectories:
+    """All directories of log.dirs. `offline`: those that have failed, and why; `cordoned`: those that take no new logs;
+    `cluster_id`: "" until it is known."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        runtime: Runtime,
+        paths: Sequence[str],
+        went_offline: Callable[[str, str], object],
+        *,
+        node_id: int,
+        cluster_id: str | None,
+        metadata_dir: str | None,
+    ) -> None:
+        """`went_offline(path, reason)` is called when one has failed. The broker can't live without `metadata_dir`."""
+        self._disk = disk
+        self._runtime = runtime
+        self._went_offline = went_offline
+        self._node_id = node_id
+        self._metadata_dir = metadata_dir
+        self._directories = {path: LogDirectory(disk, path) for path in dict.fromkeys(paths)}
+        self.paths = list(self._directories)
+        self.offline: dict[str, str] = {}
+        self.cordoned: Sequence[str] = ()
+        self.cluster_id = cluster_id or ""
+
+    def online(self) -> list[LogDirectory]:
+        return [directory for path, directory in self._directories.items() if path not in self.offline]
+
+    def open(self, *, begins_cluster: bool) -> None:
+        """Lock them all and check their identity. With `begins_cluster` a cluster id is made up if there is none.
+        LogDirectoryError."""
+        self.each(LogDirectory.open)
+        found = sorted({each.cluster_id for each in self.online() if each.cluster_id is not None})
+        if len(found) > 1:
+            raise LogDirectoryError(
+                f"the directories of log.dirs belong to different clusters: {', '.join(found)}"
+            )
+        cluster_id = self.cluster_id or (found[0] if found else "")
+        if not cluster_id and begins_cluster:
+            cluster_id = uuid_to_string(random_uuid(self._runtime.random_bytes))
+        self.join_cluster(cluster_id)
+
+    def each(self, prepare: Callable[[LogDirectory], object]) -> None:
+        """`prepare` each directory. One that raises LogDirectoryOffline is offline; the error is raised when no other
+        works."""
+        for path, directory in self._directories.items():
+            if path in self.offline:
+                continue
+            try:
+                prepare(directory)
+            except LogDirectoryOffline as error:
+                if self._needs(path):
+                    raise
+                self.fail(path, str(error))
+
+    def _needs(self, path: str) -> bool:
+        return path == self._metadata_dir or not set(self.paths) - {path, *self.offline}
+
+    def join_cluster(self, cluster_id: str) -> None:
+        """Set the cluster that the node belongs to. LogDirectoryError when a directory belongs to another one."""
+        self.cluster_id = cluster_id
+        self.each(lambda directory: directory.adopt(cluster_id, self._node_id, self._runtime))
+
+    @property
+    def previous_broker_epoch(self) -> int:
+        """The epoch of the registration that ended with the last stop, if that was clean in every directory; otherwise -1."""
+        epochs = {directory.previous_broker_epoch for directory in self._directories.values()}
+        return epochs.pop() if len(epochs) == 1 else -1
+
+    def fail(self, path: str, reason: str) -> None:
+        """The disk of a directory has failed: it is offline until the next start."""
+        logger.error("%s is offline until the next start: %s", path, reason)
+        self.offline[path] = reason
+        self._directories[path].unlock()
+        self._went_offline(path, reason)
+
+    def fatal_failure(self, path: str, reason: str) -> str | None:
+        """Why the broker can't go on after this failure; None when it can."""
+        if len(self.offline) == len(self.paths):
+            return f"every log directory has failed: {reason}"
+        if path == self._metadata_dir:
+            return f"the log directory of the metadata, {path}, has failed: {reason}"
+        return None
+
+    def unlock(self) -> None:
+        for directory in self._directories.values():
+            directory.unlock()
+
+    def online_ids(self) -> list[bytes]:
+        """The ids of the directories that work."""
+        return [uuid_from_string(self.id_of(directory.path)) for directory in self.online()]
+
+    def id_of(self, path: str) -> str:
+        """The directory's id in meta.properties; "" when it has not been read."""
+        return self._directories[path].directory_id or ""
+
+    def volume(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the directory's file system; (-1, -1) when they are unknown."""
+        try:
+            return self._disk.volume(path)
+        except OSError:
+            return -1, -1
 
 
 def parse_directory_name(name: str) -> tuple[str, int] | None:
@@ -200,19 +268,19 @@ def suffixed_name(topic: str, partition: int, unique: bytes, suffix: str) -> str
 
 
 def format_partition_metadata(topic_id: bytes) -> bytes:
-    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode()
+    return f"version: 0\ntopic_id: {uuid_to_string(topic_id)}\n".encode()
 
 
 def parse_partition_metadata(content: bytes) -> bytes:
-    """The topic id. ValueError when the file does not say."""
+    """The topic id. ValueError when the file does not hold one."""
     fields = dict(line.partition(": ")[::2] for line in content.decode().splitlines())
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise ValueError("neither version 0 nor a topic_id")
-    return decode_uuid(fields["topic_id"])
+    return uuid_from_string(fields["topic_id"])
 
 
 def _marked_epoch(content: bytes) -> int:
-    """The broker epoch in a clean-shutdown marker; -1 where it has none, as those of old."""
+    """The broker epoch in a clean-shutdown marker; -1 where it has none, as older markers."""
     try:
         epoch = msgspec.json.decode(content)["brokerEpoch"]
     except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):

@@ -1,13 +1,13 @@
 """Moving logs from one directory to another while they serve (KIP-113).
 
-Threads copy the segments into `<topic>-<partition>.<unique>-future` in the other directory, a few MB at a time, behind the
-appends, until only a little is missing. Then, in one turn of the loop, the log is closed, the rest is copied and synced, the
-copy gets the log's name and is opened in its place, and the old directory is set aside. Readers keep the files that they have
-open.
+Threads copy the segments into `<topic>-<partition>.<unique>-future` in the other directory, a few MB at a time, while the log
+grows, until only a little is missing. Then, in one turn of the loop, the log is closed, the rest is copied and synced, the
+copy gets the log's name and is opened in its place, and the old directory is renamed for deletion. Readers keep the files that
+they have open.
 
-An interruption leaves a whole log: until the copy has the log's name, the old directory is the log, and a start removes the
-copy and begins again; from then on both are whole, and a start takes the one that reaches further (manager.py). A partition
-has at most one move; a request for another directory ends the one before.
+An interruption leaves a complete log: until the copy has the log's name, the old directory is the log, and a start removes the
+copy and begins again. From then on both are complete, and a start uses the longer one (manager.py). A partition has at most
+one move; a request for another directory ends the one before.
 """
 
 from __future__ import annotations
@@ -21,31 +21,32 @@ import msgspec
 
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.disk import Disk, File
-from barnabas.storage.errors import StorageError, is_passing
+from barnabas.storage.errors import StorageError, is_transient
 from barnabas.storage.log.flusher import PARTITION_METADATA
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager.directory import (
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
+    LogDirectories,
     parse_directory_name,
-    random_uuid,
     suffixed_name,
 )
 from barnabas.storage.segment.segment import CLEANED_SUFFIX, LOG_SUFFIX, SWAP_SUFFIX, Segment
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.uuids import random_uuid
 
 logger = logging.getLogger("barnabas.storage")
 
 CHUNK_BYTES: Final = 4 << 20  # what a thread copies at a time
-REST_BYTES: Final = 128 << 10  # so little may be missing when the loop copies it
-_WAIT_S: Final = 0.02  # until a segment that a thread is sealing is looked at again
+REST_BYTES: Final = 128 << 10  # at most this is missing when the loop copies the rest
+_WAIT_S: Final = 0.02  # until a segment that a thread is sealing is checked again
 _BUFFER_BYTES: Final = 1 << 20
 _NAME_MAX = 255
 _FUTURE_NAME_REST = len(".") + 32 + len(FUTURE_SUFFIX)
 
 
 class _Copied(msgspec.Struct):
-    """How much of a segment has been copied, and whether everything that belongs to it has."""
+    """How much of a segment has been copied, and whether all of its files have been."""
 
     segment: Segment
     size: int = 0
@@ -53,7 +54,7 @@ class _Copied(msgspec.Struct):
 
 
 class LogMove:
-    """One move. `failed(move, error)` is called at most once, and not after `cancel`."""
+    """One move of one log. `failed(move, error)` is called at most once, and not after `cancel`."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class LogMove:
         self._caught_up = caught_up
         self._failed = failed
         self._copied: dict[int, _Copied] = {}
-        self._truncations = log.truncations
+        self._truncations = log.flusher.truncations
         self._cancelled = False
 
     @property
@@ -91,11 +92,11 @@ class LogMove:
         self._step()
 
     def resume(self) -> None:
-        """Look again what is missing, after `caught_up` had to be put off."""
+        """Copy what is missing by now, after `caught_up` could not be acted on."""
         self._step()
 
     def cancel(self) -> None:
-        """Go no further. A thread may still be writing to the directory for a moment."""
+        """Stop copying. A thread may still write to the directory for a moment."""
         self._cancelled = True
 
     # --- copying
@@ -122,16 +123,19 @@ class LogMove:
             if active:
                 self._sync(copied, gone)
                 return
-            if self.log.is_sealing(segment):
+            if self.log.flusher.is_sealing(segment.base_offset):
                 self._runtime.call_later(_WAIT_S, self._step)
                 return
             self._complete(copied, gone)
             return
 
     def _drop_changed(self) -> list[str]:
-        """Files of copies whose segment retention or compaction has taken away since; all when the log has been cut
-        back, as what was copied may have been rewritten."""
-        cut, self._truncations = self._truncations != self.log.truncations, self.log.truncations
+        """The files of copies whose segment retention or compaction has removed since; of all copies after the log has been
+        truncated, as what was copied may have been overwritten."""
+        cut, self._truncations = (
+            self._truncations != self.log.flusher.truncations,
+            self.log.flusher.truncations,
+        )
         here = {segment.base_offset: segment for segment in self.log.segments}
         gone: list[str] = []
         for base, copied in list(self._copied.items()):
@@ -179,13 +183,13 @@ class LogMove:
         )
 
     def _offset_at(self, segment: Segment, position: int) -> int:
-        """About where in the log the position lies, by the segment's size; at its end exactly."""
+        """The offset at the position: estimated from the segment's size, exact at its end."""
         later = (other.base_offset for other in self.log.segments if other.base_offset > segment.base_offset)
         end = next(later, self.log.log_end_offset)
         return segment.base_offset + (end - segment.base_offset) * position // max(1, segment.size)
 
     def _complete(self, copied: _Copied, gone: list[str]) -> None:
-        """Sync the copy of a segment that does not grow any more, and bring what lies beside it."""
+        """Sync the copy of a segment that does not grow any more, and copy its other files."""
 
         def work() -> None:
             self._disk.open(self._path_of(copied.segment.path), create=True).sync()
@@ -207,12 +211,12 @@ class LogMove:
         self._disk.write_file(self._path_of(path), content, sync=sync)
 
     def _sync(self, copied: _Copied, gone: list[str]) -> None:
-        """Sync what there is of the active segment, here and there, so that the loop will have little to sync."""
+        """Sync the active segment and its copy, so that the loop will have little to sync."""
         path = self._path_of(copied.segment.path)
 
         def then() -> None:
             segment = self.log.segments[-1]
-            uncut = self._truncations == self.log.truncations
+            uncut = self._truncations == self.log.flusher.truncations
             if uncut and copied.segment is segment and segment.size - copied.size <= REST_BYTES:
                 self._caught_up(self)
             else:
@@ -230,14 +234,14 @@ class LogMove:
             else:
                 self._in_thread(work, gone, then)
 
-        self.log.sync_soon()
-        self.log.when_synced(self.log.log_end_offset, synced)
+        self.log.flusher.sync_soon(self.log.log_end_offset)
+        self.log.flusher.when_synced(self.log.log_end_offset, synced)
 
-    # --- the last turn
+    # --- the last step
 
     def finish(self) -> None:
-        """Blocking: close the log and make the copy whole, on the medium too. OSError, StorageError: the copy is
-        not whole, and the log may be closed."""
+        """Blocking: close the log, copy the rest and sync it. After OSError or StorageError the copy is not complete, and the
+        log may be closed."""
         self.log.close()
         active = self.log.segments[-1]
         copied = self._copied[active.base_offset]
@@ -278,13 +282,10 @@ def parse_future_name(name: str) -> tuple[str, int] | None:
 class LogOwner(Protocol):
     """What moves use of the LogManager."""
 
-    log_dirs: list[str]
-    offline: dict[str, str]
-
     def get(self, topic: str, partition: int) -> Log | None: ...
 
-    def open_moved(self, log: Log, log_dir: str) -> Log:
-        """Open the log again, from its copy in another directory. OSError."""
+    def open_again(self, log: Log, log_dir: str) -> Log:
+        """Open a closed log again, from its copy in `log_dir`. OSError."""
         ...
 
     def reopen(self, log: Log) -> None:
@@ -295,8 +296,8 @@ class LogOwner(Protocol):
         """Put `new` in the place of a closed log."""
         ...
 
-    def remove_directory(self, path: str, doomed: str, delay_ms: int) -> None:
-        """Rename a directory to `doomed` and remove it later."""
+    def remove_directory(self, path: str, deleted: str, delay_ms: int) -> None:
+        """Rename a directory to `deleted`, and remove it later."""
         ...
 
     def directory_failed(self, log_dir: str, reason: str) -> None: ...
@@ -305,12 +306,17 @@ class LogOwner(Protocol):
 class LogMoves:
     """The moves that run, by partition. All calls on the loop's thread."""
 
-    def __init__(self, manager: LogOwner, disk: Disk, runtime: Runtime) -> None:
+    def __init__(self, manager: LogOwner, directories: LogDirectories, disk: Disk, runtime: Runtime) -> None:
         self._manager = manager
+        self._directories = directories
         self._disk = disk
         self._runtime = runtime
         self._moves: dict[tuple[str, int], LogMove] = {}
-        self.bytes_per_second: Callable[[], float] = lambda: float("inf")  # the limit of each move
+        self._bytes_per_second = float("inf")  # the limit of each move
+
+    def limit(self, bytes_per_second: float) -> None:
+        """Copy no faster from now on, in each move."""
+        self._bytes_per_second = bytes_per_second
 
     def get(self, topic: str, partition: int) -> LogMove | None:
         return self._moves.get((topic, partition))
@@ -324,12 +330,14 @@ class LogMoves:
         manager = self._manager
         if len(f"{topic}-{partition}") + _FUTURE_NAME_REST > _NAME_MAX:
             raise StorageError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic name is too long.")
-        target_dir = next((path for path in manager.log_dirs if os.path.abspath(path) == directory), None)
+        target_dir = next(
+            (path for path in self._directories.paths if os.path.abspath(path) == directory), None
+        )
         if target_dir is None:
             raise StorageError(
                 ErrorCode.LOG_DIR_NOT_FOUND, f"Log dir {directory} is not found in the config."
             )
-        if target_dir in manager.offline:
+        if target_dir in self._directories.offline:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"Log directory {directory} is offline")
         log = manager.get(topic, partition)
         if log is None:
@@ -342,11 +350,11 @@ class LogMoves:
         self.end(topic, partition)
         if target_dir == log.log_dir:
             return
-        if manager.offline:
+        if self._directories.offline:
             raise StorageError(
                 ErrorCode.KAFKA_STORAGE_ERROR,
                 f"Can not create log for {topic}-{partition} because log directories "
-                f"{', '.join(manager.offline)} are offline",
+                f"{', '.join(self._directories.offline)} are offline",
             )
         self._start(log, target_dir)
 
@@ -356,8 +364,8 @@ class LogMoves:
             self._runtime,
             log,
             target_dir,
-            random_uuid(self._runtime),
-            lambda: self.bytes_per_second(),
+            random_uuid(self._runtime.random_bytes),
+            lambda: self._bytes_per_second,
             self._finish,
             self._failed,
         )
@@ -367,7 +375,7 @@ class LogMoves:
             move.start()
         except OSError as error:
             del self._moves[log.topic, log.partition]
-            if not is_passing(error):
+            if not is_transient(error):
                 self._manager.directory_failed(target_dir, str(error))
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{move.directory}: {error}") from error
 
@@ -379,19 +387,19 @@ class LogMoves:
         move = self._moves.pop((topic, partition), None)
         if move is not None:
             move.cancel()
-            if move.target_dir not in self._manager.offline:
-                self._throw_away(move)
+            if move.target_dir not in self._directories.offline:
+                self._remove_copy(move)
 
     def resume(self, log_dir: str, names: list[str]) -> None:
-        """At start, once every log is open: begin again what was interrupted. `names` are what lies in the
+        """At start, once every log is open: begin interrupted moves again. `names` are those of the copies in the
         directory."""
         for name in names:
             key = parse_future_name(name)
             if key is None:
                 continue
-            self._manager.remove_directory(f"{log_dir}/{name}", f"{log_dir}/{self._doomed_name(*key)}", 0)
+            self._manager.remove_directory(f"{log_dir}/{name}", f"{log_dir}/{self._deleted_name(*key)}", 0)
             log = self._manager.get(*key)
-            if log is None or log.log_dir == log_dir or key in self._moves or self._manager.offline:
+            if log is None or log.log_dir == log_dir or key in self._moves or self._directories.offline:
                 continue
             try:
                 self._start(log, log_dir)
@@ -399,14 +407,14 @@ class LogMoves:
                 logger.error("%s: the move to %s is not resumed: %s", log.name, log_dir, error)
 
     def directory_failed(self, log_dir: str) -> None:
-        """Moves to and from it are over."""
+        """End the moves to and from it."""
         for move in list(self._moves.values()):
             if log_dir in (move.target_dir, move.log.log_dir):
-                logger.error("%s: the move to %s is over", move.log.name, move.target_dir)
+                logger.error("%s: the move to %s is ended", move.log.name, move.target_dir)
                 self.end(move.log.topic, move.log.partition)
 
     def stop(self) -> None:
-        """Go no further; the next start begins again."""
+        """Stop copying; the next start begins again."""
         for move in self._moves.values():
             move.cancel()
 
@@ -416,25 +424,25 @@ class LogMoves:
             del self._moves[log.topic, log.partition]
         move.cancel()
         logger.error("%s: the move to %s has failed: %s", log.name, move.target_dir, error)
-        self._throw_away(move)
+        self._remove_copy(move)
 
-    def _throw_away(self, move: LogMove) -> None:
+    def _remove_copy(self, move: LogMove) -> None:
         log = move.log
-        doomed = f"{move.target_dir}/{self._doomed_name(log.topic, log.partition)}"
-        self._manager.remove_directory(move.directory, doomed, log.config.file_delete_delay_ms)
+        deleted = f"{move.target_dir}/{self._deleted_name(log.topic, log.partition)}"
+        self._manager.remove_directory(move.directory, deleted, log.config.file_delete_delay_ms)
 
-    def _doomed_name(self, topic: str, partition: int) -> str:
-        return suffixed_name(topic, partition, random_uuid(self._runtime), DELETE_SUFFIX)
+    def _deleted_name(self, topic: str, partition: int) -> str:
+        return suffixed_name(topic, partition, random_uuid(self._runtime.random_bytes), DELETE_SUFFIX)
 
-    # --- the last turn
+    # --- the last step
 
     def _finish(self, move: LogMove) -> None:
-        """The copy takes the log's place; or, when that fails, the log is opened again where it was."""
+        """Put the copy in the place of the log; when that fails, open the log again where it was."""
         log = move.log
         key = (log.topic, log.partition)
         if self._moves.get(key) is not move:
             return
-        if log.cleaning:  # its segments are about to change
+        if log.cleaning:  # compaction is about to replace its segments
             self._runtime.call_later(1.0, lambda: self._finish_later(move))
             return
         final = f"{move.target_dir}/{log.name}"
@@ -444,7 +452,7 @@ class LogMoves:
             self._disk.rename(move.directory, final)
             try:
                 self._disk.sync_directory(move.target_dir)
-                moved = self._manager.open_moved(log, move.target_dir)
+                moved = self._manager.open_again(log, move.target_dir)
             except OSError:
                 self._disk.rename(final, move.directory)
                 raise
@@ -455,8 +463,8 @@ class LogMoves:
             return
         del self._moves[key]
         self._manager.replace(log, moved)
-        doomed = f"{log.log_dir}/{self._doomed_name(*key)}"
-        self._manager.remove_directory(log.directory, doomed, log.config.file_delete_delay_ms)
+        deleted = f"{log.log_dir}/{self._deleted_name(*key)}"
+        self._manager.remove_directory(log.directory, deleted, log.config.file_delete_delay_ms)
         logger.info(
             "%s: moved from %s to %s; appends waited for %d ms",
             log.name,

@@ -1,8 +1,9 @@
 """All logs of a broker, over one or several directories: opened and recovered at start, created, deleted, closed.
 
 A directory that can't be opened, or whose disk fails later, is offline until the next start: its logs answer
-KAFKA_STORAGE_ERROR, the others go on, new partitions go to the directories that are left. When none is left,
-or the one that holds the metadata has failed, the broker has to stop (`LogManagerEvents.all_failed`), as Kafka.
+KAFKA_STORAGE_ERROR, those in other directories are served as before, and new partitions go to other directories. When every
+directory has failed, or the one that holds the metadata, the broker has to stop (`LogManagerEvents.all_failed`), as Kafka
+does.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Periodic, in_slices
 from barnabas.storage.disk.deletion import DirectoryRemover
 from barnabas.storage.disk.disk import Disk, write_rest
-from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, StorageError, is_passing
+from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, StorageError, is_transient
 from barnabas.storage.log.flusher import PARTITION_METADATA
 from barnabas.storage.log.log import Log, LogEvents
 from barnabas.storage.log.log_config import LONG_MAX, LogConfig
@@ -29,19 +30,18 @@ from barnabas.storage.manager.directory import (
     RECOVERY_POINT_FILE,
     REPLICATION_OFFSET_FILE,
     STRAY_SUFFIX,
+    LogDirectories,
     LogDirectory,
-    decode_uuid,
-    encode_uuid,
     format_partition_metadata,
     parse_directory_name,
     parse_partition_metadata,
-    random_uuid,
     suffixed_name,
 )
 from barnabas.storage.manager.log_moves import LogMoves
 from barnabas.storage.manager.retention import RetentionPass
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.uuids import random_uuid, uuid_from_string
 
 __all__ = ["LogManager", "LogManagerEvents", "LogManagerSettings", "parse_directory_name"]
 
@@ -68,16 +68,16 @@ def _ignore(*_: object) -> None:
 
 
 class LogManagerEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """What the LogManager reports to those that subscribe, on the loop."""
+    """What the LogManager reports to its subscribers, on the loop."""
 
     log_removed: Callable[[Log], object] = _ignore  # out of service, deleted or not
-    # Everything from the offset on is about to be removed. OSError when it must not.
+    # Everything from the offset on is about to be removed. Raises OSError when it must not be.
     log_truncated: Callable[[Log, int], object] = _ignore
     # A log was opened again, maybe in another directory: the second is in the place of the first
     log_replaced: Callable[[Log, Log], object] = _ignore
     start_offset_changed: Callable[[Log], object] = _ignore  # records at the log's start were removed
-    # Of a directory's path, and of the reason why nothing is left to serve from: called after the request that met the failure
-    # has been answered
+    # The path of the directory, and the reason why no directory is left. Called after the request that met the failure has
+    # been answered.
     directory_failed: Callable[[str], object] = _ignore
     all_failed: Callable[[str], object] = _ignore
 
@@ -95,24 +95,32 @@ class LogManager:
         cluster_id: str | None = None,
         config: LogConfig | None = None,
         settings: LogManagerSettings | None = None,
-        vital_dir: str | None = None,
+        metadata_dir: str | None = None,
         begins_cluster: bool = True,
+        is_led: Callable[[Log], bool] = lambda _: True,
     ) -> None:
         """`cluster_id` None takes the one in meta.properties, or a new one. `config` serves until each topic's
-        own is known. The broker can't live without `vital_dir`. Without `begins_cluster` there are other nodes, and a
-        cluster id that is not known stays so until `join_cluster`."""
+        own is known. The broker can't live without `metadata_dir`. Without `begins_cluster` there are other nodes, and a
+        cluster id that is not known stays so until `directories.join_cluster`. `is_led(log)`: whether this broker leads the log's
+        partition."""
         self._disk = disk
         self._runtime = runtime
-        self._node_id = node_id
         self._config = config or LogConfig()
         self._settings = settings or LogManagerSettings()
-        self._vital_dir = vital_dir
         self._begins_cluster = begins_cluster
         self.wall_clock = WallClock(runtime, is_alone=begins_cluster)
         self._logs: dict[tuple[str, int], Log] = {}
-        self._directories = {path: LogDirectory(disk, path) for path in dict.fromkeys(log_dirs)}
-        self._counts = dict.fromkeys(self._directories, 0)  # logs in each
-        self.moves = LogMoves(self, disk, runtime)
+        self.directories = LogDirectories(
+            disk,
+            runtime,
+            log_dirs,
+            self._fail_logs,
+            node_id=node_id,
+            cluster_id=cluster_id,
+            metadata_dir=metadata_dir,
+        )
+        self._counts = dict.fromkeys(self.directories.paths, 0)  # logs in each
+        self.moves = LogMoves(self, self.directories, disk, runtime)
         self._remover = DirectoryRemover(disk, runtime)
         self._checkpointer = Checkpointer(disk, runtime, self._logs, self.directory_failed)
         self._periodic: list[Periodic] = []
@@ -120,77 +128,44 @@ class LogManager:
         self._duplicates: list[Log] = []  # found in a second directory, until `settle_duplicates`
         self._events = LogEvents(self._start_offset_changed, self._truncating, self.directory_failed)
         self._closed = False
-        self.producer_id_expiration_ms = self._settings.producer_id_expiration_ms  # may change at run time
-        self.log_dirs: list[str] = list(self._directories)
-        self.offline: dict[str, str] = {}  # directories that have failed, and why
-        self.cordoned: Sequence[str] = ()  # directories that take no new logs
-        self.cluster_id = cluster_id or ""
+        self._producer_id_expiration_ms = self._settings.producer_id_expiration_ms
         self.broker_epoch = -1  # of this broker's registration, for the marker of a clean stop
         self.clean_start = True  # whether every directory had been stopped cleanly
-        self.is_led: Callable[[Log], bool] = lambda _: True  # whether this broker leads the log's partition
+        self._is_led = is_led
         self._subscribers: list[LogManagerEvents] = []
 
     def subscribe(self, events: LogManagerEvents) -> None:
-        """Call these from now on."""
+        """Report to `events` from now on."""
         self._subscribers.append(events)
+
+    def registered(self, broker_epoch: int) -> None:
+        """Note the epoch of this broker's registration."""
+        self.broker_epoch = broker_epoch
+
+    def reconfigure(
+        self, *, producer_id_expiration_ms: int, cordoned: Sequence[str], move_bytes_per_second: float
+    ) -> None:
+        """Take over the settings that change at run time. `cordoned`: directories that take no new logs."""
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self.directories.cordoned = cordoned
+        self.moves.limit(move_bytes_per_second)
 
     # --- start and stop
 
     def open(self) -> None:
-        """Lock the directories, settle whose they are, open every partition. LogDirectoryError when it can't.
+        """Lock the directories, check their identity, open every partition. LogDirectoryError when that is impossible.
 
-        A directory that the disk refuses is left out as long as another works. Nothing stays locked when it
-        fails.
+        A directory whose disk fails is left out as long as another works. After an error no directory is locked.
         """
         try:
-            self._each_live(LogDirectory.open)
-            self._settle_identity()
-            self._each_live(self._open_directory)
+            self.directories.open(begins_cluster=self._begins_cluster)
+            self.directories.each(self._open_directory)
         except BaseException:
-            self._unlock()
+            self.directories.unlock()
             raise
         for path, names in self._futures.items():
             self.moves.resume(path, names)
         self._begin_periodic()
-
-    def _each_live(self, prepare: Callable[[LogDirectory], object]) -> None:
-        """Leaves out those that are offline from now on; LogDirectoryError when no other is left."""
-        for path, directory in self._directories.items():
-            if path in self.offline:
-                continue
-            try:
-                prepare(directory)
-            except LogDirectoryOffline as error:
-                if path == self._vital_dir or not set(self._directories) - {path, *self.offline}:
-                    raise
-                logger.error("%s is offline until the next start: %s", path, error)
-                self._take_offline(path, str(error))
-
-    def _settle_identity(self) -> None:
-        live = [directory for path, directory in self._directories.items() if path not in self.offline]
-        found = sorted({d.cluster_id for d in live if d.cluster_id is not None})
-        if len(found) > 1:
-            raise LogDirectoryError(
-                f"the directories of log.dirs belong to different clusters: {', '.join(found)}"
-            )
-        self.cluster_id = self.cluster_id or (found[0] if found else "")
-        if not self.cluster_id and self._begins_cluster:
-            self.cluster_id = encode_uuid(random_uuid(self._runtime))
-        self._adopt()
-
-    def join_cluster(self, cluster_id: str) -> None:
-        """The node has learned which cluster it belongs to. LogDirectoryError when it is of another already."""
-        self.cluster_id = cluster_id
-        self._adopt()
-
-    def _adopt(self) -> None:
-        self._each_live(lambda directory: directory.adopt(self.cluster_id, self._node_id, self._runtime))
-
-    @property
-    def previous_broker_epoch(self) -> int:
-        """Of the registration that ended with the last stop, when that was clean in every directory; -1 otherwise."""
-        epochs = {directory.previous_broker_epoch for directory in self._directories.values()}
-        return epochs.pop() if len(epochs) == 1 and self.clean_start else -1
 
     def _open_directory(self, directory: LogDirectory) -> None:
         try:
@@ -267,17 +242,17 @@ class LogManager:
             self._duplicate_found(other, log)
 
     def _duplicate_found(self, first: Log, second: Log) -> None:
-        """One log in two directories. Until the metadata is known, the one that reaches further is used."""
+        """A log lies in two directories. Until the metadata is known, the longer one is used."""
         if first.topic_id != second.topic_id:
             raise LogDirectoryError(
                 f"{first.name} lies in both {first.log_dir} and {second.log_dir} (log.dirs), and they are not "
                 "of the same topic"
             )
-        from barnabas.storage.manager.duplicate_logs import goes_on
+        from barnabas.storage.manager.duplicate_logs import continues
 
         key = (first.topic, first.partition)
         kept, other = (second, first) if second.log_end_offset > first.log_end_offset else (first, second)
-        if goes_on(kept, other):
+        if continues(kept, other):
             self._keep_duplicate(kept, other, logging.WARNING, "It has nothing that the first one lacks.")
         else:
             self._use(key, kept)
@@ -285,12 +260,12 @@ class LogManager:
 
     def settle_duplicates(self, named: Callable[[str, int], bytes]) -> None:
         """At start: of two copies that differ, keep the one in the directory that `named(topic, partition)`
-        gives the id of, else the one that reaches further; the other is set aside."""
+        gives the id of, otherwise the longer one; the other becomes a stray."""
         duplicates, self._duplicates = self._duplicates, []
         for other in duplicates:
             key = (other.topic, other.partition)
             kept = self._logs[key]
-            if decode_uuid(self.directory_id(other.log_dir)) == named(*key):
+            if uuid_from_string(self.directories.id_of(other.log_dir)) == named(*key):
                 self.moves.end(*key)
                 kept, other = other, kept
             self._keep_duplicate(kept, other, logging.ERROR, "Its records are not served.")
@@ -299,7 +274,7 @@ class LogManager:
         from barnabas.storage.manager.duplicate_logs import describe_duplicates
 
         self._use((kept.topic, kept.partition), kept)
-        name = self._keep_aside(other)
+        name = self._rename_stray(other)
         if name is not None:
             logger.log(level, "%s %s", describe_duplicates(kept, other, name), meaning)
 
@@ -315,7 +290,7 @@ class LogManager:
         except FileNotFoundError:
             return _ZERO_UUID
         except ValueError as error:
-            logger.warning("%s is damaged (%s) and is passed over", file, error)
+            logger.warning("%s is damaged (%s) and is ignored", file, error)
             return _ZERO_UUID
 
     def _begin_periodic(self) -> None:
@@ -336,19 +311,19 @@ class LogManager:
             for log in self.logs():
                 now_ms = self.wall_clock.deletion_time_ms()
                 if now_ms is not None:
-                    log.remove_expired_producers(now_ms, self.producer_id_expiration_ms)
+                    log.producers.remove_expired(now_ms, self._producer_id_expiration_ms)
                 yield
 
         in_slices(self._runtime, each(), done)
 
     def _producer_expiration_ms(self) -> int:
-        """For a log that is opened; at a start there may be no other node yet to compare the clock with."""
-        return self.producer_id_expiration_ms if self.wall_clock.is_trusted else LONG_MAX
+        """For opening a log. At a start there may be no other node yet to compare the clock with: then nothing expires."""
+        return self._producer_id_expiration_ms if self.wall_clock.is_trusted else LONG_MAX
 
     def enforce_retention(self, done: Callable[[], object], logs: Iterable[Log] | None = None) -> None:
         """Enforce retention on these logs, or on all; `done()` afterwards."""
         chosen = self.logs() if logs is None else logs
-        RetentionPass(self._runtime, self._disk, self.wall_clock, chosen, done, self.is_led)
+        RetentionPass(self._runtime, self._disk, self.wall_clock, chosen, done, self._is_led)
 
     def close(self) -> None:
         """Sync and close every log, write the checkpoints and, where all went well, the clean-shutdown marker."""
@@ -359,14 +334,13 @@ class LogManager:
             periodic.stop()
         self.moves.stop()
         self._remover.stop()
-        # A node that no controller has taken in has changed nothing: the former registration is still what it was.
-        broker_epoch = self.broker_epoch if self.broker_epoch >= 0 else self.previous_broker_epoch
-        for path, directory in self._directories.items():
-            if path in self.offline:
-                continue
+        # A node that has not registered since its start has changed nothing: its former registration still counts.
+        broker_epoch = self.broker_epoch if self.broker_epoch >= 0 else self.directories.previous_broker_epoch
+        for directory in self.directories.online():
+            path = directory.path
             clean = True
             logs = self._in(path)
-            # Side by side: the disk syncs many files at the price of a few, and nothing else uses the logs now.
+            # In parallel: the disk syncs many files in the time of a few, and nothing else uses the logs now.
             for log, error in zip(logs, self._runtime.run_all([log.close for log in logs]), strict=True):
                 if error is not None:
                     clean = False
@@ -377,11 +351,7 @@ class LogManager:
                     directory.mark_clean_shutdown(broker_epoch)
             except OSError as error:
                 logger.error("%s was not closed cleanly: %s", path, error)
-        self._unlock()
-
-    def _unlock(self) -> None:
-        for directory in self._directories.values():
-            directory.unlock()
+        self.directories.unlock()
 
     # --- logs
 
@@ -403,7 +373,7 @@ class LogManager:
             try:
                 log = self._create_in(log_dir, topic, topic_id, partition, config)
             except OSError as error:
-                if is_passing(error):
+                if is_transient(error):
                     raise StorageError(
                         ErrorCode.KAFKA_STORAGE_ERROR,
                         f"{log_dir}/{topic}-{partition} can't be created: {error}",
@@ -415,8 +385,8 @@ class LogManager:
 
     def _create_in(self, log_dir: str, topic: str, topic_id: bytes, partition: int, config: LogConfig) -> Log:
         path = f"{log_dir}/{topic}-{partition}"
-        if self._disk.exists(path):  # left behind when it could not be removed
-            self._set_aside(path, topic, partition, log_dir, config.file_delete_delay_ms)
+        if self._disk.exists(path):  # of a log that could not be removed
+            self._delete_later(path, topic, partition, log_dir, config.file_delete_delay_ms)
         self._checkpointer.settle(log_dir, (topic, partition))
         self._disk.make_directory(path)
         try:
@@ -434,27 +404,24 @@ class LogManager:
         there is none. Regions that wait to be sent stay readable."""
         self.moves.end(topic, partition)
         log = self._remove((topic, partition))
-        if log is None or log.log_dir in self.offline:
+        if log is None or log.log_dir in self.directories.offline:
             return
         log.release()
         try:
-            self._set_aside(log.directory, topic, partition, log.log_dir, log.config.file_delete_delay_ms)
+            self._delete_later(log.directory, topic, partition, log.log_dir, log.config.file_delete_delay_ms)
         except OSError as error:
             logger.error("%s can't be deleted: %s", log.directory, error)
         self._checkpointer.log_removed(log.log_dir)
 
-    def open_moved(self, log: Log, log_dir: str) -> Log:
-        """Open the log again, from its copy in another directory. OSError."""
-        return self._open_again(log, log_dir)
-
     def reopen(self, log: Log) -> None:
         """Open a closed log again where it was; its directory is offline when it can't be opened."""
         try:
-            self.replace(log, self._open_again(log, log.log_dir))
+            self.replace(log, self.open_again(log, log.log_dir))
         except OSError as error:
             self.directory_failed(log.log_dir, str(error))
 
-    def _open_again(self, log: Log, log_dir: str) -> Log:
+    def open_again(self, log: Log, log_dir: str) -> Log:
+        """Open a closed log again, from its copy in `log_dir`. OSError."""
         return Log.open(
             self._disk,
             self._runtime,
@@ -478,30 +445,28 @@ class LogManager:
         for events in self._subscribers:
             events.log_replaced(old, new)
 
-    def remove_directory(self, path: str, doomed: str, delay_ms: int) -> None:
-        """Rename a directory to `doomed` and remove it later."""
+    def remove_directory(self, path: str, deleted: str, delay_ms: int) -> None:
+        """Rename a directory to `deleted`, and remove it later."""
         try:
-            self._disk.rename(path, doomed)
+            self._disk.rename(path, deleted)
         except OSError as error:
             logger.error("%s can't be removed: %s", path, error)
             return
-        self._remover.remove_later(doomed, delay_ms)
+        self._remover.remove_later(deleted, delay_ms)
 
     def set_stray(self, topic: str, partition: int) -> None:
-        """Take a log that no topic claims out of service; its files stay under a name that ends in -stray."""
+        """Take a log without a topic out of service; its files stay under a name that ends in -stray."""
         log = self._remove((topic, partition))
-        name = self._keep_aside(log) if log is not None else None
+        name = self._rename_stray(log) if log is not None else None
         if log is not None and name is not None:
-            logger.warning(
-                "%s belongs to no topic that is known; its files are kept in %s", log.directory, name
-            )
+            logger.warning("%s belongs to no known topic; its files are kept in %s", log.directory, name)
 
-    def _keep_aside(self, log: Log) -> str | None:
-        """Rename the directory of a log that is out of service; its new name, None when it stays as it is."""
-        if log.log_dir in self.offline:
+    def _rename_stray(self, log: Log) -> str | None:
+        """Rename the directory of a log that is out of service; its new name, None when it keeps its name."""
+        if log.log_dir in self.directories.offline:
             return None
         log.release()
-        name = suffixed_name(log.topic, log.partition, random_uuid(self._runtime), STRAY_SUFFIX)
+        name = suffixed_name(log.topic, log.partition, random_uuid(self._runtime.random_bytes), STRAY_SUFFIX)
         try:
             self._disk.rename(log.directory, f"{log.log_dir}/{name}")
         except OSError as error:
@@ -525,13 +490,13 @@ class LogManager:
     def _in(self, log_dir: str) -> list[Log]:
         return [log for log in (*self._logs.values(), *self._duplicates) if log.log_dir == log_dir]
 
-    def _set_aside(self, path: str, topic: str, partition: int, log_dir: str, delay_ms: int) -> None:
-        name = suffixed_name(topic, partition, random_uuid(self._runtime), DELETE_SUFFIX)
+    def _delete_later(self, path: str, topic: str, partition: int, log_dir: str, delay_ms: int) -> None:
+        name = suffixed_name(topic, partition, random_uuid(self._runtime.random_bytes), DELETE_SUFFIX)
         self._disk.rename(path, f"{log_dir}/{name}")
         self._remover.remove_later(f"{log_dir}/{name}", delay_ms)
 
     def adopt(self, log: Log, topic_id: bytes) -> None:
-        """Give a log whose partition.metadata was lost its topic id again. KAFKA_STORAGE_ERROR when that fails."""
+        """Write the topic id of a log whose partition.metadata was lost. KAFKA_STORAGE_ERROR when that fails."""
         try:
             self._disk.write_file(
                 f"{log.directory}/{PARTITION_METADATA}", format_partition_metadata(topic_id)
@@ -541,23 +506,22 @@ class LogManager:
         log.topic_id = topic_id
 
     def _least_loaded(self) -> str | None:
-        """A cordoned directory takes a new log only where nothing else is left: its place has been decided by then."""
-        live = (path for path in self._counts if path not in self.offline)
-        return min(live, key=lambda path: (path in self.cordoned, self._counts[path]), default=None)
+        """The directory for a new log; a cordoned one only if no other works."""
+        online = [directory.path for directory in self.directories.online()]
+        cordoned = self.directories.cordoned
+        return min(online, key=lambda path: (path in cordoned, self._counts[path]), default=None)
 
     # --- directories
 
     def directory_failed(self, log_dir: str, reason: str) -> None:
         """The disk below `log_dir` has failed: it is offline until the next start, and its logs with it."""
-        if log_dir in self.offline or self._closed:
+        if log_dir in self.directories.offline or self._closed:
             return
-        logger.error("%s is offline until the next start: %s", log_dir, reason)
-        self._take_offline(log_dir, reason)
+        self.directories.fail(log_dir, reason)
         self._runtime.call_soon(lambda: self._report_failure(log_dir, reason))
 
-    def _take_offline(self, log_dir: str, reason: str) -> None:
-        self.offline[log_dir] = reason
-        self._directories[log_dir].unlock()
+    def _fail_logs(self, log_dir: str, reason: str) -> None:
+        """The directory is offline."""
         for log in self._in(log_dir):
             log.fail(reason)
         self.moves.directory_failed(log_dir)
@@ -565,14 +529,10 @@ class LogManager:
     def _report_failure(self, log_dir: str, reason: str) -> None:
         for events in self._subscribers:
             events.directory_failed(log_dir)
-        if len(self.offline) == len(self._directories):
-            fatal = f"every log directory has failed: {reason}"
-        elif log_dir == self._vital_dir:
-            fatal = f"the log directory of the metadata, {log_dir}, has failed: {reason}"
-        else:
-            return
-        for events in self._subscribers:
-            events.all_failed(fatal)
+        fatal = self.directories.fatal_failure(log_dir, reason)
+        if fatal is not None:
+            for events in self._subscribers:
+                events.all_failed(fatal)
 
     def _start_offset_changed(self, log: Log) -> None:
         """A log's event: records at its start have been removed."""
@@ -593,14 +553,14 @@ class LogManager:
     def when_truncatable(
         self, cuts: Iterable[tuple[Log, int]], done: Callable[[BaseException | None], object]
     ) -> None:
-        """Call `done` when each of the logs can be cut back to its offset without waiting for the disk: at once, or
-        when a thread has made the checkpoints claim less. With what went wrong, if anything did."""
+        """Call `done` when each of the logs can be truncated to its offset without waiting for the disk: at once, or when a
+        thread has written lower checkpoints; with the error if there was one."""
         log_dirs = set()
         for log, offset in cuts:
-            if log.lower_recovery_point(offset):
+            if log.flusher.lower_recovery_point(offset):
                 log_dirs.add(log.log_dir)
         if log_dirs:
-            self._checkpointer.claim_less(log_dirs, done)
+            self._checkpointer.write_lowered(log_dirs, done)
         else:
             done(None)
 
@@ -608,26 +568,8 @@ class LogManager:
         """The log of a partition that has no files."""
         return Log.without_files(self._disk, self._runtime, topic, partition, topic_id, config, reason)
 
-    def online_ids(self) -> list[bytes]:
-        """The ids of the directories that work."""
-        return [
-            decode_uuid(self.directory_id(path)) for path in self._directories if path not in self.offline
-        ]
-
-    def volume(self, log_dir: str) -> tuple[int, int]:
-        """(total, usable) bytes of the directory's file system; (-1, -1) when it can't say."""
-        try:
-            return self._disk.volume(log_dir)
-        except OSError:
-            return -1, -1
-
-    def directory_id(self, log_dir: str) -> str:
-        """The directory's id in meta.properties; "" when it has not been read."""
-        return self._directories[log_dir].directory_id or ""
-
     def checkpoint(self) -> None:
         """Write recovery points and log start offsets of every directory now, blocking. OSError when the disk
         refuses."""
-        for path in self._directories:
-            if path not in self.offline:
-                self._checkpointer.write_now(path)
+        for directory in self.directories.online():
+            self._checkpointer.write_now(directory.path)

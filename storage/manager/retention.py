@@ -2,18 +2,18 @@
 
 The rules are Kafka's (UnifiedLog.deleteOldSegments):
 - Only whole segments are removed, from the front, and only below the high watermark.
-- By time when the segment's largest record timestamp lies more than `retention.ms` back; records without a
-  timestamp count with the file's modification time; a timestamp in the future keeps its segment, and those
-  behind it. Not while the wall clock can't be trusted (wall_clock.py).
-- By size as long as at least `retention.bytes` remain. By start offset always.
-- The active segment is removed too, after a new one has been begun; an empty one stays.
-- `cleanup.policy` without `delete` leaves only the start offset.
+- By time when the segment's largest record timestamp is older than `retention.ms`; records without a timestamp count with
+  the file's modification time; a timestamp in the future keeps its segment and all later ones. Not while the wall clock
+  can't be trusted (wall_clock.py).
+- By size as long as at least `retention.bytes` remain. Always below the start offset.
+- The active segment is removed too, after the log has rolled; an empty one stays.
+- With a `cleanup.policy` without `delete` only the start offset counts.
 
-In Kafka every replica does so by itself. Here the leader alone decides by time and size, and followers take over its
-start offset with what they fetch: a replica that deletes by a clock of its own may be the next leader.
+In Kafka every replica does so by itself. Here only the leader deletes by time and size, and followers take over its
+start offset with their fetches: a follower that deleted by a clock of its own might be the next leader.
 
-Timestamps that have not been read since the start are read by a thread, then the log is looked at again. A
-log that a cleaner is working on waits for the next pass.
+Timestamps that have not been read since the start are read by a thread, then the log is checked again. A log that is being
+cleaned waits for the next pass.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class TimestampsUnread(Exception):
 def enforce_retention(
     log: Log, disk: Disk, now_ms: int | None, is_led: Callable[[Log], bool] = lambda _: True
 ) -> Iterator[int]:
-    """Remove what the log's settings allow, SEGMENTS_PER_STEP a step, and yield how many segments were removed. Of a log that
-    is not led here only what lies below its start offset; nothing by its age where `now_ms` is None.
+    """Remove what the log's settings allow, SEGMENTS_PER_STEP a step, and yield how many segments were removed. If the log is
+    not led here, only what lies below its start offset; where `now_ms` is None, nothing by its age.
 
     TimestampsUnread; StorageError (KAFKA_STORAGE_ERROR).
     """
@@ -59,7 +59,7 @@ def enforce_retention(
         if count == 0:
             return
         step = min(count, SEGMENTS_PER_STEP)
-        segments = log.segments
+        segments = tuple(log.segments)
         end = segments[step].base_offset if step < len(segments) else log.log_end_offset
         logger.info(
             "%s: removing %d segments below offset %d: %s (file.delete.delay.ms=%d)",
@@ -73,7 +73,7 @@ def enforce_retention(
             log.roll()
         log.increment_log_start_offset(max(end, log.log_start_offset))
         log.remove_segments_below(end)
-        assert log.segments[0] is not segments[0], "or this would go on for ever"
+        assert log.segments[0] is not segments[0], "otherwise this would never end"
         yield step
 
 
@@ -83,7 +83,7 @@ def _below_start(log: Log) -> int:
 
 
 def _deletable(log: Log, disk: Disk, now_ms: int | None) -> tuple[int, str]:
-    """How many of the first segments may go by size or time, and why."""
+    """How many of the first segments may be removed by size or time, and why."""
     if "delete" not in log.config.cleanup_policy:
         return 0, ""
     limit = log.config.retention_bytes
@@ -136,7 +136,7 @@ def _newest_ms(segment: Segment, disk: Disk) -> int:
 
 
 class RetentionPass:
-    """One look at every log, in slices of the loop's time; `done()` at its end."""
+    """One pass over every log, in slices of the loop's time; `done()` at its end."""
 
     def __init__(
         self,
@@ -202,7 +202,7 @@ class RetentionPass:
 
 
 def _find(segment: Segment) -> tuple[int, int] | None:
-    """In a thread. None when it can't be read: the log is passed over this time."""
+    """Blocking: the segment's timestamps; None when they can't be read: retention skips the log in this pass."""
     try:
         return segment.find_max_timestamp()
     except (OSError, RecordBatchError, ValueError, IndexError) as error:

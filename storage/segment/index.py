@@ -3,10 +3,10 @@
 `.index`      8 bytes: offset relative to the segment's base (i32), position of that batch in the log (i32)
 `.timeindex` 12 bytes: timestamp in ms (i64), relative offset (i32) of the record that raised it so far
 
-What an index holds in memory is bounded: the entries made last, up to TAIL_BYTES_MAX. The older ones lie in the
-file and are searched there with a few preads, so a partition costs neither more memory the more it holds nor a
-descriptor between searches. The file is neither synced nor replaced in one step while its segment is written
-to: after a crash the entries are rebuilt from the log.
+An index holds only its last entries in memory, up to TAIL_BYTES_MAX. The older ones are in the file and are searched there
+with a few preads, so the memory of a partition does not grow with its size, and no descriptor is open between searches. The
+file is neither synced nor replaced in one step while its segment is written to: after a crash the entries are rebuilt from
+the log.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TAIL_BYTES_MAX: Final = 2048
 
-_PAGE_BYTES: Final = 4096  # a search in the file reads one, when it has found out which
+_PAGE_BYTES: Final = 4096  # a search in the file finds the page first, then reads all of it
 
 
 class SparseIndex:
     """Entries of one fixed size: the first `_saved` of them in the file, the rest in memory.
 
-    A reader in a thread finds either of the two as it was or as it is: `save` raises the count before it lets
-    go of the entries.
+    A reader in a thread finds each entry in one of the two places: `save` raises the count before it drops the entries from
+    memory.
     """
 
     __slots__ = ("_disk", "_entry", "_saved", "_stem", "_suffix", "_tail", "_unsynced")
 
     def __init__(self, disk: Disk, stem: str, suffix: str, entry: struct.Struct, *, fresh: bool) -> None:
-        """`stem` and `suffix` make the path. `fresh`: what may lie there does not count."""
+        """`stem` and `suffix` make the path. `fresh`: an existing file does not count."""
         self._disk = disk
         self._stem = stem
         self._suffix = suffix
@@ -142,9 +142,9 @@ class SparseIndex:
         return self._read(file, number)
 
     def truncate(self, keep: Callable[[int, int], bool]) -> None:
-        """Drop every entry from the first on that `keep(first, second)` refuses. OSError when the file can't be
-        cut."""
-        self._unsynced = True  # or a process that was killed has left it so
+        """Drop the first entry for which `keep(first, second)` is false, and all later ones. OSError when the file can't be
+        truncated."""
+        self._unsynced = True  # a killed process may have left it so
         kept = 0
         for first, second in self.entries():
             if not keep(first, second):
@@ -167,8 +167,8 @@ class SparseIndex:
         self._unsynced = True
 
     def save(self, *, sync: bool = False) -> bool:
-        """Bring everything into the file; whether there was anything to do. OSError leaves in memory
-        what could not be written, and leaves to the next time what could not be synced."""
+        """Write all entries to the file; whether there was anything to do. After an OSError the entries that could not be
+        written are in memory, and what could not be synced is synced by the next call."""
         tail = self._tail
         if tail or self._saved == _FRESH:
             file = self._write(tail or b"")
@@ -186,8 +186,7 @@ class SparseIndex:
         return False
 
     def _spill(self, tail: bytearray) -> None:
-        """Bring all but the last entry into the file; that one will be asked for. Goes on without when the disk
-        refuses."""
+        """Write all but the last entry, which is read often, to the file. When that fails, all entries stay in memory."""
         size = self._entry.size
         try:
             self._write(tail[:-size])

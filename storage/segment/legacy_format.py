@@ -1,7 +1,7 @@
 """Message sets of magic 0 and 1, which clients may no longer write (KIP-724) and old logs may still hold.
 
-The log looks at them as it looks at batches: one entry each, with an offset, a size and perhaps a time. A
-compressed entry holds several messages and carries the offset of the last. Layout, big-endian:
+The log treats each entry as a batch with an offset, a size and perhaps a timestamp. A compressed entry holds several messages
+and carries the offset of the last one. Layout, big-endian:
 
     0 offset i64 | 8 size i32 (what follows it) | 12 CRC-32 u32 (over everything from 16) | 16 magic i8
     17 attributes i8 | 18 timestamp i64, of magic 1 alone | key and value, each behind its length
@@ -34,7 +34,7 @@ _CRC_FROM = 16
 
 
 def read_stored_header(buffer: Bytes, pos: int = 0) -> BatchHeader:
-    """The header of what a log holds at `pos`, of any format. CorruptBatch when it is none."""
+    """The header of the batch or entry at `pos`, of any format. CorruptBatch when there is none."""
     try:
         return read_header(buffer, pos)
     except UnsupportedMagic:
@@ -50,7 +50,7 @@ def verify_stored_crc(buffer: Bytes, pos: int, header: BatchHeader) -> None:
 
 
 def read_legacy_header(buffer: Bytes, pos: int) -> BatchHeader:
-    """The entry at `pos` as the header of a batch that ends at its offset. CorruptBatch when it is none."""
+    """The entry at `pos` as the header of a batch that ends at its offset. CorruptBatch when there is none."""
     available = len(buffer) - pos
     if available < _ENTRY.size:
         raise CorruptBatch(f"a message needs more than {available} bytes")

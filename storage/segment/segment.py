@@ -1,8 +1,8 @@
 """One segment: a log file from a base offset on, and its two indexes.
 
 The active segment keeps its file open once it has been written to, unless too many do (open_files.py); older ones
-open theirs for each read, and the region that is handed out holds it until it has been sent. `size` is the truth
-about how much of the file counts: what a failed write left behind it is cut off before the next one.
+open theirs for each read, and the region that a read returns keeps it open until it has been sent. Only the first `size` bytes
+of the file count: what a failed write has left behind them is cut off before the next write.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Segment:
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, size: int, *, fresh: bool, suffix: str = ""
     ) -> None:
-        """`fresh`: its indexes start empty, whatever lies on the disk. `suffix`: what follows
-        the usual names, until `rename`, while the segment is not part of the log yet."""
+        """`fresh`: its indexes start empty, whatever is on the disk. `suffix` follows the usual names, until `rename`, while
+        the segment is not part of the log yet."""
         stem = f"{directory}/{base_offset:020d}"
         self._disk = disk
         self._file: File | None = None
@@ -113,7 +113,7 @@ class Segment:
         return file if file is not None else self._disk.open(self.path)
 
     def cut_torn_tail(self) -> None:
-        """Take away what a failed write may have left. OSError when that fails too; it is tried again."""
+        """Remove what a failed write may have left. OSError when that fails too; it is tried again."""
         self.torn = True
         self.open_for_append().truncate(self.size)
         self.torn = False
@@ -121,7 +121,7 @@ class Segment:
     def truncate(self, size: int, *, sync: bool = True) -> None:
         """Keep the first `size` bytes and the index entries that point into them.
 
-        Synced, or a power failure would bring back what has been taken away; without `sync` the caller sees to it.
+        Synced, or a power failure could bring back what has been removed; without `sync` the caller syncs the file.
         """
         file = self.open_for_append()
         file.truncate(size)
@@ -142,7 +142,7 @@ class Segment:
             self._disk.open_files.discard(self)
 
     def remove(self) -> None:
-        """Unlink its files at once; for what an interrupted start finds. deletion.py is for the rest."""
+        """Unlink its files at once; for recovery. Otherwise files are deleted by deletion.py."""
         self.release()
         for path in (self.path, self.offset_index.path, self.time_index.path):
             self._disk.remove(path)
@@ -154,12 +154,12 @@ class Segment:
 
     @property
     def has_final_name(self) -> bool:
-        """Not for a moment after it has taken the place of others (compaction/segment_swap.py)."""
+        """False for a moment after it has replaced others (compaction/segment_swap.py)."""
         return not self._suffix
 
     def rename(self, suffix: str) -> None:
-        """Give its files other names: the usual ones with `suffix` behind them. OSError when one can't have it;
-        tried again, the rest follows."""
+        """Rename its files to the usual names with `suffix` behind them. OSError when one can't be renamed; calling it again
+        renames the others."""
         for kind in SEGMENT_SUFFIXES:
             try:
                 self._disk.rename(self._stem + kind + self._suffix, self._stem + kind + suffix)
@@ -203,7 +203,7 @@ class Segment:
         )
 
     def add_time_index_entry(self) -> None:
-        """Note the largest timestamp so far, if it is larger than the last entry's."""
+        """Add an entry for the largest timestamp so far, if it is larger than the last entry's."""
         last = self.time_index.last()
         if self.max_timestamp > (last[0] if last is not None else NO_TIMESTAMP):
             self.time_index.append(self.max_timestamp, self._max_timestamp_offset - self.base_offset)
@@ -234,8 +234,8 @@ class Segment:
         self.reset_timestamps()
 
     def save_indexes(self, *, sync: bool = False) -> None:
-        """Write the indexes as of now; an empty segment needs none, but none that is wrong either. OSError leaves
-        the entries in memory, where they still serve."""
+        """Write the indexes as of now; of an empty segment only over existing files. OSError leaves the entries in memory,
+        where they are still used."""
         indexes = (self.offset_index, self.time_index)
         if self.size or any(self._disk.exists(index.path) for index in indexes):
             changed = self.offset_index.save(sync=sync)
@@ -247,7 +247,7 @@ class Segment:
 
     @property
     def knows_timestamps(self) -> bool:
-        """Whether `max_timestamp` can be had without reading."""
+        """Whether `max_timestamp` is known without reading the file."""
         return self._max_timestamp != _UNKNOWN
 
     @property
@@ -257,16 +257,9 @@ class Segment:
             self.raise_max_timestamp()
         return self._max_timestamp
 
-    @property
-    def max_timestamp_offset(self) -> int:
-        """Last offset of the first batch that has it."""
-        if self._max_timestamp == _UNKNOWN:
-            self.raise_max_timestamp()
-        return self._max_timestamp_offset
-
     def reset_timestamps(self, known: tuple[int, int] | None = None) -> None:
-        """Drop them, before the batches are read again, beginning behind the time index entry `known`, which has
-        the largest so far."""
+        """Forget them before the batches are read again, from the time index entry `known` on, which has the largest
+        timestamp so far."""
         timestamp, relative = known if known is not None else (NO_TIMESTAMP, 0)
         self._max_timestamp = timestamp
         self._max_timestamp_offset = self.base_offset + relative
@@ -277,13 +270,13 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = self.find_max_timestamp()
 
     def learn_timestamps(self, found: tuple[int, int]) -> None:
-        """Take what `find_max_timestamp` found in a thread, unless it is known by now."""
+        """Store what `find_max_timestamp` found in a thread, unless the timestamps are known by now."""
         if self._max_timestamp == _UNKNOWN:
             self._max_timestamp, self._max_timestamp_offset = found
 
     def find_max_timestamp(self) -> tuple[int, int]:
-        """(largest timestamp, last offset of its batch), read and not remembered. What is damaged, and what lies
-        behind it, has none."""
+        """(largest timestamp, last offset of its batch), read and not stored. Damaged batches, and those behind them, do not
+        count."""
         last = self.time_index.last()
         timestamp, relative = last if last is not None else (NO_TIMESTAMP, 0)
         offset = self.base_offset + relative
@@ -292,7 +285,7 @@ class Segment:
                 if header.max_timestamp > timestamp:
                     timestamp, offset = header.max_timestamp, header.last_offset
         except RecordBatchError as error:
-            logger.warning("%s: the times behind damage are not known: %s", self.path, error)
+            logger.warning("%s: the timestamps behind damage are unknown: %s", self.path, error)
         return timestamp, offset
 
     def index_position(self, offset: int, *, wait: bool = True) -> int:

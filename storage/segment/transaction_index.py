@@ -4,11 +4,10 @@ One entry of 34 bytes for each ABORT marker in the segment, in the order of the 
 
     version i16 = 0 | producer id i64 | first offset i64 | last offset (the marker's) i64 | last stable offset i64
 
-The last is where the log became stable when the marker was written: an entry behind one whose last stable
-offset is at least X covers only offsets from X on, so a search ends there. There is no file without an
-entry. As with the other indexes, the active segment's entries live in memory and reach the disk when it is
-rolled or closed, since a crash makes them be rebuilt from the markers; an older segment's are read where they
-lie.
+The last field is the last stable offset of the log when the marker was written: an entry behind one whose last stable
+offset is at least X covers only offsets from X on, so a search ends there. A segment without an entry has no file. As with
+the other indexes, the entries of the active segment are in memory and are written when it is rolled or closed; after a crash
+they are rebuilt from the markers. Those of an older segment are read from its file.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _LAST_OFFSET_AT = 18
 
 
 class CorruptTransactionIndex(ValueError):
-    """Not whole entries of this version, or entries of offsets before the segment."""
+    """The file does not consist of entries of this version, or has offsets before the segment."""
 
 
 class AbortedTransaction(msgspec.Struct, frozen=True, gc=False):
@@ -87,7 +86,7 @@ class TransactionIndex:
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, entries: Iterable[AbortedTransaction] | None
     ) -> None:
-        """`entries` None: they lie on the disk."""
+        """`entries` None: they are on the disk."""
         self._disk = disk
         self.path = transaction_index_path(directory, base_offset)
         self.base_offset = base_offset
@@ -96,7 +95,7 @@ class TransactionIndex:
 
     @classmethod
     def of_swapped(cls, disk: Disk, directory: str, segment: Segment) -> TransactionIndex | None:
-        """Of a segment whose files have not their final names yet; None when it has none."""
+        """The index of a segment whose files do not have their final names yet; None when it has none."""
         (path,) = (path for path in segment.files if TRANSACTION_INDEX_SUFFIX in path)
         try:
             content = disk.read_file(path)
@@ -152,7 +151,7 @@ class TransactionIndex:
             self.unsaved = False
 
     def unload(self) -> None:
-        """Give the memory back, unless it is the only place that has the entries."""
+        """Drop the entries from memory, if the file has them."""
         if not self.unsaved:
             self._content = None
 

@@ -11,7 +11,8 @@ import struct
 import msgspec
 
 from barnabas.wire.compression import Bytes
-from barnabas.wire.record_batch import Record, RecordBatchError, build_batch, iterate_records
+from barnabas.wire.record_batch import RecordBatchError
+from barnabas.wire.records import Record, build_batch, iterate_records
 
 ABORT = 0
 COMMIT = 1
@@ -41,7 +42,7 @@ def read_marker(batch: Bytes) -> EndTransactionMarker | None:
 
 
 def find_marker(batch: Bytes) -> EndTransactionMarker | None:
-    """As `read_marker`, for what a log already holds: damage is none."""
+    """As `read_marker`, for a batch of the log: a damaged one holds no marker."""
     try:
         return read_marker(batch)
     except RecordBatchError:

@@ -12,6 +12,7 @@ from typing import Any
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import AppendResult, Log
+from barnabas.storage.tests.workshop import read_batches
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import BatchHeader, read_header
 
@@ -133,11 +134,11 @@ class Model:
         if power_failed:
             self.start_kept = log.log_start_offset
         self.opened_at = self.end
-        self.promised = log.recovery_point if not self.doubtful else self.promised
+        self.promised = log.flusher.recovery_point if not self.doubtful else self.promised
         check(log, self)
 
     def _leave_out_what_is_missing(self, log: Log) -> None:
-        there = {header.base_offset for header in log.headers(log.segments[0].base_offset)}
+        there = {header.base_offset for header in log.segments.headers(log.segments[0].base_offset)}
         self.batches = [
             batch
             for batch in self.batches
@@ -151,7 +152,7 @@ def check(log: Log, model: Model) -> None:
     """The log is what the model says, to every reader; its indexes agree with it."""
     assert model.start <= log.log_start_offset <= model.first_visible(), log.name
     assert log.log_end_offset == model.end, log.name
-    assert 0 <= log.recovery_point <= log.log_end_offset
+    assert 0 <= log.flusher.recovery_point <= log.log_end_offset
     visible = model.visible()
     found = read_all(log, 1 << 20)
     assert [batch.hex() for batch in found] == [batch.stored.hex() for batch in visible], log.name
@@ -159,26 +160,15 @@ def check(log: Log, model: Model) -> None:
         result = log.read(max(batch.last, model.start), len(batch.stored))
         assert b"".join(region.read() for region in result.regions) == batch.stored
         if batch.last >= model.start_largest:
-            assert log.epoch_for_offset(batch.last) == batch.header.partition_leader_epoch, log.name
+            assert log.epochs.epoch_for_offset(batch.last) == batch.header.partition_leader_epoch, log.name
     check_indexes(log)
 
 
 def read_all(log: Log, max_bytes: int) -> list[bytes]:
-    """Every batch, as a reader who follows the offsets gets them."""
-    batches = []
-    offset = log.log_start_offset
-    while offset < log.log_end_offset:
-        data = b"".join(region.read() for region in log.read(offset, max_bytes).regions)
-        if not data:  # a gap up to the empty last segment
-            assert log.segments[-1].size == 0, f"{log.name}: nothing at {offset}"
-            break
-        position = 0
-        while position < len(data):
-            header = read_header(data, position)
-            assert header.base_offset >= offset or position == 0
-            batches.append(data[position : position + header.size])
-            position += header.size
-            offset = header.next_offset
+    """Every batch up to the log's end, or to a gap before the empty last segment."""
+    batches = list(read_batches(log, max_bytes))
+    end = read_header(batches[-1]).next_offset if batches else log.log_start_offset
+    assert end >= log.log_end_offset or log.segments[-1].size == 0, f"{log.name}: nothing at {end}"
     return batches
 
 

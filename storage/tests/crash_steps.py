@@ -12,7 +12,7 @@ from barnabas.storage.tests.crash_world import PRODUCERS, TOPICS, World
 from barnabas.testing.memory_disk import ProcessKilled
 from barnabas.wire.compression import Codec
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 Steps = dict[str, tuple[int, Callable[[World, Log, Model], object]]]
 
@@ -112,7 +112,7 @@ def flush(world: World, log: Log, model: Model) -> None:
         log.flush()
     except StorageError:
         return
-    assert log.recovery_point == model.end
+    assert log.flusher.recovery_point == model.end
     if not model.doubtful:
         model.promised = model.end
 
@@ -137,9 +137,9 @@ def truncate(world: World, log: Log, model: Model) -> None:
     if world.random.random() < 0.5:
         log.truncate_to(offset)
     else:
-        told: list[BaseException | None] = []
-        world.manager.when_truncatable([(log, offset)], told.append)
-        while not told:
+        errors: list[BaseException | None] = []
+        world.manager.when_truncatable([(log, offset)], errors.append)
+        while not errors:
             world.runtime.run_until_idle()
         while log.is_sealing_from(offset):
             world.runtime.run_until_idle()
@@ -166,7 +166,7 @@ def checkpoint(world: World, log: Log, model: Model) -> None:
         world.manager.checkpoint()
     except OSError:
         return
-    if world.manager.offline:
+    if world.manager.directories.offline:
         return
     world.starts_are_kept(world.models.values())
 
@@ -226,7 +226,7 @@ def fail(world: World, log: Log, model: Model) -> None:
         if operation != broken or random.random() > how_often:
             return None
         for each in world.models.values() if operation == "sync" else ():
-            each.doubtful = True  # whoever has heard of it
+            each.doubtful = True  # each of them may have been synced then
         return code
 
     world.disk.fault = fault

@@ -20,7 +20,7 @@ TOPICS = (("a", 0), ("a", 1), ("b", 0))
 
 
 class Deceived(Exception):
-    """The end of a world whose disk has failed under it and then lost power: nobody can promise anything."""
+    """The end of a world whose disk has failed under it and then lost power: there are no guarantees."""
 
 
 class World:
@@ -43,7 +43,7 @@ class World:
         self.clock_ms = 1_700_000_000_000
         self.power_failed = False
         self.deceived = False  # a restart has believed pages that a failed sync has left in the cache alone
-        self.closed: bool | None = True  # None: nobody knows how far it came
+        self.closed: bool | None = True  # None: unknown
         self.moved: list[Model] = []  # their new starts will be written down at the loop's next turn
         self.open()
 
@@ -159,7 +159,7 @@ class World:
             assert log is not None
             model.doubtful = model.doubtful or log.failure is not None
             if not model.doubtful:
-                model.promised = max(model.promised, min(log.recovery_point, model.end))
+                model.promised = max(model.promised, min(log.flusher.recovery_point, model.end))
 
     def create(self, key: tuple[str, int]) -> None:
         if self.manager.get(*key) is not None:  # of a topic that has been deleted
@@ -176,5 +176,5 @@ class World:
         self.moved.clear()
 
     def after_time(self) -> None:
-        well = not (self.disk.fault or self.disk.capacity or self.manager.offline)
+        well = not (self.disk.fault or self.disk.capacity or self.manager.directories.offline)
         self.starts_are_kept(self.moved if well else ())

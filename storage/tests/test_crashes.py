@@ -56,7 +56,7 @@ def live(seed: int) -> World | None:
 
 
 @pytest.mark.parametrize("seed", seeds())
-def test_nothing_promised_is_lost(seed: int) -> None:
+def test_nothing_acknowledged_is_lost(seed: int) -> None:
     live(seed)
 
 

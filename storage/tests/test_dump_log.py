@@ -13,6 +13,7 @@ from barnabas.storage.disk.disk import RealDisk
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.storage.tests.workshop import verified
 from barnabas.wire.compression import Codec
 
 JARS = Path(__file__).resolve().parents[2] / ".cache" / "kafka-4.3.1" / "lib"
@@ -54,7 +55,7 @@ def write_logs(workshop: Any, path: Path) -> tuple[int, list[str]]:
         "recoded", b"i" * 16, 0, LogConfig(compression_type="lz4", message_timestamp_type="LogAppendTime")
     )
     recoded.append_as_leader(workshop.batch(200, size=1000), 0)
-    logs._unlock()  # as kill -9 does
+    logs.directories.unlock()  # as kill -9 does
     logs = LogManager(RealDisk(), [str(path)], workshop.runtime, config=settings)
     logs.open()
     first = logs.get("none", 0)
@@ -65,7 +66,9 @@ def write_logs(workshop: Any, path: Path) -> tuple[int, list[str]]:
     second.truncate_to(150)
     second.append_as_leader(workshop.batch(2), 9)
     count = sum(len(workshop.content(log)) for log in logs.logs())
-    hidden = sum(1 for header in first.headers(first.segments[0].base_offset) if header.last_offset < 100)
+    hidden = sum(
+        1 for header in first.segments.headers(first.segments[0].base_offset) if header.last_offset < 100
+    )
     logs.close()
     files = [str(file) for log in logs.logs() for file in sorted(Path(log.directory).iterdir())]
     return count + hidden, [file for file in files if file.endswith((".log", ".index", ".timeindex"))]
@@ -101,12 +104,10 @@ def test_dump_log_segments_reads_snapshots_and_transaction_indexes(workshop: Any
     log = logs.create("transactions", b"i" * 16, 0, LogConfig(segment_bytes=3000, index_interval_bytes=300))
     for turn in range(60):
         producer, sequence = turn % 3, turn // 3
-        log.append_as_leader(
-            workshop.batch(
-                1, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True
-            ),
-            0,
+        batch = workshop.batch(
+            1, producer_id=producer, producer_epoch=0, base_sequence=sequence, transactional=True
         )
+        log.append_as_leader(batch, 0, verification=verified(log, batch))
         if turn % 4 == 3 and producer:  # producer 0 stays in its transaction
             batch = build_marker(
                 producer, 0, commit=turn % 8 == 3, coordinator_epoch=turn, timestamp=workshop.now + turn
@@ -122,7 +123,7 @@ def test_dump_log_segments_reads_snapshots_and_transaction_indexes(workshop: Any
         output,
         re.MULTILINE,
     )
-    known = log.collect_aborted(0, log.log_end_offset)
+    known = log.producers.collect_aborted(0, log.log_end_offset)
     assert [tuple(map(int, fields)) for fields in dumped] == [
         (each.producer_id, each.first_offset, each.last_offset, each.last_stable_offset) for each in known
     ]
@@ -145,6 +146,6 @@ def test_dump_log_segments_reads_snapshots_and_transaction_indexes(workshop: Any
             entry.last_sequence,
             entry.last_offset,
         )
-        for entry in log.active_producers.values()
+        for entry in log.producers.active.values()
     ]
     assert len(re.findall(r"^baseOffset: .* isvalid: true$", output, re.MULTILINE)) == log.log_end_offset

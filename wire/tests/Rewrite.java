@@ -15,7 +15,8 @@ public class Rewrite {
     static final Map<String, String> PACKAGES = Map.of(
         "common", "org.apache.kafka.common.message.",
         "metadata", "org.apache.kafka.common.metadata.",
-        "group", "org.apache.kafka.coordinator.group.generated.");
+        "group", "org.apache.kafka.coordinator.group.generated.",
+        "transaction", "org.apache.kafka.coordinator.transaction.generated.");
 
     public static void main(String[] arguments) throws Exception {
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));

@@ -12,7 +12,8 @@ import struct
 import cramjam
 
 from barnabas.wire.checksum import crc32c
-from barnabas.wire.compression import Codec, compress
+from barnabas.wire.codecs import compress
+from barnabas.wire.compression import Codec
 
 NOW_MS = 1_700_000_000_000
 FAR_AHEAD_MS = 4_000_000_000_000

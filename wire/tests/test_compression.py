@@ -13,14 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.wire import codecs
-from barnabas.wire.compression import (
-    CODEC_NAMES,
-    Codec,
-    CompressionError,
-    ResultTooLarge,
-    compress,
-    decompress,
-)
+from barnabas.wire.codecs import compress, decompress
+from barnabas.wire.compression import CODEC_NAMES, Codec, CompressionError, ResultTooLarge
 
 PACKED = [codec for codec in Codec if codec != Codec.NONE]
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from barnabas.wire.compression import Codec, CompressionError, decompress
+from barnabas.wire.codecs import decompress
+from barnabas.wire.compression import Codec, CompressionError
 from barnabas.wire.headers import decode_request_header, decode_response_header
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages.index import APIS
 from barnabas.wire.primitives import DecodeError
-from barnabas.wire.record_batch import RecordBatchError, iterate_headers, iterate_records, verify_crc
+from barnabas.wire.record_batch import RecordBatchError, iterate_headers, verify_crc
+from barnabas.wire.records import iterate_records
 from barnabas.wire.schema_parser import Field, Message, Struct, parse_file
 from barnabas.wire.tests.conftest import SCHEMAS
 from barnabas.wire.tests.lying_batches import lying_batch

@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from barnabas.wire.message_type import MessageType
-from barnabas.wire.primitives import uuid_to_string
 from barnabas.wire.schema_parser import Field, Message, Struct, parse_file
+from barnabas.wire.uuids import uuid_to_string
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "kafka-4.3.1" / "lib"
@@ -61,7 +61,8 @@ def test_kafka_reads_and_rewrites_what_is_encoded_here(
 
 
 def _java_class(message: Message) -> str:
-    package = {"record": "metadata", "key": "group", "value": "group"}.get(message.kind, "common")
+    coordinator = "transaction" if message.name.startswith("TransactionLog") else "group"
+    package = {"record": "metadata", "key": coordinator, "value": coordinator}.get(message.kind, "common")
     suffix = "Data" if message.kind in ("request", "response") else ""
     return f"{package}:{message.name}{suffix}"
 

@@ -182,7 +182,7 @@ def test_kafka_python_reads_the_same_and_writes_the_same(
         for _ in range(SAMPLES_PER_VERSION):
             value = message_samples(message, version, rng)
             if message.name == "ApiVersionsResponse":
-                value.error_code = 0  # with an error it reads version 0, whatever it was told
+                value.error_code = 0  # with an error it reads version 0, whatever the version is
             encoded = joined(kind.encode(version, value))
             theirs = theirs_class.decode(encoded, version=version)
             where = f"{message.name} {version}"

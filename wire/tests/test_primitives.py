@@ -14,7 +14,7 @@ from kio.schema.request_header.v1.header import RequestHeader as KioHeader1
 from kio.schema.request_header.v2.header import RequestHeader as KioHeader2
 from kio.serial import entity_reader
 
-from barnabas.wire import primitives
+from barnabas.wire import primitives, records
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import (
     RequestHeader,
@@ -25,8 +25,10 @@ from barnabas.wire.headers import (
     request_header_version,
     response_header_version,
 )
-from barnabas.wire.primitives import DecodeError, uuid_from_string, uuid_to_string
+from barnabas.wire.primitives import DecodeError
+from barnabas.wire.record_batch import InvalidBatch
 from barnabas.wire.registry import API_NAMES, request_type, response_type
+from barnabas.wire.uuids import uuid_from_string, uuid_to_string
 
 
 @given(st.integers(0, 2**31 - 1), st.binary(max_size=3))
@@ -38,8 +40,9 @@ def test_an_unsigned_varint_reads_back(value: int, tail: bytes) -> None:
 
 @given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
 def test_a_zigzag_varint_reads_back(small: int, large: int) -> None:
-    assert primitives.read_varint(primitives.varint(small), 0) == (small, len(primitives.varint(small)))
-    assert primitives.read_varlong(primitives.varint(large), 0) == (large, len(primitives.varint(large)))
+    for read, value in ((records._read_varint, small), (records._read_varlong, large)):
+        encoded = primitives.varint(value)
+        assert read(encoded, 0, len(encoded)) == (value, len(encoded))
 
 
 @pytest.mark.parametrize(
@@ -51,11 +54,11 @@ def test_zigzag_golden_bytes(value: int, encoded: str) -> None:
 
 
 @given(st.binary(max_size=12))
-def test_any_bytes_read_as_a_varint_or_raise_decode_error(raw: bytes) -> None:
-    for read, bits in ((primitives.read_varint, 32), (primitives.read_varlong, 64)):
+def test_any_bytes_read_as_a_varint_or_raise_invalid_batch(raw: bytes) -> None:
+    for read, bits in ((records._read_varint, 32), (records._read_varlong, 64)):
         try:
-            value, end = read(raw, 0)
-        except DecodeError:
+            value, end = read(raw, 0, len(raw))
+        except InvalidBatch:
             continue
         assert -(2 ** (bits - 1)) <= value < 2 ** (bits - 1)
         assert end <= len(raw)
@@ -137,7 +140,7 @@ def test_header_versions() -> None:
 
 
 @pytest.mark.sockets
-def test_the_registry_finds_all_apis_and_imports_none_before_it_is_asked() -> None:
+def test_the_registry_finds_all_apis_and_imports_each_on_first_use() -> None:
     for key, name in API_NAMES.items():
         request, response = request_type(key), response_type(key)
         assert (request.name, response.name) == (f"{name}Request", f"{name}Response")

@@ -18,16 +18,15 @@ from barnabas.wire.record_batch import (
     BatchHeader,
     CorruptBatch,
     InvalidBatch,
-    Record,
     RecordBatchError,
     UnsupportedMagic,
     assemble_batch,
-    build_batch,
     iterate_headers,
-    iterate_records,
+    iterate_whole_headers,
     read_header,
     verify_crc,
 )
+from barnabas.wire.records import SMALL_BATCH, Record, build_batch, iterate_records
 
 optional_bytes = st.none() | st.binary(max_size=60)
 
@@ -71,7 +70,7 @@ def test_round_trip(records: list[Record], codec: Codec, transactional: bool) ->
 def test_log_append_time_is_every_records_time() -> None:
     batch = build_batch([Record(0, 5, None, b"a"), Record(1, 6, None, b"b")], log_append_time=99)
     header = read_header(batch)
-    assert (header.timestamp_type, header.max_timestamp) == (1, 99)
+    assert (header.is_log_append_time, header.max_timestamp) == (True, 99)
     assert [record.timestamp for record in iterate_records(batch)] == [99, 99]
 
 
@@ -148,6 +147,19 @@ def exercise(data: bytes) -> None:
         verify_crc(data, position, header)
         for _ in iterate_records(data[position : position + header.size], 100_000):
             pass
+
+
+def test_the_start_of_a_small_batch_in_one_step() -> None:
+    key = b"k" * 20
+    batch = build_batch([Record(5, 1000, key, bytes(100))], base_offset=5)
+    header = read_header(batch)
+    *fields, record_length, key_size = SMALL_BATCH.unpack_from(batch)
+    assert fields == [5, header.batch_length, 2, header.attributes, header.last_offset_delta, 1]
+    assert batch[SMALL_BATCH.size : SMALL_BATCH.size + len(key)] == key
+    assert (record_length >> 8 & 0x7F | record_length << 7 & 0x7F80) >> 1 == len(batch) - (
+        SMALL_BATCH.size - 4
+    )
+    assert key_size == len(key) << 1
 
 
 @given(
@@ -264,3 +276,9 @@ def test_sequences_wrap() -> None:
 def test_an_empty_batch_is_not_built() -> None:
     with pytest.raises(ValueError, match="at least one"):
         build_batch([])
+
+
+@pytest.mark.parametrize("cut", [0, 1, 60, len(GOOD) - 1])
+def test_the_whole_batches_before_one_that_is_cut_off(cut: int) -> None:
+    data = GOOD + GOOD + GOOD[:cut]
+    assert [position for position, _ in iterate_whole_headers(data)] == [0, len(GOOD)]

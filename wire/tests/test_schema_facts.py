@@ -21,7 +21,7 @@ pytestmark = pytest.mark.jvm  # Kafka's jars
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "kafka-4.3.1" / "lib"
 SCHEMAS = sorted((ROOT / "wire" / "schema").glob("*.txt"))
-FILES = ("kafka-clients", "kafka-metadata", "kafka-group-coordinator")
+FILES = ("kafka-clients", "kafka-metadata", "kafka-group-coordinator", "kafka-transaction-coordinator")
 KINDS = {"metadata": "record", "coordinator-key": "key", "coordinator-value": "value"}
 
 
@@ -111,7 +111,7 @@ def kafka_fields(
 ) -> list[tuple[Any, ...]]:
     result: list[tuple[Any, ...]] = []
     for entry in fields:
-        present = kafka_range(entry["versions"], versions)
+        present = kafka_range(entry.get("versions") or entry["taggedVersions"], versions)
         if present is None:
             continue
         nullable = kafka_range(entry.get("nullableVersions", "none"), present)

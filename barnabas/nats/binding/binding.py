@@ -14,17 +14,17 @@ CORE: Final = "core"
 JETSTREAM: Final = "jetstream"
 KV: Final = "kv"
 
-# Subjects that a pattern does not match when it begins with a wildcard: the server's own, and answers to requests.
+# Subjects that are left out of a pattern that begins with a wildcard: the server's own, and answers to requests.
 INTERNAL: Final = (
     *("$BARNABAS.>", "$SYS.>", "$JS.>", "$JSC.>", "$NRG.>", "$SRV.>", "$KV.>", "$O.>", "$MQTT.>", "$G.>"),
     *("_INBOX.>", "_R_.>", "_GR_.>", "_BARNABAS.>"),
 )
-# Streams may have subjects of these, and can be read as any other.
+# Those of them that streams may have, and that are read like any other.
 IN_STREAMS: Final = ("$KV.>", "$O.>", "$MQTT.>", "$SRV.>")
 
 
 class Binding(msgspec.Struct, frozen=True):
-    """A bound topic: its nats.* configs, typed. Equal bindings behave alike."""
+    """The nats.* configs of a topic, typed. Equal bindings behave alike."""
 
     topic: str
     subjects: tuple[str, ...] = ()  # as given; `patterns` is what is subscribed to
@@ -68,7 +68,7 @@ class Binding(msgspec.Struct, frozen=True):
 
     @property
     def unwanted(self) -> tuple[str, ...]:
-        """Patterns that are left out: the excludes and, where a pattern begins with a wildcard, subjects internal to NATS."""
+        """Excluded patterns: `excludes` and, where a pattern begins with a wildcard, subjects internal to NATS."""
         if self.takes_whole_stream or all(
             pattern.split(".", 1)[0] not in (ONE, REST) for pattern in self.patterns
         ):
@@ -89,13 +89,13 @@ class Binding(msgspec.Struct, frozen=True):
 
     @property
     def published_pattern(self) -> str | None:
-        """A pattern of all subjects that it can publish to, for `overlap`; None when it does not publish."""
+        """A pattern that matches all subjects it can publish to, for `overlap`; None when it does not publish."""
         if self.mode == KV:
             return f"$KV.{self.bucket}.>" if self.direction != "in" else None
         return None if self.publish_subject is None else self.publish_subject.pattern(self.topic)
 
     def takes_of(self, pattern: str) -> bool:
-        """Whether it takes some message published to `pattern`."""
+        """Whether it receives some of the messages published to `pattern`."""
         unwanted = self.unwanted
         return any(
             overlap(each, pattern)

@@ -1,8 +1,7 @@
-"""Checks of one topic's nats.* configs: contradictions, and configs that have no effect. Each refusal says what to do
-instead.
+"""Checks of one topic's nats.* configs: contradictions, and configs that have no effect. Each error says what to do instead.
 
 Configs without an effect are refused when they are set. Stored ones (of an earlier release) are harmless: the topic is
-bound all the same, its broker logs them, and other configs can still be changed.
+bound, its broker logs them, and other configs can still be changed.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ def check_binding(binding: Binding) -> None:
     _check_internal(binding)
     _check_tokens(binding)
     _check_dead_letters(binding)
-    _check_own_circle(binding)
+    _check_own_cycle(binding)
 
 
 def _check_mode(binding: Binding) -> None:
     mode = binding.mode
     if mode != JETSTREAM:
         _refuse_set(
-            f"has an effect only with nats.mode=jetstream (it is {mode}): set that, too, or leave it away",
+            f"has an effect only with nats.mode=jetstream (it is {mode}): set that, too, or remove it",
             **{
                 "nats.stream": binding.stream,
                 "nats.durable": binding.durable,
@@ -44,7 +43,7 @@ def _check_mode(binding: Binding) -> None:
         )
     if mode != KV:
         _refuse_set(
-            f"has an effect only with nats.mode=kv (it is {mode}): set that, too, or leave it away",
+            f"has an effect only with nats.mode=kv (it is {mode}): set that, too, or remove it",
             **{"nats.bucket": binding.bucket, "nats.direction": binding.direction != _DEFAULT.direction},
         )
     if mode != CORE:
@@ -53,24 +52,24 @@ def _check_mode(binding: Binding) -> None:
             KV: "a bucket's values go to one topic, in their order",
         }[mode]
         _refuse_set(
-            f"can't be used with nats.mode={mode}: {why}. Leave it away",
+            f"can't be used with nats.mode={mode}: {why}. Remove it",
             **{"nats.queue.group": binding.queue_group},
         )
         _refuse_set(
-            f"can't be used with nats.mode={mode}: what is read is one topic's. Leave it away",
+            f"can't be used with nats.mode={mode}: what is read is one topic's. Remove it",
             **{"nats.topic.template": binding.topic_template},
         )
     elif binding.queue_group:
         _refuse_set(
             "can't be used with nats.queue.group: every broker has to see every message, to know which topics there are. "
-            "Leave one of them away",
+            "Remove one of them",
             **{"nats.topic.template": binding.topic_template},
         )
     if mode == KV:
         if not binding.bucket:
             raise ConfigError("nats.mode=kv needs a bucket: set nats.bucket=NAME, too, or delete nats.mode")
         _refuse_set(
-            "can't be used with nats.mode=kv: the bucket says which subjects and keys there are. Leave it away",
+            "can't be used with nats.mode=kv: the bucket says which subjects and keys there are. Remove it",
             **{
                 "nats.subjects": binding.subjects,
                 "nats.exclude": binding.excludes,
@@ -107,7 +106,7 @@ def _check_internal(binding: Binding) -> None:
 
 
 def _check_tokens(binding: Binding) -> None:
-    """Token numbers that no subject of a pattern has would never give a key, a partition or a topic."""
+    """ConfigError for token numbers that no subject of a pattern has: they never give a key, a partition or a topic."""
     for name, numbers in (
         ("nats.key", binding.key.tokens),
         ("nats.partitioner", (binding.partitioner.token,) if binding.partitioner.token else ()),
@@ -138,7 +137,7 @@ def _check_dead_letters(binding: Binding) -> None:
         raise ConfigError.invalid("nats.dead.letter.topic", name, problem)
 
 
-def _check_own_circle(binding: Binding) -> None:
+def _check_own_cycle(binding: Binding) -> None:
     published = None if binding.mode == KV else binding.published_pattern
     if published is None or binding.publish_subject is None:
         return
@@ -161,18 +160,18 @@ def _check_own_circle(binding: Binding) -> None:
 
 
 def check_effects(binding: Binding, before: Binding | None = None) -> None:
-    """ConfigError when one of the topic's configs has no effect beside the others, or leaves nothing to be done, and it was
-    not so `before`."""
-    known = set() if before is None else set(_useless(before))
-    for reason in _useless(binding):
+    """ConfigError when one of the topic's configs has no effect beside the others, or leaves no message to receive, unless
+    that was so `before`."""
+    known = set() if before is None else set(_without_effect(before))
+    for reason in _without_effect(binding):
         if reason not in known:
             raise ConfigError(reason)
 
 
-def _useless(binding: Binding) -> Iterable[str]:
-    """What is wrong, and what to do."""
-    for name, is_set, is_of_use, needs in _conditions(binding):
-        if is_set and not is_of_use:
+def _without_effect(binding: Binding) -> Iterable[str]:
+    """Errors about configs without effect, each with what to do."""
+    for name, is_set, has_effect, needs in _conditions(binding):
+        if is_set and not has_effect:
             yield f"{name} has an effect only with {needs}: set that, too, or remove {name}"
     if binding.mode == JETSTREAM and not binding.ingests:
         yield (
@@ -188,7 +187,7 @@ def _useless(binding: Binding) -> Iterable[str]:
 
 
 def _conditions(binding: Binding) -> Iterable[tuple[str, object, bool, str]]:
-    """Config, whether it is set, whether it does anything, what it needs."""
+    """Config, whether it is set, whether it has an effect, and what it needs."""
     mode = binding.mode
     yield "nats.exclude", binding.excludes, binding.ingests, "nats.subjects or nats.stream"
     if mode != CORE:

@@ -1,11 +1,11 @@
 """Decisions about a topic's nats.* configs that depend on other topics and on the deciding node.
 
-What one topic's configs mean by themselves is in reader.py and checks.py. Configs that stay as they are are not checked
-again, so a topic that was bound once can still be changed in every other way, whatever became of the servers meanwhile.
+reader.py and checks.py check one topic's configs by themselves. Configs that do not change are not checked again, so other
+configs of a bound topic can be changed whatever has happened to its servers since.
 
-Topics and subjects must form no circle: what a topic publishes would come back to it, directly or through others, for ever.
-Messages carry a hop header, which stops circles that this broker alone can't see. A circle that it can see is refused
-when it would be closed, because a message that is stopped on its way is a message lost.
+Topics and subjects must form no cycle: what a topic publishes would come back to it for ever, directly or through other
+topics. A cycle that the image shows is refused. Messages carry a hop header, which stops other cycles, but a message that
+is stopped there is lost.
 """
 
 from __future__ import annotations
@@ -16,21 +16,19 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.metadata.image import INTERNAL_TOPICS, TOPIC_RESOURCE, MetadataImage
+from barnabas.controller.metadata.image import INTERNAL_TOPICS, MetadataImage
 from barnabas.nats.binding.binding import KV, Binding
 from barnabas.nats.binding.checks import check_effects
 from barnabas.nats.binding.reader import TEMPLATE_OF, only_bound, read_binding, read_configs
-from barnabas.nats.configs import PREFIX
+from barnabas.nats.configs import topics_with_configs
 
-_INTAKE: Final = ">"  # before a topic's name: messages that come in for it, which may go to other topics
+_INTAKE: Final = ">"  # before a topic's name: the messages received for it, which may go to other topics
 
 
 def bindings_of(image: MetadataImage) -> dict[str, Binding]:
-    """Every topic's binding, by topic, without those that this version can't read."""
+    """All bindings by topic, but for those that this version can't read."""
     found: dict[str, Binding] = {}
-    for (kind, topic), configs in image.configs.items():
-        if kind != TOPIC_RESOURCE or not any(name.startswith(PREFIX) for name in configs):
-            continue
+    for topic, configs in topics_with_configs(image).items():
         try:
             binding = read_binding(topic, configs)
         except ConfigError:
@@ -47,22 +45,22 @@ class BindingDecisions:
         self._bindings = bindings_of(image)
         self._of_template = {
             topic: configs[TEMPLATE_OF]
-            for (kind, topic), configs in image.configs.items()
-            if kind == TOPIC_RESOURCE and configs.get(TEMPLATE_OF)
+            for topic, configs in topics_with_configs(image).items()
+            if configs.get(TEMPLATE_OF)
         }
         self._value = value
         # Another broker may know a connection that this one does not, unless there is no other.
         self._is_alone = len(image.brokers) <= 1
 
     def check(self, topic: str, current: Mapping[str, str], configs: Mapping[str, str], policy: str) -> None:
-        """ConfigError when a topic that has the configs `current` can't have these; `policy` is its cleanup.policy, set or
-        not."""
+        """ConfigError when a topic with the configs `current` can't have `configs`; `policy` is its effective
+        cleanup.policy."""
         self._check_template(topic, configs.get(TEMPLATE_OF, ""))
         read = read_configs(topic, configs)
         if read is not None:
             before = _read_as_far(topic, current)
             if _is_pausing(before, read):
-                return  # a binding can be paused, whatever else is wrong
+                return  # an invalid binding can be paused, too
             _check_widening(before, read)
             check_effects(read, before)
         binding = only_bound(read)
@@ -79,7 +77,7 @@ class BindingDecisions:
         check_cycles(topic, binding, others)
 
     def accept(self, topic: str, configs: Mapping[str, str]) -> None:
-        """The topic will have these configs."""
+        """The topic will have these configs, which have been checked."""
         self._of_template.pop(topic, None)
         if configs.get(TEMPLATE_OF):
             self._of_template[topic] = configs[TEMPLATE_OF]
@@ -89,14 +87,14 @@ class BindingDecisions:
             self._bindings[topic] = binding
 
     def _check_template(self, topic: str, bound: str) -> None:
-        """ConfigError when a template may have no further topic. A topic that is one of its topics already stays one."""
+        """ConfigError when the template of `bound` can't have this topic. A topic of the template stays one."""
         if not bound or self._of_template.get(topic) == bound:
             return
         owner = self._bindings.get(bound)
         if owner is None or owner.topic_template is None:
             raise ConfigError.invalid(TEMPLATE_OF, bound, "It names a topic with a nats.topic.template")
         if topic == bound:
-            raise ConfigError.invalid(TEMPLATE_OF, bound, "A topic is not of its own template")
+            raise ConfigError.invalid(TEMPLATE_OF, bound, "A topic can't be of its own template")
         count = sum(each == bound for each in self._of_template.values())
         if count >= owner.topic_max:
             raise ConfigError(
@@ -134,7 +132,7 @@ def _is_pausing(before: Binding | None, binding: Binding) -> bool:
 
 
 def _check_widening(before: Binding | None, binding: Binding) -> None:
-    """ConfigError when deleting nats.subjects, which is meant to end a binding, would make it take a whole stream."""
+    """ConfigError when deleting nats.subjects, which users do to end a binding, would bind a whole stream."""
     if before is None or not (before.subjects and before.stream) or not binding.takes_whole_stream:
         return
     raise ConfigError(
@@ -144,34 +142,34 @@ def _check_widening(before: Binding | None, binding: Binding) -> None:
 
 
 def check_cycles(topic: str, binding: Binding, others: Mapping[str, Binding]) -> None:
-    """ConfigError, naming the circle, when `binding` of `topic` would close one with the bindings of other topics."""
+    """ConfigError, naming the cycle, when `binding` of `topic` would close one with the bindings of other topics."""
     bindings = {**others, topic: binding}
-    way = _way_back(topic, bindings) or _way_back(_INTAKE + topic, bindings)
-    if way is None:
+    path = _path_back(topic, bindings) or _path_back(_INTAKE + topic, bindings)
+    if path is None:
         return
     steps = "; ".join(
-        f'topic {each} publishes to "{bindings[each].published_pattern}"' for each in way if each in bindings
+        f'topic {each} publishes to "{bindings[each].published_pattern}"' for each in path if each in bindings
     )
     advice = "Publish to other subjects, or name them in nats.exclude of one of these topics"
-    if any(bindings[each].mode == KV for each in way if each in bindings):
+    if any(bindings[each].mode == KV for each in path if each in bindings):
         advice = "Set nats.direction=in on all but one of the topics that share a bucket"
     raise ConfigError(
-        f"This closes a circle in which each record comes back for ever: {steps}, which topic {topic} gets again. {advice}"
+        f"This closes a cycle in which each record comes back for ever: {steps}, which topic {topic} gets again. {advice}"
     )
 
 
-def _way_back(start: str, bindings: Mapping[str, Binding]) -> list[str] | None:
-    """The topics and intakes on a way from `start` back to it; None when there is no such way."""
+def _path_back(start: str, bindings: Mapping[str, Binding]) -> list[str] | None:
+    """The topics and intakes on a path from `start` back to it; None when there is none."""
     came_from: dict[str, str] = {}
     todo = [start]
     while todo:
         current = todo.pop(0)
         for following in _reached(current, bindings):
             if following == start:
-                way = [current]
-                while way[0] != start:
-                    way.insert(0, came_from[way[0]])
-                return way
+                path = [current]
+                while path[0] != start:
+                    path.insert(0, came_from[path[0]])
+                return path
             if following not in came_from:
                 came_from[following] = current
                 todo.append(following)
@@ -179,14 +177,13 @@ def _way_back(start: str, bindings: Mapping[str, Binding]) -> list[str] | None:
 
 
 def _reached(place: str, bindings: Mapping[str, Binding]) -> Iterator[str]:
-    """The intakes that get a topic's records as messages, or the bound topics that an intake's messages may go to, by
-    name."""
+    """The intakes that receive a topic's records as messages, or the bound topics that an intake's messages may go to."""
     if place.startswith(_INTAKE):
         target = bindings[place.removeprefix(_INTAKE)]
         template = target.topic_template
         if template is None:
             yield target.topic
-        else:  # all that may have such a name
+        else:  # all topics whose names it may give
             yield from (each for each in sorted(bindings) if template.may_give(each))
         if target.dead_letter_topic in bindings:
             yield target.dead_letter_topic
@@ -199,5 +196,5 @@ def _reached(place: str, bindings: Mapping[str, Binding]) -> Iterator[str]:
         target = bindings[name]
         if target.connection != source.connection or not target.takes_of(published):
             continue
-        if name != place or source.mode != KV:  # a bucket's topic knows its own changes again
+        if name != place or source.mode != KV:  # the topic of a bucket recognizes its own changes
             yield _INTAKE + name

@@ -1,10 +1,10 @@
-"""Parses nats.key, nats.partitioner and nats.start. The broker evaluates them (records/).
+"""Parses nats.key, nats.partitioner and nats.start; records/ evaluates the first two.
 
     nats.key          subject | token:2 | tokens:1,3 | header:NAME | regex:PATTERN | reply | json:$.path | none
     nats.partitioner  murmur2 | fnv1a | token:2
     nats.start        all | new | seq:N | time:RFC 3339
 
-Tokens count from 1. What does not parse is a ConfigError whose text says what would.
+Tokens count from 1. Invalid text is a ConfigError that says what is valid.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class PartitionerSpec(msgspec.Struct, frozen=True):
 
 
 class StartSpec(msgspec.Struct, frozen=True):
-    """Where a new JetStream consumer begins. `kind`: all, new, seq (`sequence`) or time (`time`, RFC 3339)."""
+    """The beginning of a new JetStream consumer. `kind`: all, new, seq (`sequence`) or time (`time`, RFC 3339)."""
 
     kind: str
     sequence: int = 0
@@ -114,13 +114,13 @@ def parse_start(text: str) -> StartSpec:
 
 
 def is_time(text: str) -> bool:
-    """Whether this is a time in the form of RFC 3339."""
+    """Whether a text is a time in the form of RFC 3339."""
     if not _TIME.fullmatch(text):
         return False
-    import datetime  # seldom needed here
+    import datetime  # late: seldom needed
 
     try:
-        # Python reads no more than microseconds, and the check does not need them.
+        # Python reads at most microseconds.
         datetime.datetime.fromisoformat(re.sub(r"\.\d+", "", text.upper()))
     except ValueError:
         return False
@@ -128,7 +128,7 @@ def is_time(text: str) -> bool:
 
 
 def header_name(config: str, text: str, name: str) -> str:
-    """A header's name, checked; ConfigError for the property `config` whose value is `text`."""
+    """Checks and returns a header's name. ConfigError for the property `config` whose value is `text`."""
     if not _HEADER_NAME.fullmatch(name) or len(name) > HEADER_NAME_MAX:
         raise ConfigError.invalid(
             config, text, f'A header\'s name is 1 to {HEADER_NAME_MAX} visible ASCII characters without ":"'

@@ -1,13 +1,13 @@
 """Bounds the time of regular expressions that run over subjects of any publisher.
 
-Python's `re` backtracks: `(a+)+$` takes time exponential in the subject's length, so any publisher could stop a broker
-with one message. An expression is accepted when its time grows at most with the square of the length. This is judged
-from its text, and an expression that can't be judged is refused:
+Python's `re` backtracks: `(a+)+$` takes time exponential in the subject's length, so any publisher could stop a broker with
+one message. An expression is accepted when its time grows at most with the square of the length. The text of the expression
+decides, and one that can't be analysed is refused:
 
-- nothing inside a repeated group repeats or chooses, because then each round can be cut in several ways;
-- two neighbouring repeats that can take the same bytes, with nothing between them that one of them can't take, multiply
-  their lengths: two such may be, and only one where the search may begin anywhere;
-- optional parts multiply, too, up to a bound; backreferences, lookarounds and flags are refused.
+- Nothing inside a repeated group repeats or chooses: each round could be cut in several ways.
+- Two neighbouring repeats that can match the same bytes, with nothing between them that one of them can't match, multiply
+  their lengths: two such are accepted, and one where the search may begin anywhere.
+- Optional parts multiply, too, and are accepted up to a bound. Backreferences, lookarounds and flags are refused.
 
 The expression is matched against the subject as bytes, so a character beyond ASCII is several of them.
 """
@@ -30,7 +30,7 @@ _GROUP: Final = re.compile(r"\((?:\?:|\?P<[A-Za-z_]\w*>)?(?!\?)")
 _CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
 _ESCAPE: Final = re.compile(r"\\(?:x[0-9a-fA-F]{2}|[0-7]{3}|.)")
 _ANCHORS: Final = ("^", "$", r"\A", r"\Z", r"\b", r"\B")
-# Beyond this many rounds a bounded repeat counts as one without bounds.
+# A bounded repeat of more rounds counts as an unbounded one.
 _ROUNDS_MAX: Final = 16
 
 
@@ -39,7 +39,8 @@ class _Refused(Exception):
 
 
 class _Piece(msgspec.Struct, frozen=True):
-    """One part of an expression: bytes it can take, and whether it must take one (`is_firm`) or may repeat without bounds."""
+    """One part of an expression: the bytes it can match, whether it must match one (`is_firm`), and whether it may repeat without
+    bound."""
 
     takes: frozenset[int]
     is_firm: bool
@@ -74,7 +75,7 @@ def regex_problem(pattern: str) -> str | None:
 
 
 def _degree(pieces: list[_Piece]) -> int:
-    """How many repeats can share text: trying all their cuts takes the length to this power."""
+    """How many repeats can share text: trying all cuts between them takes time of the length to this power."""
     degrees: dict[int, int] = {}
     for index, piece in enumerate(pieces):
         if piece.repeats:
@@ -86,7 +87,7 @@ def _degree(pieces: list[_Piece]) -> int:
 
 
 def _are_parted(pieces: list[_Piece]) -> bool:
-    """Whether the first and the last of these, both repeats, can't move the border between them."""
+    """Whether the first and the last piece, both repeats, can't share text."""
     first, last = pieces[0].takes, pieces[-1].takes
     firm = [piece.takes for piece in pieces[1:-1] if piece.is_firm]
     return any(not each & first or not each & last for each in firm) or (not firm and not first & last)
@@ -101,7 +102,7 @@ class _Reader:
         self.choices = 1
 
     def alternatives(self, depth: int) -> list[_Piece]:
-        """The pieces of alternatives up to the group's end, one after the other: all of them may be tried."""
+        """The pieces of all alternatives up to the group's end: each of them may be tried."""
         pieces = self._sequence(depth)
         ways = 1
         while self._text.startswith("|", self._at):
@@ -125,7 +126,7 @@ class _Reader:
         if text[start] == "(":
             found = _GROUP.match(text, start)
             if found is None:
-                raise _Refused("Groups that begin with (? can't be judged, but for (?: and (?P<name>")
+                raise _Refused("Groups that begin with (? can't be analysed, but for (?: and (?P<name>")
             self._at = found.end()
             before = self.choices
             inner = self.alternatives(depth + 1)
@@ -153,7 +154,7 @@ class _Reader:
 
     def _repeated_single(self, item: str) -> list[_Piece]:
         if item[0] == "\\" and item[1] in "123456789":
-            raise _Refused("A reference to a group can't be judged")
+            raise _Refused("A reference to a group can't be analysed")
         takes = _ALL if item == "." else _bytes_of(item)
         low, high = self._quantifier()
         if low == high == 1:
@@ -167,7 +168,7 @@ class _Reader:
         return _Piece(takes, low > 0)
 
     def _quantifier(self) -> tuple[int, int]:
-        """The least and the most rounds of what was just read."""
+        """The minimum and maximum of rounds of the item before."""
         found = _QUANTIFIER.match(self._text, self._at)
         if found is None:
             return 1, 1

@@ -1,12 +1,12 @@
 """NATS subjects and patterns: validity, matching, and whether patterns overlap or cover each other.
 
-A subject is tokens joined by ".", each of at least one byte; a pattern's token may be "*" (any one token) and its
-last ">" (one token or more). "foo*bar" and "a>" are ordinary tokens. The server compares bytes and knows nothing of
-encodings, so subjects from the wire are bytes here and patterns, which people write, are str (UTF-8 on the wire).
-Source: the NATS documentation on subject-based messaging; where it is silent, what nats-server does (a test asks it).
+A subject is tokens joined by ".", each of at least one byte. A pattern's token may be "*" (any one token) and its last one
+">" (one token or more). "foo*bar" and "a>" are ordinary tokens. The server compares bytes whatever their encoding, so subjects
+from the wire are bytes here, and patterns, which users write, are str (UTF-8 on the wire). Source: the NATS documentation on
+subject-based messaging; where it says nothing, the behaviour of nats-server (a test compares).
 
-Patterns inside this package may hold ">" also before their end, where it stands for one token or more as well:
-that is what a template such as `out.{key}.x` can publish to. No such pattern is ever sent to a server.
+Patterns inside this package may also hold ">" before their end, for one token or more: a template such as `out.{key}.x`
+publishes to such subjects. No such pattern is sent to a server.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-# Well within the 4096 bytes that nats-server takes of a protocol line, the rest of which a SUB needs too.
+# nats-server takes protocol lines of 4096 bytes; a SUB has more in it than the pattern.
 PATTERN_BYTES_MAX: Final = 1024
 ONE: Final = "*"
 REST: Final = ">"
 
 Filter = Callable[[bytes], bool]
 
-# Blanks and line ends would end the word in the protocol's line; other control bytes can't be displayed.
+# Blanks and line ends would end the field of the protocol's line; other control bytes can't be displayed.
 _UNPRINTABLE: Final = re.compile(rb"[\x00-\x20\x7f]")
 _SUBJECT: Final = re.compile(rb"[^.\x00-\x20\x7f]+(?:\.[^.\x00-\x20\x7f]+)*")
 
 
 def is_valid_subject(subject: bytes) -> bool:
-    """Whether a message may be published to this: no empty token, no blank or control byte, no wildcard."""
+    """Whether messages can be published to it: no empty token, no blank or control byte, no wildcard."""
     return (
         _SUBJECT.fullmatch(subject) is not None
         and b"*" not in (tokens := subject.split(b"."))
@@ -37,19 +37,14 @@ def is_valid_subject(subject: bytes) -> bool:
     )
 
 
-def is_valid_pattern(pattern: str) -> bool:
-    """Whether this can be subscribed to: a subject, or one with wildcards."""
-    return pattern_problem(pattern) is None
-
-
 def pattern_problem(pattern: str) -> str | None:
-    """Why this can't be subscribed to, for an error message; None when it can."""
+    """Why a pattern can't be subscribed to, for an error message; None when it can."""
     if not pattern:
         return "it is empty"
     try:
         encoded = pattern.encode()
     except UnicodeEncodeError:
-        return "it is no text that UTF-8 can hold"
+        return "it can't be encoded as UTF-8"
     if len(encoded) > PATTERN_BYTES_MAX:
         return f"it has {len(encoded)} bytes, more than {PATTERN_BYTES_MAX}"
     if _UNPRINTABLE.search(encoded):
@@ -68,7 +63,7 @@ def looks_wild(pattern: str) -> bool:
 
 
 def has_wildcard(pattern: str) -> bool:
-    """Whether more than one subject can match."""
+    """Whether it has a wildcard."""
     tokens = pattern.split(".")
     return ONE in tokens or REST in tokens
 
@@ -141,10 +136,10 @@ def compile_filter(patterns: Sequence[str], excludes: Sequence[str] = ()) -> Fil
 def compile_subscriptions(
     patterns: Sequence[str], excludes: Sequence[str] = ()
 ) -> list[tuple[str, Filter | None]]:
-    """Subscriptions that take every wanted subject exactly once.
+    """Subscriptions that match every subject of `patterns` exactly once, less `excludes`.
 
-    A server delivers a message once for each subscription that matches. So each (pattern, filter) here takes only what
-    no earlier one took: the filter accepts those subjects, None where it is all of the pattern.
+    A server delivers a message once for each subscription that matches. So the filter of each (pattern, filter) accepts the
+    subjects that no earlier pattern matches; None accepts all of the pattern.
     """
     kept = without_covered(tuple(patterns))
     found: list[tuple[str, Filter | None]] = []
@@ -173,7 +168,7 @@ def _any_of(patterns: Sequence[str]) -> Filter:
 
 
 def _expression(pattern: str) -> bytes:
-    """A regular expression for the subjects that match. Nothing in it can be matched in two ways."""
+    """A regular expression for the subjects that match. It is unambiguous, so matching takes linear time."""
     parts: list[bytes] = []
     for token in pattern.split("."):
         if token == ONE:
@@ -187,8 +182,8 @@ def _expression(pattern: str) -> bytes:
 
 def _meet(first: Sequence[str], second: Sequence[str]) -> bool:
     """Whether two token patterns, ">" anywhere, have a common sequence of tokens."""
-    # A state is a place in each pattern. A ">" that took a token may take the next one, too, so it has a place of its
-    # own "within": numbers beyond the token's are halves, kept whole by counting 2 a token.
+    # A state is a place in each pattern, counted 2 a token: an odd place lies within the ">" before it, which has matched a
+    # token and may match more.
     ends = (2 * len(first), 2 * len(second))
     todo, seen = [(0, 0)], {(0, 0)}
     while todo:
@@ -206,10 +201,10 @@ def _meet(first: Sequence[str], second: Sequence[str]) -> bool:
 
 
 def _steps(tokens: Sequence[str], place: int) -> list[tuple[str, int]]:
-    """The tokens a pattern can take at a place, "*" for any, and the place after each."""
+    """The tokens that a pattern can match at a place, "*" for any, and the place after each."""
     index, is_within = divmod(place, 2)
     steps: list[tuple[str, int]] = []
-    if is_within:  # after a token that the ">" before `index + 1` took
+    if is_within:
         steps.append((ONE, place))
         index += 1
     if index < len(tokens):

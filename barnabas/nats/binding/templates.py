@@ -1,15 +1,15 @@
 """Templates: a topic's name from a subject (nats.topic.template), a subject from a record (nats.publish.subject).
 
-A template is text with fields in braces. There is no way to write a brace itself: neither a topic's name nor a sane
-subject has one. Expanding gives None where there is no result: a token the subject does not have, a null key, a name
-that no topic can have, a subject that NATS would not take.
+A template is text with fields in braces. Braces have no escape: neither a topic's name nor a usual subject has one.
+Expanding gives None where there is no result: a token that the subject does not have, a null key, an invalid topic name, an
+invalid subject.
 
 A topic's name holds ASCII letters, digits, ".", "_" and "-". Dots, dashes, letters and digits of a subject stay; every
 other byte, "_" among them, becomes "__" and two hexadecimal digits: `orders.eu-1` stays, `a_b` is `a__5Fb`.
 
-"_" is always escaped for two reasons. Kafka refuses a topic whose name differs from another's only in "." and "_"
-(their metrics would have one name): since a subject has no empty token, no two subjects' names are alike even then.
-And no subject becomes the name of one of Kafka's internal topics.
+"_" is always escaped for two reasons. Kafka refuses a topic whose name differs from another's only in "." and "_" (their
+metrics would have one name): since a subject has no empty token, the names of two subjects differ in more than that. And no
+subject becomes the name of one of Kafka's internal topics.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ _FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _TOKEN_NUMBER: Final = re.compile(r"[1-9][0-9]{0,3}")
 _NAME_PART: Final = re.compile(r"[a-zA-Z0-9._-]*")
 _ESCAPED: Final = re.compile(rb"[^a-zA-Z0-9.-]")
-_UNESCAPED: Final = re.compile(r"__([0-9A-F]{2})")
 
-# First tokens of the server's own subjects and of answers to requests. A record must never be published there.
+# First tokens of subjects that answers to requests go to. No record is published there.
 INTERNAL_FIRST_TOKENS: Final = (b"_INBOX", b"_R_", b"_GR_")
 
 HeaderValue = Callable[[bytes], bytes | None]
@@ -56,7 +55,7 @@ class TopicTemplate(msgspec.Struct, frozen=True):
         return max(part for part in self.parts if isinstance(part, int))
 
     def expand(self, subject: bytes) -> str | None:
-        """The topic for a subject; None when no topic can have the name."""
+        """The topic for a subject; None when the name would be invalid."""
         tokens = subject.split(b".")
         if self.token_max > len(tokens):
             return None
@@ -198,11 +197,3 @@ def _split(config: str, text: str) -> list[tuple[bool, str]]:
 def escape_topic(subject: bytes) -> str:
     """A subject (or one token of it) as a topic name; it may be longer than a topic's name can be."""
     return _ESCAPED.sub(lambda found: b"__%02X" % found[0][0], subject).decode("ascii")
-
-
-def unescape_topic(name: str) -> bytes:
-    """The subject whose escaped name this is; ValueError when it is no subject's."""
-    subject = _UNESCAPED.sub(lambda found: chr(int(found[1], 16)), name).encode("latin-1", "replace")
-    if escape_topic(subject) != name:
-        raise ValueError(f"{name!r} is not the name of a subject")
-    return subject

@@ -1,17 +1,15 @@
-"""One connection to a nats-server: its handshake, TLS, reading, writing, and checks that it is alive.
+"""One connection to a nats-server: its transport, TLS, timers, reading and writing.
 
-- The server speaks first, one INFO line; it is read here and not by the parser, so bytes that an attacker slips in behind it,
-  before TLS begins, are never parsed as messages.
-- CONNECT, all subscriptions and a PING are sent together: when the PONG arrives, the subscriptions are in force.
-- Reading goes into one large buffer, because every read has a price; after a large piece the loop serves others first.
-- Any bytes are a sign of life. After two pings without any the connection is stale; not while reading is paused.
+`session.py` has its states and decides what follows from what arrives. Here is the I/O:
+
+- Reading goes into one large buffer, because every read has a price; after a large read the loop serves others first.
+- Nothing is read while the owner pauses the connection, nor while the parser has more lines than a turn may take.
 """
 
 from __future__ import annotations
 
 import logging
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from barnabas.nats.client.errors import (
@@ -26,7 +24,9 @@ from barnabas.nats.client.errors import (
     NotConnected,
 )
 from barnabas.nats.client.flow_control import Output, Pausing
-from barnabas.nats.client.protocol import LINE_BYTES_MAX, NatsProtocolError, ServerInfo, read_info
+from barnabas.nats.client.handshake import connect_options, tls_context
+from barnabas.nats.client.protocol import NatsProtocolError, connect_line
+from barnabas.nats.client.session import PINGS_MAX, READY, Event, Session, State
 
 if TYPE_CHECKING:
     import ssl
@@ -40,22 +40,16 @@ log = logging.getLogger("barnabas.nats")
 
 
 class ConnectionOwner(Protocol):
-    """Callbacks of a connection. All calls on the loop's thread."""
+    """Callbacks of a connection, and what it takes from its owner. All calls on the loop's thread."""
 
     name: str
     parser: NatsParser
 
     def made(self, connection: NatsConnection) -> bool:
-        """It is made; False when it is not needed any more."""
-        ...
+        """There is a transport; False when the connection is not needed any more."""
 
-    def tls_for(self, connection: NatsConnection, info: ServerInfo | None) -> ssl.SSLContext | None:
-        """The context to go on with under TLS, after INFO or (None) before it. NatsSettingsError when that is impossible."""
-        ...
-
-    def greeting(self, connection: NatsConnection, info: ServerInfo) -> bytes:
-        """CONNECT and all SUBs. NatsSettingsError without usable credentials."""
-        ...
+    def subscription_lines(self) -> bytes:
+        """The SUBs that a connection begins with."""
 
     def ready(self, connection: NatsConnection) -> None: ...
 
@@ -69,8 +63,8 @@ class ConnectionOwner(Protocol):
 
 
 YIELD_BYTES: Final = 128 * 1024  # of one read; under TLS none is larger than 256 KiB
-PINGS_MAX: Final = 2  # without any sign of life
 SLOW_PAUSE_S: Final = 0.25  # an end after so much of it is what servers do to slow readers
+FINISH_WITHIN_S: Final = 1.0
 
 
 class NatsConnection(BufferedProtocol):
@@ -80,11 +74,8 @@ class NatsConnection(BufferedProtocol):
         self, owner: ConnectionOwner, runtime: Runtime, settings: ConnectionSettings, server: ServerAddress
     ) -> None:
         self.server = server
-        self.info = ServerInfo()
-        self.is_greeted = False  # CONNECT has been sent
-        self.is_ready = False  # and was answered
-        self.ready_at: float | None = None  # and when
-        self.expected_end: Cause | None = None  # what its end means, when that is known before
+        self.session = Session(str(server))
+        self.ready_at: float | None = None  # when the greeting was answered
         self.output = Output(runtime, settings.output_bytes_max)
         self._owner = owner
         self._runtime = runtime
@@ -92,56 +83,43 @@ class NatsConnection(BufferedProtocol):
         self._transport: Any = None
         self._view = memoryview(bytearray(settings.read_buffer_bytes))
         self._yield_bytes = min(settings.read_buffer_bytes, YIELD_BYTES)
-        self._first = bytearray()  # what has come of the first line
-        self._closing = False
-        self._has_info = False
-        self._upgrading = False  # to TLS
-        self._pongs: deque[Callable[[NatsError | None], object] | None] = deque()
-        self._heard = False
-        self._silent_pings = 0
         self._pausing = Pausing(runtime, owner.slow)
-        self._timers: dict[str, Timer] = {}
+        self._timer: Timer | None = None  # until the greeting must be answered, then until the next ping
 
     # -- the owner's side
 
     def ping(self, done: Callable[[NatsError | None], object] | None = None) -> None:
-        """`done(None)` when the server has dealt with all that was sent before, `done(error)` when the connection ends."""
-        self._pongs.append(done)
+        """`done(None)` when the server has processed all that was sent before, `done(error)` when the connection ends."""
+        self.session.add_ping(done)
         self.output.send_line(b"PING\r\n")
 
-    def pong(self) -> None:
-        """Called by the parser's handler."""
-        done = self._pongs.popleft() if self._pongs else None
-        if done is not None:
-            done(None)
-
     def pause(self) -> None:
-        """Read no more, until `resume`; what has been read already still arrives."""
-        if not (self._pausing.is_paused or self._closing or self._transport.is_closing()):
+        """Reads no more until `resume`; what has been read already still arrives."""
+        if not (self._pausing.is_paused or self.session.is_closed or self._transport.is_closing()):
             self._pausing.begin()
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        if self._pausing.is_paused and not self._closing:
+        if self._pausing.is_paused and not self.session.is_closed:
             self._pausing.end()
             self._read_on()
 
     def end(self, cause: Cause) -> None:
-        """End it at once; the owner is told."""
-        if not self._closing:
-            self._transport_end()
+        """Ends it at once, and calls `ended`."""
+        if not self.session.is_closed:
+            if self._transport is not None and not self.session.is_in_tls_handshake:  # else `_tls_ended` does
+                self._transport.abort()
             self._ended(cause)
 
     def finish(self, cause: Cause) -> None:
-        """End it when all that waits has been written, or at the latest in a second; the owner is told now."""
-        if not self.is_greeted:
+        """Calls `ended`, and ends it when all that waits has been written, or at the latest in a second."""
+        if not self.session.is_greeted:
             self.end(cause)
-        if self._closing:
             return
         self.output.write()
         transport = self._transport
         transport.close()
-        self._runtime.call_later(1.0, transport.abort)
+        self._runtime.call_later(FINISH_WITHIN_S, transport.abort)
         self._ended(cause)
 
     # -- called by the event loop
@@ -150,69 +128,46 @@ class NatsConnection(BufferedProtocol):
         self._transport = transport
         self.output.open(transport)
         if not self._owner.made(self):
-            self._closing = True
+            self.session.close()
             transport.abort()
             return
-        timeout_s = self._settings.connect_timeout_s
-        self._timers["connect"] = self._runtime.call_later(timeout_s, self._too_late)
+        self._timer = self._runtime.call_later(self._settings.connect_timeout_s, self._too_late)
         if self._settings.tls_first:
-            self._protected(lambda: self._upgrade(None))
+            self._protected(lambda: self._start_tls(tls_context(self._settings, self.server, None)))
+        else:
+            self.session.apply(Event.OPEN)
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         return self._view
 
     def buffer_updated(self, count: int) -> None:
-        if self._closing:
-            return
-        self._heard = True
+        session = self.session
+        session.has_heard = True
         data = self._view[:count]
-        if not self.is_greeted:
-            self._protected(lambda: self._first_bytes(data))
+        if session.state is not READY and not session.is_greeted:
+            if not session.is_closed:
+                self._protected(lambda: self._receive_info(data))
             return
         is_behind = self._read(data)
-        if not is_behind and count >= self._yield_bytes and not (self._pausing.is_paused or self._closing):
-            # There is more, and the loop would read on and on: let the others come in between.
+        if (
+            not is_behind
+            and count >= self._yield_bytes
+            and not (self._pausing.is_paused or session.is_closed)
+        ):
+            # There is more to read, and the loop would go on with it: other callbacks run first.
             self._transport.pause_reading()
             self._runtime.call_soon(self._read_on)
-
-    def _read(self, data: memoryview) -> bool:
-        """Deal with what was read; whether some of it is left to the next turns, until which nothing more is read."""
-        self._feed(data)
-        if self._closing or not self._owner.parser.is_behind:
-            return False
-        self._transport.pause_reading()
-        self._runtime.call_soon(self._feed_rest)
-        return True
-
-    def _feed_rest(self) -> None:
-        """What a turn before has left of what was read."""
-        if self._closing:
-            return
-        self._feed(memoryview(b""))
-        if self._owner.parser.is_behind:
-            self._runtime.call_soon(self._feed_rest)
-        else:
-            self._read_on()
-
-    def _read_on(self) -> None:
-        if not (
-            self._pausing.is_paused
-            or self._closing
-            or self._transport.is_closing()
-            or self._owner.parser.is_behind
-        ):
-            self._transport.resume_reading()
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._closing:
+        if self.session.is_closed:
             return
-        if self.expected_end is not None:
-            cause = self.expected_end
-        elif (paused_s := self._pausing.of_late_s()) >= SLOW_PAUSE_S:
-            detail = f"closed by {self.server}, which was not read from for {paused_s:.1f} s of late"
+        if self.session.expected_end is not None:
+            cause = self.session.expected_end
+        elif (paused_s := self._pausing.recent_s()) >= SLOW_PAUSE_S:
+            detail = f"closed by {self.server}, after reading from it had paused for {paused_s:.1f} s"
             cause = Cause(SLOW_CONSUMER, detail)
         else:
             detail = str(error) if error is not None else "closed by the server"
@@ -223,10 +178,38 @@ class NatsConnection(BufferedProtocol):
         """Output bounds what waits."""
 
     def resume_writing(self) -> None:
-        if not self._closing:
+        if not self.session.is_closed:
             self._owner.drained()
 
     # -- reading
+
+    def _read(self, data: memoryview) -> bool:
+        """Parses what was read. Returns whether lines are left for the next turns, until which nothing more is read."""
+        self._feed(data)
+        if not self._owner.parser.is_behind or self.session.is_closed:
+            return False
+        self._transport.pause_reading()
+        self._runtime.call_soon(self._feed_rest)
+        return True
+
+    def _feed_rest(self) -> None:
+        """Parses the lines that a turn before has left."""
+        if self.session.is_closed:
+            return
+        self._feed(memoryview(b""))
+        if self._owner.parser.is_behind:
+            self._runtime.call_soon(self._feed_rest)
+        else:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        if not (
+            self._pausing.is_paused
+            or self.session.is_closed
+            or self._transport.is_closing()
+            or self._owner.parser.is_behind
+        ):
+            self._transport.resume_reading()
 
     def _feed(self, data: memoryview) -> None:
         try:
@@ -234,39 +217,30 @@ class NatsConnection(BufferedProtocol):
         except NatsProtocolError as error:
             self.end(Cause(PROTOCOL, str(error)))
         except Exception:
-            log.exception("%s: what came from %s could not be dealt with", self._owner.name, self.server)
-            self.end(Cause(PROTOCOL, "what came could not be dealt with"))
+            log.exception("%s: processing what %s has sent failed", self._owner.name, self.server)
+            self.end(Cause(PROTOCOL, "processing what the server has sent failed"))
         self._owner.has_read(len(data))
 
-    def _first_bytes(self, data: memoryview) -> None:
-        """Until the INFO line is whole, which opens the connection."""
-        if self._upgrading and self._settings.tls_first:
-            raise NatsSettingsError(
-                f"{self.server} speaks before TLS begins: set handshake_first in the tls section of its configuration, or "
-                "nats.tls.handshake.first=false here"
-            )
-        if self._upgrading:
-            raise NatsProtocolError("something came between INFO and the beginning of TLS")
-        self._first += data
-        line, end, rest = bytes(self._first).partition(b"\r\n")
-        if len(line) > LINE_BYTES_MAX:
-            raise NatsProtocolError("a first line without end")
-        if not end:
+    # -- the greeting
+
+    def _receive_info(self, data: memoryview) -> None:
+        rest = self.session.receive_info(data)
+        if rest is None:
             return
-        self.info = read_info(line)
-        self._has_info = True
-        self._first = bytearray()
-        if self._transport_is_tls() or not self._upgrade(self.info):
+        is_tls = self._settings.tls_first
+        context = None if is_tls else tls_context(self._settings, self.server, self.session.info)
+        if context is None:
             self._greet(rest)
-        elif rest:
-            raise NatsProtocolError("something came between INFO and the beginning of TLS")
+        else:
+            self._start_tls(context, rest)
 
     def _greet(self, rest: bytes = b"") -> None:
-        self.is_greeted = True
-        parser = self._owner.parser
+        self.session.apply(Event.GREET)
+        parser, info = self._owner.parser, self.session.info
         parser.reset()
-        parser.size_max = self.info.size_max
-        self.output.send_line(self._owner.greeting(self, self.info))
+        parser.size_max = info.size_max
+        options = connect_options(self._settings, self.server, info, self._owner.name)
+        self.output.send_line(connect_line(options) + self._owner.subscription_lines())
         self.ping(self._answered)
         if rest:
             self._read(memoryview(rest))
@@ -274,61 +248,33 @@ class NatsConnection(BufferedProtocol):
     def _answered(self, error: NatsError | None) -> None:
         if error is not None:
             return
-        self._cancel("connect")
-        self.is_ready = True
+        self.session.apply(Event.ANSWER)
         self.ready_at = self._runtime.monotonic()
-        self._timers["ping"] = self._runtime.call_later(self._settings.ping_interval_s, self._check)
+        self._wait_to_ping()
         self._owner.ready(self)
 
-    # -- TLS
-
-    def _transport_is_tls(self) -> bool:
-        return self._transport.get_extra_info("ssl_object") is not None
-
-    def _upgrade(self, info: ServerInfo | None) -> bool:
-        """Go on under TLS if that is asked for; whether it is."""
-        context = self._owner.tls_for(self, info)
-        if context is None:
-            return False
-        self._upgrading = True
+    def _start_tls(self, context: ssl.SSLContext | None, rest: bytes = b"") -> None:
+        self.session.start_tls(rest)
+        assert context is not None, "TLS before INFO is asked for"
         name = self.server.tls_name or self.server.host
-        self._runtime.start_tls(self._transport, self, context, name, self._upgraded)
-        return True
+        self._runtime.start_tls(self._transport, self, context, name, self._tls_ended)
 
-    def _upgraded(self, transport: Any, error: OSError | None) -> None:
-        self._upgrading = False
+    def _tls_ended(self, transport: Any, error: OSError | None) -> None:
+        session = self.session
+        session.apply(Event.END_TLS)
         if transport is not None:
             self._transport = transport
             self.output.open(transport)
-        if self._closing:
+        if session.is_closed:
             self.output.close()
             self._transport.abort()
         elif error is not None:
             self.end(Cause(SERVER_GONE, f"no TLS with {self.server}: {error}"))
-        elif self._has_info:
+        elif session.state is State.SECURE:
             self._protected(self._greet)
 
-    # -- life and end
-
-    def _check(self) -> None:
-        """Once in a ping interval."""
-        if self._heard or self._pausing.is_paused:
-            self._silent_pings = 0
-        elif self._silent_pings >= PINGS_MAX:
-            self.end(Cause(STALE, f"{self.server} has been silent for {PINGS_MAX} pings"))
-            return
-        self._heard = False
-        self._silent_pings += 1
-        self.ping()
-        self._timers["ping"] = self._runtime.call_later(self._settings.ping_interval_s, self._check)
-
-    def _too_late(self) -> None:
-        self.end(
-            Cause(SERVER_GONE, f"{self.server} has not answered for {self._settings.connect_timeout_s:g} s")
-        )
-
     def _protected(self, step: Callable[[], object]) -> None:
-        """A step of the greeting; whatever is wrong with it ends the connection."""
+        """A step of the greeting; an error in it ends the connection."""
         try:
             step()
         except NatsProtocolError as error:
@@ -336,27 +282,36 @@ class NatsConnection(BufferedProtocol):
         except NatsSettingsError as error:
             self.end(Cause(SETTINGS, str(error)))
         except Exception:
-            log.exception("%s: the greeting of %s could not be dealt with", self._owner.name, self.server)
-            self.end(Cause(PROTOCOL, "the greeting could not be dealt with"))
+            log.exception("%s: the greeting of %s failed", self._owner.name, self.server)
+            self.end(Cause(PROTOCOL, "the greeting failed"))
 
-    def _cancel(self, name: str) -> None:
-        timer = self._timers.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+    def _too_late(self) -> None:
+        timeout_s = self._settings.connect_timeout_s
+        self.end(Cause(SERVER_GONE, f"{self.server} has not answered for {timeout_s:g} s"))
 
-    def _transport_end(self) -> None:
-        if self._transport is not None and not self._upgrading:  # else `_upgraded` does it
-            self._transport.abort()
+    # -- life and end
+
+    def _wait_to_ping(self) -> None:
+        self._cancel_timer()
+        self._timer = self._runtime.call_later(self._settings.ping_interval_s, self._check)
+
+    def _check(self) -> None:
+        if self.session.is_stale(is_paused=self._pausing.is_paused):
+            self.end(Cause(STALE, f"{self.server} has been silent for {PINGS_MAX} pings"))
+        else:
+            self.ping()
+            self._wait_to_ping()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _ended(self, cause: Cause) -> None:
-        self._closing = True
-        self.is_ready = False
-        for name in tuple(self._timers):
-            self._cancel(name)
+        unanswered = self.session.close()
+        self._cancel_timer()
         self._pausing.cancel()
         self.output.close()
-        pongs, self._pongs = self._pongs, deque()
         self._owner.ended(self, cause)
-        for done in pongs:
-            if done is not None:
-                done(NotConnected(str(cause)))
+        for done in unanswered:
+            done(NotConnected(str(cause)))

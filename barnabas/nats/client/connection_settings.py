@@ -1,4 +1,4 @@
-"""How to reach a NATS system: its servers, who we are there, and TLS."""
+"""Settings of a connection to a NATS system: servers, credentials, TLS, limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMES: Final = ("nats", "tls")
 
 
 class Secret:
-    """Text that is never shown."""
+    """Text that `repr` hides."""
 
     __slots__ = ("value",)
 
@@ -38,8 +38,8 @@ NO_SECRET: Final = Secret("")
 
 
 class ServerAddress(msgspec.Struct, frozen=True):
-    """One server. `tls` asks for TLS even where the server does not. `tls_name` is the name that its certificate must
-    have; "" for `host`."""
+    """Address of one server. `tls` requires TLS even where the server does not. `tls_name` is the name that its certificate
+    must have; "" for `host`."""
 
     host: str
     port: int = DEFAULT_PORT
@@ -54,7 +54,7 @@ class ServerAddress(msgspec.Struct, frozen=True):
 
 
 class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All there is to know to connect. Times in seconds, sizes in bytes."""
+    """Settings of one connection."""
 
     servers: tuple[ServerAddress, ...]
     name: str = ""  # of the connection; "" is the default one
@@ -69,7 +69,7 @@ class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     tls_first: bool = False  # TLS from the first byte on (the server's handshake_first)
     jetstream_domain: str = ""
     inbox_prefix: str = "_INBOX"
-    echo: bool = True  # whether our subscriptions get what this very connection publishes
+    echo: bool = True  # whether subscriptions get messages that the same connection publishes
     ping_interval_s: float = 20.0
     connect_timeout_s: float = 5.0
     output_bytes_max: int = 64 * 1024 * 1024
@@ -84,15 +84,17 @@ def parse_server(text: str) -> ServerAddress:
     if not separator:
         scheme, rest = "nats", text
     if scheme not in SCHEMES:
-        raise NatsSettingsError(f"{scheme}:// is not known here: write nats://host:port or tls://host:port")
+        raise NatsSettingsError(
+            f"{scheme}:// is no scheme of NATS: write nats://host:port or tls://host:port"
+        )
     shown = f"{scheme}://{rest.rpartition('@')[2]}"
     try:
         parts = urlsplit(f"{scheme}://{rest}")
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise NatsSettingsError(f"{shown} is no address of a server: write nats://host:port") from error
+        raise NatsSettingsError(f"{shown} is not the address of a server: write nats://host:port") from error
     if not host or parts.path not in ("", "/") or parts.query or parts.fragment or port == 0:
-        raise NatsSettingsError(f"{shown} is no address of a server: write nats://host:port")
+        raise NatsSettingsError(f"{shown} is not the address of a server: write nats://host:port")
     user, password, token = unquote(parts.username or ""), unquote(parts.password or ""), ""
     if user and parts.password is None:
         user, token = "", user  # as in every NATS client: a user without password is a token

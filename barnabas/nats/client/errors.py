@@ -1,4 +1,4 @@
-"""What can go wrong between the broker and a nats-server: errors of single calls, and why a connection has ended."""
+"""Errors of a NATS client's calls, and causes of a connection's end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class NatsError(Exception):
-    """Base of what the client's calls raise and hand to callbacks."""
+    """Base of the errors that the client's calls raise or pass to callbacks."""
 
 
 class NotConnected(NatsError):
@@ -16,36 +16,38 @@ class NotConnected(NatsError):
 
 
 class OutputFull(NatsError):
-    """So much waits to be written already that no more is taken; try again when it has been written."""
+    """Too much waits to be written; try again when it has been written (ClientListener.drained)."""
 
 
 class NoResponders(NatsError):
-    """Nobody is subscribed to the subject of a request."""
+    """The subject of a request has no subscriber."""
 
 
 class RequestTimedOut(NatsError):
-    """No reply came in time."""
+    """No reply arrived in time."""
 
 
 class NatsSettingsError(NatsError):
-    """The settings of a connection can't be used, such as a credentials file that is not there. The text says what to do."""
+    """Invalid settings of a connection, such as a missing credentials file. The text says what to do."""
 
 
-# Kinds of causes
-SLOW_CONSUMER: Final = "slow consumer"  # the server cut us off, because we did not read fast enough
+# Kinds of causes.
+SLOW_CONSUMER: Final = (
+    "slow consumer"  # the server ended the connection, because the client did not read fast enough
+)
 AUTHORIZATION: Final = "authorization"
 SERVER_GONE: Final = "server gone"  # the connection ended, or could not be made again
-NOT_REACHED: Final = "not reached"  # there has been no connection yet, to no server
-STALE: Final = "stale"  # nothing came any more, not even answers to our pings
-LAME_DUCK: Final = "lame duck"  # the server said that it will go, and the client went elsewhere
-PROTOCOL: Final = "protocol"  # what came is not the NATS protocol
+NOT_REACHED: Final = "not reached"  # no server could be reached since the start
+STALE: Final = "stale"  # nothing arrives any more, not even answers to pings
+LAME_DUCK: Final = "lame duck"  # the server has announced that it shuts down
+PROTOCOL: Final = "protocol"  # the server does not speak the NATS protocol
 REFUSED: Final = "refused"  # an -ERR of another kind, its text in the detail
-SETTINGS: Final = "settings"  # our own
-STOPPED: Final = "stopped"  # by us
+SETTINGS: Final = "settings"  # NatsSettingsError
+STOPPED: Final = "stopped"  # NatsClient.stop
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why a connection ended, or was not made: one of the kinds above, and words for a log."""
+    """Why a connection ended, or was not made: one of the kinds above, and details for a log."""
 
     kind: str
     detail: str = ""
@@ -69,7 +71,8 @@ _KEPT_TEXTS: Final = (
 
 
 def cause_of(error_text: str) -> Cause | None:
-    """What an -ERR of the server means for the connection; None when it lives on (a subscription or a message was refused)."""
+    """The cause of the connection's end that follows from the server's -ERR; None when the connection stays (a subscription
+    or a message was refused)."""
     text = error_text.lower()
     if text.startswith(_KEPT_TEXTS):
         return None

@@ -1,9 +1,9 @@
 """Flow control of a NATS connection in both directions.
 
 `Output` collects what the connection writes until the turn of the loop ends, up to a size, and bounds it together with what
-the socket has not taken yet. `Pausing` measures for how long the connection has not been read from: a server cuts a reader
-off after 10 s without progress, or when 64 MiB wait, mostly without an error message, so an end of the connection soon after
-much pausing counts as that.
+the socket has not taken yet. `Pausing` measures for how long the connection has not been read from: a server disconnects a
+reader after 10 s without progress, or when 64 MiB wait, mostly without an error message. So an end of the connection soon
+after long pauses counts as SLOW_CONSUMER.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     from barnabas.runtime.interface import Runtime, Timer
 
-WRITE_AT_ONCE_BYTES: Final = 256 * 1024  # so much does not wait for the end of the turn
+WRITE_AT_ONCE_BYTES: Final = 256 * 1024  # from this size on, output does not wait for the end of the turn
 
 
 class Output:
-    """`open` with each transport; nothing is written after `close`."""
+    """Output of one connection. `open` gives it each transport; after `close` nothing is written."""
 
     def __init__(self, runtime: Runtime, bytes_max: int) -> None:
         self._runtime = runtime
@@ -41,22 +41,22 @@ class Output:
 
     @property
     def waiting_bytes(self) -> int:
-        """What waits to be written."""
+        """Bytes that wait to be written."""
         if self._transport is None:
             return 0
         return self._part_bytes + int(self._transport.get_write_buffer_size())
 
     def send(self, data: bytes) -> None:
-        """Write messages. OutputFull when too much waits already."""
+        """Writes messages. OutputFull when too much waits already."""
         waiting = self._part_bytes + len(data)
         if waiting > self._room:
-            self._measure()
+            self._update_room()
             if waiting > self._room:
                 raise OutputFull(f"{self.waiting_bytes} bytes wait to be written, {self._bytes_max} may")
         self.send_line(data)
 
     def send_line(self, data: bytes) -> None:
-        """Write what must not be refused, such as SUB and PONG."""
+        """Writes lines that have to be sent even when too much waits, such as SUB and PONG."""
         if self._transport is None:
             return
         self._parts.append(data)
@@ -68,35 +68,35 @@ class Output:
             self._runtime.call_soon(self._write_later)
 
     def write(self) -> None:
-        """Hand over to the socket what was collected."""
+        """Passes what was collected to the transport."""
         if self._parts:
             parts = self._parts
             self._parts, self._part_bytes = [], 0
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
-            self._measure()
+            self._update_room()
 
     def _write_later(self) -> None:
         self._write_is_due = False
         self.write()
 
-    def _measure(self) -> None:
+    def _update_room(self) -> None:
         waiting = 0 if self._transport is None else int(self._transport.get_write_buffer_size())
         self._room = self._bytes_max - waiting
 
 
 SLOW_AFTER_S: Final = 2.0  # a pause this long is logged, and again each time
-HALVES_S: Final = 5.0
+HALF_LIFE_S: Final = 5.0
 
 
 class Pausing:
-    """Of one connection. `slow(seconds)` is called while a pause lasts."""
+    """Pauses of one connection's reading. Calls `slow(seconds)` while a pause lasts."""
 
     def __init__(self, runtime: Runtime, slow: Callable[[float], object]) -> None:
         self._runtime = runtime
         self._slow = slow
         self._began_at: float | None = None
         self._ended_at = 0.0
-        self._before_s = 0.0  # of late, as of then
+        self._before_s = 0.0  # `recent_s` as of then
         self._timer: Timer | None = None
 
     @property
@@ -108,22 +108,22 @@ class Pausing:
         self._timer = self._runtime.call_later(SLOW_AFTER_S, self._is_slow)
 
     def end(self) -> None:
-        self._before_s = self.of_late_s()
+        self._before_s = self.recent_s()
         self._ended_at = self._runtime.monotonic()
         self._began_at = None
         self.cancel()
 
     def cancel(self) -> None:
-        """Log nothing more."""
+        """Calls `slow` no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def of_late_s(self) -> float:
-        """For how long there were pauses; what is longer ago counts less and less."""
+    def recent_s(self) -> float:
+        """Seconds of pauses; after HALF_LIFE_S they count half."""
         now = self._runtime.monotonic()
         since_s = now - self._began_at if self._began_at is not None else 0.0
-        return float(self._before_s * 0.5 ** ((now - self._ended_at) / HALVES_S)) + since_s
+        return float(self._before_s * 0.5 ** ((now - self._ended_at) / HALF_LIFE_S)) + since_s
 
     def _is_slow(self) -> None:
         if self._began_at is not None:

@@ -1,8 +1,8 @@
-"""The client's side of the handshake: CONNECT's options and credentials, and whether TLS comes first.
+"""The client's side of the handshake: the options and credentials of CONNECT, and TLS.
 
-Credentials are read again at each connection, so files can be exchanged while the broker runs. Those in a server's address
-precede the settings, as in every NATS client. An NKEY's seed or a credentials file (a user's JWT and its seed) signs the
-server's nonce.
+Credential files are read again for each connection, so they can be replaced while the broker runs. Credentials in a server's
+address take precedence over the settings, as in every NATS client. The seed of an NKEY, or of a credentials file (a user's
+JWT and its seed), signs the server's nonce.
 
 NKEYs are Ed25519 keys as NATS writes them. A seed is base32 of two bytes of prefix, 32 bytes of seed and a CRC-16 (XMODEM,
 little end first); the prefix holds S for seed, then the kind of the key, U for a user (NATS's nkeys and its ADR-14). Signing
@@ -34,16 +34,16 @@ _PREFIX_USER: Final = 20 << 3  # writes U
 
 
 def decode_seed(text: str) -> bytes:
-    """The 32 bytes of a user's seed, SU... NatsSettingsError, without the text, when it is none."""
+    """The 32 bytes of a user's seed, SU... NatsSettingsError, which does not show the text, when it is not one."""
     try:
         raw = base64.b32decode(text.strip().encode() + b"=" * (-len(text.strip()) % 8))
     except (ValueError, UnicodeError):
         raise NatsSettingsError("the NKEY seed is not base32: it must begin with SU") from None
     if len(raw) != 2 + SEED_BYTES + 2:
-        raise NatsSettingsError(f"the NKEY seed has {len(raw)} bytes, {2 + SEED_BYTES + 2} are right")
+        raise NatsSettingsError(f"the NKEY seed has {len(raw)} bytes, not {2 + SEED_BYTES + 2}")
     body, checksum = raw[:-2], int.from_bytes(raw[-2:], "little")
     if binascii.crc_hqx(body, 0) != checksum:
-        raise NatsSettingsError("the NKEY seed has a wrong checksum: it was not copied whole")
+        raise NatsSettingsError("the NKEY seed has a wrong checksum: it is incomplete or changed")
     kind = (body[0] & 7) << 5 | body[1] >> 3
     if body[0] & 0xF8 != _PREFIX_SEED or kind != _PREFIX_USER:
         raise NatsSettingsError("the NKEY is not the seed of a user: it must begin with SU")
@@ -57,7 +57,7 @@ def public_key(seed: bytes) -> str:
 
 
 def signature(seed: bytes, nonce: str) -> str:
-    """Of the server's nonce, as CONNECT wants it: base64 for URLs, without padding."""
+    """The signature of the server's nonce, in the form of CONNECT: base64 for URLs, without padding."""
     signed = _signing_key(seed).sign(nonce.encode()).signature
     return base64.urlsafe_b64encode(signed).decode().rstrip("=")
 
@@ -78,7 +78,7 @@ _SECTION = re.compile(r"-{3,}\s*BEGIN ([A-Z ]+?)\s*-{3,}\s*(\S+)\s*-{3,}\s*END \
 
 
 def signed_credentials(settings: ConnectionSettings, nonce: str) -> dict[str, str]:
-    """CONNECT's fields for the settings' credentials file or seed file. NatsSettingsError names the one that can't be used."""
+    """The fields of CONNECT for the credentials file or the seed file. NatsSettingsError names the file that can't be used."""
     if settings.credentials_file:
         name, path = "nats.credentials.file", settings.credentials_file
         jwt, seed_text = _sections(_read(name, path), name, path)
@@ -117,7 +117,7 @@ def _sections(text: str, name: str, path: str) -> tuple[str, str]:
 
 
 def _seed_line(text: str) -> str:
-    """The first line that is not a comment; a file with sections is understood too."""
+    """The first line that is not a comment, or the seed of a file with sections."""
     sections = dict(_SECTION.findall(text))
     if "USER NKEY SEED" in sections:
         return str(sections["USER NKEY SEED"])
@@ -153,9 +153,6 @@ def _credentials(settings: ConnectionSettings, server: ServerAddress, info: Serv
     if server.token:
         return {"auth_token": server.token.value}
     if settings.credentials_file or settings.nkey_seed_file:
-        # Imported here: most never need what signs
-        from barnabas.nats.client.handshake import signed_credentials
-
         return signed_credentials(settings, info.nonce)
     if settings.user:
         return {"user": settings.user, "pass": settings.password.value}
@@ -165,34 +162,35 @@ def _credentials(settings: ConnectionSettings, server: ServerAddress, info: Serv
 
 
 def login_advice(settings: ConnectionSettings, server: ServerAddress) -> str:
-    """Which settings to look at when the server does not let us in: those that `connect_options` goes by."""
+    """Which settings to check when the server rejects the login: those that `connect_options` uses."""
     prefix = f"nats.connection.{settings.name}" if settings.name else "nats"
     if server.user or server.token:
-        return f"look at what stands before the @ in {prefix}.servers"
+        return f"check the credentials before the @ in {prefix}.servers"
     if settings.credentials_file:
-        return f"look at {prefix}.credentials.file={settings.credentials_file}"
+        return f"check {prefix}.credentials.file={settings.credentials_file}"
     if settings.nkey_seed_file:
-        return f"look at {prefix}.nkey.seed.file={settings.nkey_seed_file}"
+        return f"check {prefix}.nkey.seed.file={settings.nkey_seed_file}"
     if settings.user:
-        return f"look at {prefix}.user={settings.user} and {prefix}.password"
+        return f"check {prefix}.user={settings.user} and {prefix}.password"
     if settings.token:
-        return f"look at {prefix}.token"
+        return f"check {prefix}.token"
     return (
-        f"no way to log in is set: set {prefix}.user and {prefix}.password, {prefix}.token, {prefix}.nkey.seed.file or "
+        f"no credentials are set: set {prefix}.user and {prefix}.password, {prefix}.token, {prefix}.nkey.seed.file or "
         f"{prefix}.credentials.file"
     )
 
 
 def wants_tls(settings: ConnectionSettings, server: ServerAddress) -> bool:
-    """Whether we insist on it, whatever the server says."""
+    """Whether the settings require TLS, whatever the server says."""
     return server.tls or settings.tls_first or bool(settings.tls_ca_file or settings.tls_certificate_file)
 
 
 def tls_context(
     settings: ConnectionSettings, server: ServerAddress, info: ServerInfo | None
 ) -> ssl.SSLContext | None:
-    """For the TLS of a connection, None when it has none. NatsSettingsError when we want it and the server does not have
-    it (credentials never travel in the clear then), or files can't be used."""
+    """The TLS context of a connection after INFO, or before it (`info` is None); None for a connection without TLS.
+    NatsSettingsError when the settings require TLS and the server has none, so credentials are not sent in the clear, or
+    when files can't be used."""
     if info is not None and not info.tls_required:
         if not wants_tls(settings, server):
             return None

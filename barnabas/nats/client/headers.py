@@ -1,4 +1,4 @@
-"""NATS message headers, without loss: every pair in the order sent, names as written, values as the bytes they are.
+"""NATS message headers, without loss: all pairs in their order, names and values byte for byte.
 
 A header block is the text in front of the payload of HPUB and HMSG:
 
@@ -6,12 +6,11 @@ A header block is the text in front of the payload of HPUB and HMSG:
     name: value\\r\\n        any number of times; the same name may come again
     \\r\\n
 
-Names keep their letter case and are compared by it. One space behind the colon belongs to the colon, whatever
-follows is the value; clients in general hide further leading blanks from their users, which is theirs to do. A lone
-CR or LF is part of the name or value it stands in: only the pair ends a line.
+Names are case-sensitive. One space behind the colon belongs to the colon, the rest of the line is the value; most clients
+strip further leading blanks. A lone CR or LF is part of the name or value: only the pair ends a line.
 
-Servers pass blocks on as the publisher wrote them, so a block may be anything at all: then it is MalformedHeaders,
-and who keeps the message keeps the whole block.
+Servers pass blocks on as the publisher wrote them, so a block may hold any bytes. A malformed one raises MalformedHeaders;
+a record of its message keeps the whole block.
 
 Source: NATS protocol, HPUB and HMSG; ADR-4 (message headers).
 """
@@ -24,7 +23,7 @@ Pairs = list[tuple[bytes, bytes]]
 
 
 class MalformedHeaders(ValueError):
-    """The bytes are no header block; says what is wrong with them."""
+    """The bytes are not a header block; the text says why."""
 
 
 def parse_headers(block: bytes) -> Pairs:
@@ -33,18 +32,14 @@ def parse_headers(block: bytes) -> Pairs:
 
 
 def read_status(block: bytes) -> bytes:
-    """What stands behind the version in the first line, as in `503 No Responders`; mostly nothing.
-
-    Raises MalformedHeaders.
-    """
+    """The text behind the version in the first line, as in `503 No Responders`; b"" in most blocks. Raises
+    MalformedHeaders."""
     return _lines(block)[0][len(VERSION) :].strip(b" ")
 
 
 def find_header(block: bytes, name: bytes) -> bytes | None:
-    """The value of the first pair with this name (in this letter case), None when no pair has it.
-
-    Does not look at the rest of the block, so it raises nothing; in a malformed block it may find something.
-    """
+    """The value of the first pair with this name (case-sensitive), or None. It checks nothing else of the block, so it never
+    raises, and may find a pair in a malformed block."""
     start = block.find(b"\r\n" + name + b":")
     if start < 0:
         return None

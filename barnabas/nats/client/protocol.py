@@ -3,16 +3,15 @@
 The protocol is text: a line of a verb and its arguments; MSG and HMSG are followed by a payload whose length the line states.
 A connection begins with the server's INFO line, which may come again. Source: docs.nats.io, "Client Protocol"; headers: ADR-4.
 
-- Hundreds of thousands of messages arrive per second, so the loop in `feed` does nothing that can be done once: a line that
-  was seen before (the same subject, subscription and size) is found whole in a dictionary, with its sink and its sizes.
-  Lines with a reply subject are practically unique and are not kept; they take the shortest path through `_read_line`,
-  because all messages of a stream have one.
-- An incomplete message at the end of a piece waits in a buffer that grows as bytes arrive, and is not looked at before
-  it can be complete: a large payload is copied three times, however many pieces it comes in.
+- Hundreds of thousands of messages arrive per second, so the loop in `feed` does nothing that can be done once: a dictionary
+  maps whole lines (the same subject, subscription and size) to their sinks and sizes. Lines with a reply subject hardly
+  ever repeat and are not kept; they take the shortest path through `_read_line`, because all messages of a stream have one.
+- An incomplete message at the end of a read waits in a buffer that grows as bytes arrive, and is parsed when it can be
+  complete: a large payload is copied three times, however many reads it arrives in.
 - Only blanks and tabs separate fields. A server lets publishers write any other byte into a subject, form feeds and
-  carriage returns among them, which for `bytes.split` would begin a field: another subscription's number, say.
-- Every size is checked before anything waits for it. Invalid input raises NatsProtocolError: the connection can't be used
-  any more, and `reset` makes the parser ready for the next one.
+  carriage returns among them. `bytes.split` would take these for separators, and part of a subject for a subscription's id.
+- Every size is checked before the parser waits for so many bytes. Invalid input raises NatsProtocolError: the connection
+  can't be used any more, and `reset` prepares the parser for the next one.
 """
 
 from __future__ import annotations
@@ -29,36 +28,28 @@ if TYPE_CHECKING:
 # A message can be larger than the server's max_payload: one that passed a server with another limit, or got headers
 # from JetStream.
 SIZE_SLACK_BYTES: Final = 1024 * 1024
-# JetStream's answers are larger than max_payload as well: a page names 100,000 subjects (kv/made_anew.py).
+# JetStream's answers are larger than max_payload as well: a page names 100,000 subjects (kv/recreated_bucket.py).
 API_ANSWER_BYTES: Final = 32 * 1024 * 1024
 # nats-server knows no larger max_payload than 64 MiB.
 SIZE_MAX_BYTES: Final = 64 * 1024 * 1024 + SIZE_SLACK_BYTES
 
 
 class NatsProtocolError(Exception):
-    """What came is not the NATS protocol, or larger than it may be."""
+    """Input that is not the NATS protocol, or larger than it may be."""
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server tells of itself in INFO, as far as it matters here."""
+    """The fields of INFO that the client uses or shows."""
 
-    server_id: str = ""
     server_name: str = ""
     version: str = ""
-    cluster: str = ""
-    domain: str = ""
     max_payload: int = 1024 * 1024
-    client_id: int = 0
-    client_ip: str = ""
-    headers: bool = False
     jetstream: bool = False
-    auth_required: bool = False
     tls_required: bool = False
     tls_available: bool = False
-    tls_verify: bool = False
     nonce: str = ""
     connect_urls: tuple[str, ...] = ()
-    ldm: bool = False  # lame duck mode: the server goes away soon
+    ldm: bool = False  # lame duck mode: the server shuts down soon
 
     @property
     def size_max(self) -> int:
@@ -67,7 +58,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_info(line: bytes) -> ServerInfo:
-    """The line INFO {...}, without its end. NatsProtocolError when it is none."""
+    """Parses the line INFO {...}, without its end. NatsProtocolError for any other."""
     if line[:5].upper() not in (b"INFO ", b"INFO\t"):
         raise NatsProtocolError(f"not the NATS protocol: {shown(line)}")
     try:
@@ -87,13 +78,11 @@ Sink: TypeAlias = "Callable[[bytes, bytes, bytes, bytes], object]"
 
 LINE_BYTES_MAX: Final = (
     64 * 1024
-)  # INFO of a large cluster; the lines of messages are at most a few kilobytes
+)  # for INFO of a large cluster; the lines of messages have a few kilobytes at most
 CONTROL_LINES_MAX: Final = 1000  # of one `feed`: lines other than those of messages
 KNOWN_LINES_MAX: Final = 16_384
-KNOWN_LINE_BYTES_MAX: Final = 512  # a longer one is not kept
-NOT_REMEMBERED: Final = (
-    16 * KNOWN_LINES_MAX
-)  # lines, after so few have come twice that keeping them is a waste
+KNOWN_LINE_BYTES_MAX: Final = 512  # longer lines are not kept
+NOT_REMEMBERED: Final = 16 * KNOWN_LINES_MAX  # lines that are not kept after few have repeated
 SIZE_DIGITS_MAX: Final = 10
 _USUAL_SIZES: Final = {b"%d" % size: size for size in range(4096)}  # fewer than any `size_max`
 _FIELDS: Final = re.compile(rb"[^ \t]+").findall
@@ -102,7 +91,7 @@ _LINE_FEED: Final = 10
 
 
 class ParserHandler(Protocol):
-    """Who is told of everything but messages. Called while `feed` runs."""
+    """Callbacks for everything but messages, from within `feed`."""
 
     def on_info(self, info: ServerInfo) -> None: ...
 
@@ -117,7 +106,7 @@ class ParserHandler(Protocol):
         ...
 
     def on_sink_error(self, subject: bytes, error: Exception) -> None:
-        """A sink has raised; its message is dealt with and the next one follows."""
+        """A sink has raised. The next message follows."""
         ...
 
 
@@ -126,13 +115,13 @@ _Message: TypeAlias = "tuple[Sink, bytes, bytes, int, int]"
 
 
 def _ignore(_subject: bytes, _reply: bytes, _header_block: bytes, _payload: bytes) -> None:
-    """The sink of messages that were on their way when their subscription ended."""
+    """The sink of messages that arrive after their subscription has ended."""
 
 
 class NatsParser:
-    """Reads what a server sends. `sinks` says who takes the messages of a subscription id; change it by `add_sink` and
-    `remove_sink`, at any time, also from within a sink. `messages` counts those that were read. `is_behind`: more lines were
-    fed than one turn of the loop deals with; feed nothing more than b"" until it is over."""
+    """Parses what a server sends. `sinks` maps subscription ids to sinks; change it by `add_sink` and `remove_sink`, at any
+    time, also from within a sink. `messages` counts messages. `is_behind`: it holds more lines than one turn of the loop
+    takes; feed only b"" until it has parsed them."""
 
     __slots__ = (
         "_handler",
@@ -154,7 +143,7 @@ class NatsParser:
         self.is_behind = False
         self._handler = handler
         self._known: dict[bytes, _Message] = {}
-        self._messages_then = 0  # `messages`, when the known lines were forgotten
+        self._messages_then = 0  # `messages` when the known lines were dropped last
         self._not_remembered = 0  # how many more lines are not kept
         self._held = bytearray()  # the beginning of a line, or a line and the beginning of its payload
         self._needed = 0  # length of `_held` from which it is complete; 0: its line is not
@@ -164,18 +153,18 @@ class NatsParser:
         self.sinks[subscription_id] = sink
 
     def remove_sink(self, subscription_id: bytes) -> None:
-        """From now on nobody gets its messages, not even those that `feed` has in hand."""
+        """Drops further messages, those included that `feed` is parsing."""
         if self.sinks.pop(subscription_id, None) is not None:
             self._known.clear()
 
     def reset(self) -> None:
-        """Forget what is incomplete: the next bytes are of another connection."""
+        """Drops what is incomplete: the next bytes are of another connection."""
         self._held = bytearray()
         self._needed = 0
         self.is_behind = False
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Read the next bytes, cut anywhere. NatsProtocolError: they make no sense; nothing may be fed before `reset`."""
+        """Parses the next bytes, cut anywhere. NatsProtocolError: they are invalid; feed nothing before `reset`."""
         if self._held:
             complete = self._with_held(data)
             if complete is None:
@@ -215,7 +204,7 @@ class NatsParser:
                     sink(subject, reply, data[start:body], data[body:end])
                 else:
                     sink(subject, reply, b"", data[start:end])
-            except Exception as error:  # noqa: BLE001 - of whoever takes the messages; the others' go on
+            except Exception as error:  # noqa: BLE001 - of one sink; the others go on
                 self._handler.on_sink_error(subject, error)
         self.messages += messages
         if position < length:
@@ -225,7 +214,7 @@ class NatsParser:
             self._needed = needed
 
     def _with_held(self, data: bytes | memoryview) -> bytes | None:
-        """`data` behind what is held; None, and it is held too, when the first thing in it can't be complete."""
+        """`data` behind what is held; None, and `data` is held too, while the first line or message can't be complete."""
         held = self._held
         if self._needed:
             is_incomplete = len(held) + len(data) < self._needed
@@ -242,13 +231,13 @@ class NatsParser:
         return complete
 
     def _read_line(self, line: bytes) -> _Message | None:
-        """A line that is not known: that of a message, or one that is dealt with at once."""
+        """Parses a line that is not known: that of a message, or a control line, which it handles."""
         if len(line) > LINE_BYTES_MAX:
             raise NatsProtocolError(f"a line of {len(line)} bytes: {shown(line[:100])}")
         if b"\t" in line:
             return self._read_any_line(line)
         if line[:4] == b"MSG ":
-            fields = line.split(b" ")  # one blank is what servers write; of two, `_message` knows
+            fields = line.split(b" ")  # servers write one blank; `_message` takes more
             total_bytes = _USUAL_SIZES.get(fields[-1])
             if len(fields) == 4 and total_bytes is not None:
                 sink = self.sinks.get(fields[2])
@@ -272,7 +261,7 @@ class NatsParser:
         return self._read_any_line(line)
 
     def _read_any_line(self, line: bytes) -> _Message | None:
-        """As `_read_line`, which has a quick way for usual messages."""
+        """As `_read_line`, for lines in any form."""
         verb = line[:5].upper()
         if verb[:4] in (b"MSG ", b"MSG\t"):
             return self._message(line, header_fields=0)
@@ -301,7 +290,7 @@ class NatsParser:
         return message
 
     def _remember(self, line: bytes, message: _Message) -> None:
-        """Have a line known, unless lines seldom come twice."""
+        """Keeps a line, unless lines seldom repeat."""
         if self._not_remembered:
             self._not_remembered -= 1
             return
@@ -341,12 +330,12 @@ class NatsParser:
 
 
 def connect_line(options: Mapping[str, object]) -> bytes:
-    """CONNECT with these options (user, pass, verbose, ...)."""
+    """CONNECT with options (user, pass, verbose, ...)."""
     return b"CONNECT %b\r\n" % msgspec.json.encode(options)
 
 
 def sub_line(subject: bytes, subscription_id: bytes, queue: bytes = b"") -> bytes:
-    """SUB; ValueError for a subject or queue group that would be several words."""
+    """SUB; ValueError for a subject or queue group with blanks."""
     _check_word(subject)
     if queue:
         _check_word(queue)
@@ -360,8 +349,8 @@ def unsub_line(subscription_id: bytes) -> bytes:
 
 
 def pub(subject: bytes, payload: bytes, reply: bytes = b"", headers: bytes = b"") -> bytes:
-    """PUB, or HPUB when `headers` is a block (b"NATS/1.0\\r\\nName: value\\r\\n\\r\\n"). ValueError for a subject that is none:
-    empty or of several words, which the server would take for something else."""
+    """PUB, or HPUB when `headers` is a block (b"NATS/1.0\\r\\nName: value\\r\\n\\r\\n"). ValueError for a subject that is empty
+    or has blanks: the server would parse the line in another way."""
     _check_word(subject)
     if reply:
         _check_word(reply)
@@ -375,4 +364,4 @@ def pub(subject: bytes, payload: bytes, reply: bytes = b"", headers: bytes = b""
 
 def _check_word(word: bytes) -> None:
     if word.split() != [word]:
-        raise ValueError(f"{shown(word)} is no NATS subject: it is empty or has blanks")
+        raise ValueError(f"{shown(word)} is not a NATS subject: it is empty or has blanks")

@@ -1,13 +1,12 @@
 """The servers of a client, and attempts to connect to them.
 
-The pool holds configured and discovered servers, in random order. After each has failed once a pause follows, which grows
-with every round and is random, so that clients do not all come back at the same moment. `Reconnect` makes one attempt at
-a time, to the server that the pool names, when the pool names it.
+The pool holds configured and discovered servers, in random order. When each has failed once, a pause follows, which grows
+with every round and is random, so that clients do not reconnect at the same moment. `Reconnect` makes one attempt at a time,
+to the server and after the pause that the pool says.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,13 +22,11 @@ if TYPE_CHECKING:
     from barnabas.nats.client.connection_settings import ConnectionSettings
     from barnabas.runtime.interface import Connecting, Runtime, Timer
 
-log = logging.getLogger("barnabas.nats")
-
 FIRST_BACKOFF_S: Final = 0.1
 BACKOFF_MAX_S: Final = 2.0
 DISCOVERED_MAX: Final = 256
-URL_CHARACTERS_MAX: Final = 512  # a longer one is no server's: names have at most 253
-WELL_AFTER_S: Final = 1.0  # a connection that lasted so long was a good one
+URL_CHARACTERS_MAX: Final = 512  # longer ones are ignored: host names have at most 253
+WELL_AFTER_S: Final = 1.0  # a connection that lasted so long ends a row of failures
 _IS_ADDRESS = re.compile(r"[0-9.]+|.*:.*").fullmatch
 
 
@@ -49,11 +46,11 @@ class ServerPool:
 
     @property
     def servers(self) -> tuple[ServerAddress, ...]:
-        """All that are known, the next one to be tried first."""
+        """All servers, the next one to be tried first."""
         return tuple(self._order)
 
     def next(self) -> tuple[ServerAddress, float]:
-        """The server to try, and how many seconds to wait before."""
+        """The server to try next, and the pause before that, in seconds."""
         server = self._order.pop(0)
         self._order.append(server)
         rounds, place = divmod(self._failures, len(self._order))
@@ -63,17 +60,17 @@ class ServerPool:
         return server, longest * self._random.uniform(0.5, 1)
 
     def failed(self) -> None:
-        """It could not be reached, or turned us away."""
+        """An attempt has failed: the server could not be reached, or rejected the client."""
         self._failures += 1
 
     def ended(self, lasted_s: float) -> None:
-        """A connection was made, and has ended."""
+        """A connection that was ready has ended."""
         self._failures = 0 if lasted_s >= WELL_AFTER_S else self._failures + 1
 
-    def discovered(self, urls: Sequence[str], teller: ServerAddress) -> None:
-        """What a server says of its cluster: these, and no others but the configured ones, exist."""
+    def discovered(self, urls: Sequence[str], source: ServerAddress) -> None:
+        """Takes the servers of a cluster from the INFO of one of them. Of the others only the configured ones stay."""
         known = {(server.host, server.port): server for server in self._order}
-        told: dict[tuple[str, int], ServerAddress] = {}
+        announced: dict[tuple[str, int], ServerAddress] = {}
         for url in urls[:DISCOVERED_MAX]:
             if len(url) > URL_CHARACTERS_MAX:
                 continue
@@ -81,25 +78,21 @@ class ServerPool:
                 found = parse_server(url)
             except NatsSettingsError:
                 continue
-            name = teller.tls_name or ("" if _IS_ADDRESS(teller.host) else teller.host)
-            told[found.host, found.port] = msgspec.structs.replace(
-                teller, host=found.host, port=found.port, tls_name=name if _IS_ADDRESS(found.host) else ""
+            name = source.tls_name or ("" if _IS_ADDRESS(source.host) else source.host)
+            announced[found.host, found.port] = msgspec.structs.replace(
+                source, host=found.host, port=found.port, tls_name=name if _IS_ADDRESS(found.host) else ""
             )
         kept = {(server.host, server.port) for server in self._configured}
-        kept.add((teller.host, teller.port))
-        self._order = [server for place, server in known.items() if place in kept or place in told]
-        fresh = [server for place, server in told.items() if place not in known]
+        kept.add((source.host, source.port))
+        self._order = [server for place, server in known.items() if place in kept or place in announced]
+        fresh = [server for place, server in announced.items() if place not in known]
         self._random.shuffle(fresh)
         self._order[:0] = fresh
 
 
-LOG_AGAIN_AFTER_S: Final = 60.0  # the same failure
-LOGGED_MAX: Final = 32
-
-
 class Reconnect:
-    """`attempt` has a connection made; its protocol is `new_protocol(server)`, and calls `made`. `failed(cause)` when there
-    is none; the caller that wants another one calls `attempt` again, and the pool sees to the pauses."""
+    """`attempt` makes one attempt to connect, after the pool's pause. Its protocol is `new_protocol(server)`; the protocol's
+    owner calls `made`. Or `failed(cause)` is called; for another attempt call `attempt` again."""
 
     def __init__(
         self,
@@ -123,14 +116,14 @@ class Reconnect:
         self._timer = self._runtime.call_later(delay_s, lambda: self._connect(server))
 
     def cancel(self) -> None:
-        """No attempt any more."""
+        """Ends the attempt."""
         for pending in (self._timer, self._connecting):
             if pending is not None:
                 pending.cancel()
         self._timer = self._connecting = None
 
     def made(self) -> None:
-        """Called when the attempt has led to a connection."""
+        """The attempt has succeeded."""
         self._has_reached_one = True
         self._connecting = None
         self.cancel()
@@ -142,37 +135,11 @@ class Reconnect:
             kind = SERVER_GONE if self._has_reached_one else NOT_REACHED
             self._failed(Cause(kind, f"no connection to {server}: {error}"))
 
-        def too_late() -> None:
+        def timed_out() -> None:
             self.cancel()
-            failed(TimeoutError(f"nothing for {self._timeout_s:g} s"))
+            failed(TimeoutError(f"no answer for {self._timeout_s:g} s"))
 
-        self._timer = self._runtime.call_later(self._timeout_s, too_late)
+        self._timer = self._runtime.call_later(self._timeout_s, timed_out)
         self._connecting = self._runtime.connect(
             server.host, server.port, lambda: self._new_protocol(server), failed
         )
-
-
-class FailureLog:
-    """Writes failures to the log, each one once in a while."""
-
-    def __init__(self, name: str, runtime: Runtime) -> None:
-        self._name = name
-        self._runtime = runtime
-        self._logged: dict[str, float] = {}
-
-    def write(self, text: str, what: str = "") -> None:
-        """`what` is the same for texts of which one will do; "" when that is the text itself."""
-        now = self._runtime.monotonic()
-        what = what or text
-        if now - self._logged.get(what, -LOG_AGAIN_AFTER_S) >= LOG_AGAIN_AFTER_S:
-            if len(self._logged) >= LOGGED_MAX:
-                oldest = now - LOG_AGAIN_AFTER_S
-                self._logged = {said: at for said, at in self._logged.items() if at > oldest}
-                if len(self._logged) >= LOGGED_MAX:
-                    return  # of texts that are never the same, so many a minute will do
-            self._logged[what] = now
-            log.warning("%s: %s", self._name, text)
-
-    def clear(self) -> None:
-        """Things are well again: the next failure is news."""
-        self._logged.clear()

@@ -1,12 +1,12 @@
 """Subscriptions and requests of a client.
 
-Subscriptions outlive connections: each connection begins with all of them. One of them, to a wildcard inbox, receives the
-replies to all requests.
+Subscriptions outlive connections: each connection begins with all of them. One subscription, to a wildcard inbox, receives
+the replies to all requests.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -39,7 +39,7 @@ class _Request(msgspec.Struct):
 
 
 class Requests:
-    """The requests that wait for their reply. `prefix` is that of the replies' subjects, with its last dot."""
+    """Requests without a reply so far. `prefix` is that of the replies' subjects, with its last dot."""
 
     def __init__(self, runtime: Runtime, prefix: bytes) -> None:
         self.prefix = prefix
@@ -59,13 +59,13 @@ class Requests:
         return subject
 
     def take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        """The sink of the inbox. An answer without a waiting request is dropped."""
+        """The sink of the inbox. Drops a reply to no known request."""
         request = self._waiting.pop(subject, None)
         if request is None:
             return
         request.timer.cancel()
         if not payload and header_block.startswith(NO_RESPONDERS):
-            request.done(None, NoResponders("nobody is subscribed to the subject of the request"))
+            request.done(None, NoResponders("no subscriber to the subject of the request"))
         else:
             request.done(Message(subject, reply, header_block, payload), None)
 
@@ -76,7 +76,7 @@ class Requests:
             request.done(None, error)
 
     def fail_all(self, error: NatsError) -> None:
-        """There will be no replies: the connection has ended."""
+        """The connection has ended: no reply will arrive."""
         for subject in tuple(self._waiting):
             self.fail(subject, error)
 
@@ -85,59 +85,73 @@ class Requests:
 
 
 class Subscription:
-    """Lives until `unsubscribe`, over as many connections as it takes."""
+    """A subscription of a client, from `Subscriptions.add` until `unsubscribe`, over any number of connections."""
 
-    __slots__ = ("_owner", "id", "queue", "refused", "sink", "subject")
+    __slots__ = ("_all", "id", "queue", "refused", "sink", "subject")
 
     def __init__(
-        self, owner: Subscriptions, subscription_id: bytes, subject: str, queue: str, sink: Sink
+        self, of: Subscriptions, subscription_id: bytes, subject: str, queue: str, sink: Sink
     ) -> None:
         self.id = subscription_id
         self.subject = subject
         self.queue = queue
         self.sink = sink
-        self.refused = ""  # what the server says against it
-        self._owner = owner
+        self.refused = ""  # the server's error
+        self._all = of
 
     def line(self) -> bytes:
         return sub_line(self.subject.encode(), self.id, self.queue.encode())
 
     def hand_over(self, sink: Sink) -> None:
-        """From the next message on, another one gets them."""
-        self._owner.hand_over(self, sink)
+        """Another sink gets the messages, from the next one on."""
+        self.sink = sink
+        if self.id in self._all.by_id:
+            self._all.parser.add_sink(self.id, sink)
 
     def again(self) -> None:
-        """Ask the server once more, which has refused it."""
-        self._owner.again(self)
+        """Sends SUB again to a server that has refused it."""
+        connection = self._all.greeted()
+        if self.id in self._all.by_id and connection is not None:
+            self.refused = ""
+            connection.output.send_line(self.line())
 
     def unsubscribe(self) -> None:
-        """Its sink gets nothing any more."""
-        self._owner.remove(self)
+        """The sink gets nothing any more. A second call has no effect."""
+        if self._all.by_id.pop(self.id, None) is not None:
+            self._all.parser.remove_sink(self.id)
+            connection = self._all.greeted()
+            if connection is not None:
+                connection.output.send_line(unsub_line(self.id))
 
     def drain(self, done: Callable[[NatsError | None], object]) -> None:
-        """Take leave: the sink gets what the server has sent until it knows, then `done(None)`; `done(error)` when the
-        connection ends before."""
-        self._owner.drain(self, done)
+        """Unsubscribes without losing messages: the sink gets what the server sends until it has read UNSUB, then
+        `done(None)` is called; `done(error)` when the connection ends before."""
+        parser = self._all.parser
+        connection = self._all.greeted()
+        if self._all.by_id.pop(self.id, None) is None or connection is None:
+            parser.remove_sink(self.id)
+            self._all.runtime.call_soon(lambda: done(None))
+            return
 
+        def drained(error: NatsError | None) -> None:
+            parser.remove_sink(self.id)
+            done(error)
 
-class HasConnection(Protocol):
-    """The client, as far as it matters here."""
-
-    parser: NatsParser
-
-    @property
-    def greeted(self) -> NatsConnection | None:
-        """The connection, when the server has been told of the subscriptions."""
-        ...
+        connection.output.send_line(unsub_line(self.id))
+        connection.ping(drained)
 
 
 class Subscriptions:
-    """All subscriptions of one client, by the number that the server knows them by."""
+    """All subscriptions of one client, by the number that the server knows them by. `greeted` returns the connection whose
+    server knows the subscriptions."""
 
-    def __init__(self, client: HasConnection, runtime: Runtime) -> None:
-        self._client = client
-        self._runtime = runtime
-        self._by_id: dict[bytes, Subscription] = {}
+    def __init__(
+        self, parser: NatsParser, runtime: Runtime, greeted: Callable[[], NatsConnection | None]
+    ) -> None:
+        self.parser = parser
+        self.runtime = runtime
+        self.greeted = greeted
+        self.by_id: dict[bytes, Subscription] = {}
         self._count = 0
 
     def add(self, subject: str, queue: str, sink: Sink) -> Subscription:
@@ -145,64 +159,27 @@ class Subscriptions:
         self._count += 1
         subscription = Subscription(self, b"%d" % self._count, subject, queue, sink)
         line = subscription.line()
-        self._by_id[subscription.id] = subscription
-        self._client.parser.add_sink(subscription.id, sink)
-        connection = self._client.greeted
+        self.by_id[subscription.id] = subscription
+        self.parser.add_sink(subscription.id, sink)
+        connection = self.greeted()
         if connection is not None:
             connection.output.send_line(line)
         return subscription
 
-    def hand_over(self, subscription: Subscription, sink: Sink) -> None:
-        """See Subscription.hand_over."""
-        subscription.sink = sink
-        if subscription.id in self._by_id:
-            self._client.parser.add_sink(subscription.id, sink)
-
-    def remove(self, subscription: Subscription) -> None:
-        """Also one that has been removed before."""
-        if self._by_id.pop(subscription.id, None) is not None:
-            self._client.parser.remove_sink(subscription.id)
-            connection = self._client.greeted
-            if connection is not None:
-                connection.output.send_line(unsub_line(subscription.id))
-
-    def again(self, subscription: Subscription) -> None:
-        """See Subscription.again."""
-        connection = self._client.greeted
-        if subscription.id in self._by_id and connection is not None:
-            subscription.refused = ""
-            connection.output.send_line(subscription.line())
-
-    def drain(self, subscription: Subscription, done: Callable[[NatsError | None], object]) -> None:
-        """See Subscription.drain."""
-        parser = self._client.parser
-        connection = self._client.greeted
-        if self._by_id.pop(subscription.id, None) is None or connection is None:
-            parser.remove_sink(subscription.id)
-            self._runtime.call_soon(lambda: done(None))
-            return
-
-        def drained(error: NatsError | None) -> None:
-            parser.remove_sink(subscription.id)
-            done(error)
-
-        connection.output.send_line(unsub_line(subscription.id))
-        connection.ping(drained)
-
     def lines(self) -> bytes:
-        """What a connection begins with, after CONNECT. Whether the server refuses one is seen anew."""
-        for subscription in self._by_id.values():
+        """The SUBs that a connection begins with, after CONNECT. The server decides anew which ones it refuses."""
+        for subscription in self.by_id.values():
             subscription.refused = ""
-        return b"".join(subscription.line() for subscription in self._by_id.values())
+        return b"".join(subscription.line() for subscription in self.by_id.values())
 
-    def refused(self, text: str) -> None:
-        """The server has refused something; if it was a subscription, let it know. Where there are too many, the server
-        does not say which, and it is the newest ones."""
+    def note_refusal(self, text: str) -> None:
+        """Notes the server's error at the subscription that it is about, if it is about one. "Maximum Subscriptions
+        Exceeded" names none: it is the newest."""
         if text.lower().startswith(TOO_MANY):
-            newest = next((each for each in reversed(self._by_id.values()) if not each.refused), None)
+            newest = next((each for each in reversed(self.by_id.values()) if not each.refused), None)
             if newest is not None:
                 newest.refused = text
             return
-        for subscription in self._by_id.values():
+        for subscription in self.by_id.values():
             if f'subscription to "{subscription.subject}"'.lower() in text.lower():
                 subscription.refused = text

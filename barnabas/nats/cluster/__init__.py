@@ -1,1 +1,1 @@
-"""What a binding needs of the other brokers of its cluster."""
+"""Requests of bindings to other brokers of the cluster."""

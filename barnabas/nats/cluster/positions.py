@@ -1,9 +1,9 @@
-"""Positions of consumer groups, read and written as any consumer without membership does it.
+"""Positions in consumer groups, read and written as consumers without membership do.
 
-What publishes a topic's records to subjects keeps its place in an ordinary group, so that every tool of Kafka shows
-how far behind it is and can move it. The group has no members (generation -1, no member id): it is Empty, which is what
-admins need to reset it. Its coordinator may be this broker or another one; either way it is asked in OffsetFetch and
-OffsetCommit, versions 10, which know topics by id: a topic that is deleted and made anew has no position.
+The position of publishing a topic's records is kept in an ordinary group, so that all Kafka tools show its lag and can reset
+it. The group has no members (generation -1, no member id): it is Empty, the state in which offsets can be reset. Its
+coordinator, this broker or another one, gets OffsetFetch and OffsetCommit in version 10, which names topics by id: a topic
+that is deleted and created again has no position.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from barnabas.nats.cluster.peers import Answered, Peers, PeerTerms
+from barnabas.broker.cluster.peer_client import Answered
+from barnabas.broker.cluster.peers import PeerTerms
+from barnabas.nats.cluster.peers import peers_of
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -47,7 +49,7 @@ _TERMS: Final = PeerTerms(
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Everything below `offset` is dealt with. `leader_epoch` is of the record in front of it, -1 when unknown."""
+    """`offset` is the next one to process. `leader_epoch` is that of the record before it, -1 when unknown."""
 
     offset: int
     leader_epoch: int = -1
@@ -58,19 +60,19 @@ Fetched: TypeAlias = "Callable[[ErrorCode, dict[int, Position]], object]"
 
 
 class Positions:
-    """Asks the coordinators of groups. One serves all bindings of a broker; all calls on the loop's thread.
+    """Requests to the coordinators of groups, for all bindings of a broker. All calls on the loop's thread.
 
-    Nothing is tried twice here: who asks hears the error (COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
+    Nothing is retried here: the caller gets the error (COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
     COORDINATOR_LOAD_IN_PROGRESS, ...) and asks again later.
     """
 
     def __init__(self, host: ExtensionHost) -> None:
         self._host = host
-        self._peers = Peers(host, _TERMS)
+        self._peers = peers_of(host, _TERMS)
 
     def fetch(self, group: str, topic_id: bytes, partitions: Iterable[int], fetched: Fetched) -> None:
-        """`fetched(NONE, positions by partition)`, where a partition without a position is left out, or
-        `fetched(error, {})`. What is on its way into the group's log is waited for."""
+        """Calls `fetched(NONE, positions by partition)`, without the partitions that have none, or `fetched(error, {})`.
+        Waits for commits that are not stable yet."""
         topic = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=sorted(partitions))
         request = OffsetFetchRequest(
             groups=[OffsetFetchRequestGroup(group_id=group, topics=[topic])], require_stable=True
@@ -84,7 +86,8 @@ class Positions:
         positions: Mapping[int, Position],
         committed: Callable[[ErrorCode], object],
     ) -> None:
-        """`committed(NONE)` once they are safe. UNKNOWN_MEMBER_ID: the group has members, who alone may commit."""
+        """Calls `committed(NONE)` once the group's log has them. UNKNOWN_MEMBER_ID: the group has members, and only members may
+        commit."""
         topic = OffsetCommitRequestTopic(
             topic_id=topic_id,
             partitions=[
@@ -106,7 +109,7 @@ class Positions:
         self._ask(group, OFFSET_COMMIT, request, partial(_read_commit, committed))
 
     def close(self) -> None:
-        """Whoever waits for another broker gets no answer any more."""
+        """No callback that waits for another broker is called any more."""
         self._peers.close()
 
     # -- the coordinator
@@ -120,7 +123,7 @@ class Positions:
             else:
                 self._peers.ask(node_id, api_key, VERSION, request, answered)
 
-        self._host.groups.find(group, found)
+        self._host.groups.topic.find(group, found)
 
 
 def _read_positions(fetched: Fetched, response: Any, error: ErrorCode) -> None:

@@ -1,5 +1,5 @@
-"""Core bindings: messages of subscriptions on their way into the logs.
+"""Core bindings: from the messages of subscriptions to records in the logs.
 
-Owns subscriptions, encoders' sinks, lanes and batches, acknowledgements and ids, queue groups, templates, standbys, gaps and
-backpressure. Imports the client, records, cluster and the modules at the root of nats; jetstream only for searches in logs.
+Owns subscriptions, lanes and their batches, acknowledgements and message ids, queue groups, templates, standbys, gaps and
+backpressure. Imports binding, client, records and the modules at the root of nats.
 """

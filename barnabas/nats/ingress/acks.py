@@ -6,19 +6,19 @@ message asked for:
 
 - `leader`: after the append, and after the sync when flush.messages makes the append await one.
 - `all`: when the high watermark has passed the record.
-- A duplicate's: when the first one's would be sent, with its offset. It promises the same.
-- While the disk is behind, no sooner than its write-back backlog is smaller: this slows down publishers that wait for
+- A duplicate: when the first message's acknowledgement would be sent, with its offset. It promises the same.
+- While the disk is behind, not before its write-back backlog is smaller: this slows down publishers that wait for
   answers.
 - The error NOT_ENOUGH_REPLICAS, before anything is appended, to messages that ask for `all` while the ISR is below
   min.insync.replicas (`refuses_all`); messages beside them that ask for less are appended. The error
   NOT_ENOUGH_REPLICAS_AFTER_APPEND, as Kafka's, when too few replicas have the record: a publisher that repeats the message
   gets a duplicate's answer when it has a Nats-Msg-Id, and makes a second record when not.
-- None when this broker loses the leadership first. It can't know whether the record will survive: an acknowledgement may be
+- None when this broker loses the leadership first. It is unknown whether the record survives: an acknowledgement may be
   false, and so may an error, which would reach the publisher before the answer of the new leader. So either the new leader
   answers, or the publisher tries again after its timeout; with a Nats-Msg-Id that finds the record if it is there.
 
-Replicas that don't follow hold acknowledgements back, which takes memory: a partition holds at most WAITING_MAX. The
-publishers of further messages time out.
+Replicas that lag behind delay acknowledgements, which takes memory: a partition holds at most WAITING_MAX. The publishers of
+further messages time out.
 """
 
 from __future__ import annotations
@@ -45,6 +45,17 @@ Send = Callable[[bytes, int], object]
 # (index of its record in the batch, reply subject, ACK_LEADER or ACK_ALL, whether it is a duplicate of that record)
 Owed = tuple[int, bytes, int, bool]
 
+
+def owed_of(owed: Sequence[Owed], first: int, count: int) -> list[Owed]:
+    """The acknowledgements of `count` records from `first` on, by their places among these."""
+    end = first + count
+    return [
+        (place - first, reply, level, is_duplicate)
+        for place, reply, level, is_duplicate in owed
+        if first <= place < end
+    ]
+
+
 WAITING_MAX: Final = 500_000
 SENT_TOGETHER: Final = 512
 LOG_EVERY_S: Final = 60.0
@@ -52,7 +63,7 @@ LOG_EVERY_S: Final = 60.0
 
 @dataclass(slots=True)
 class AckStats:
-    """Counters of one binding, since it was started here."""
+    """Counters of one binding since it was started on this broker."""
 
     sent: int = 0  # of records, those of duplicates included
     duplicates: int = 0
@@ -62,6 +73,11 @@ class AckStats:
     unsent: int = 0  # not sent because there was no connection, or too many were waiting
     latency_s: float = 0.0  # of the newest, from the receipt of the first message of its batch
     latency_sum_s: float = 0.0  # of all that were sent
+
+    @property
+    def not_sent(self) -> int:
+        """Acknowledgements owed that were not sent."""
+        return self.withheld + self.unsent
 
 
 class AckSender:
@@ -189,8 +205,10 @@ class PendingAcks(AckSender):
         received_s = self._now()
         if level == ACK_ALL:
             self._partition.when_committed(offset + 1, partial(self._settled, offset, owed, received_s))
-        elif self._partition.log.awaits_sync(offset):
-            self._partition.log.when_synced(offset + 1, partial(self._synced, offset, owed, received_s))
+        elif self._partition.log.flusher.awaits_sync(offset):
+            self._partition.log.flusher.when_synced(
+                offset + 1, partial(self._synced, offset, owed, received_s)
+            )
         else:
             self._synced(offset, owed, received_s, None)
 
@@ -199,7 +217,7 @@ class PendingAcks(AckSender):
             return
         due = partial(self._synced, result.base_offset, owed, received_s)
         if result.awaits_sync:
-            self._partition.log.when_synced(result.last_offset + 1, due)
+            self._partition.log.flusher.when_synced(result.last_offset + 1, due)
         elif result.awaits_write_back:
             self._partition.log.when_written_back(due)
         else:
@@ -209,7 +227,7 @@ class PendingAcks(AckSender):
         if self._waiting + count > WAITING_MAX:
             if not self.stats.unsent:
                 log.warning(
-                    "%s: %d acknowledgements wait for replicas or the disk; more are not noted, and publishers time out",
+                    "%s: %d acknowledgements wait for replicas or the disk; further messages get none, and publishers time out",
                     self._name,
                     self._waiting,
                 )

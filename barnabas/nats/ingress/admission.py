@@ -1,74 +1,80 @@
 """Admission of messages to a partition whose leadership has just begun.
 
-`OpeningPartition` keeps the messages of a partition that this broker is a replica of, while its log is being opened and the
-leader is not known here yet. `Admission` checks the first messages of a leadership, for two things: whether a message is in
-the log already, because the leader before received it sooner; and whether the ids of recent messages are known again
-(ingress/dedup_rebuild.py). From the first message with an id or an expectation on, all messages wait for the ids, so that
-their order is kept. `Admissions` are those of a binding's partitions: opened when a leadership begins or ids have to be read
-again, removed when nothing is left to check.
+`Admission` checks the first messages of a leadership for two things: whether a message is in the log already, because the
+leader before received it sooner; and whether the ids of recent messages are known again (ingress/dedup_rebuild.py). From the
+first message with an id or an expectation on, all messages wait for the ids, so that their order is kept. `Admissions` are
+those of a topic's partitions: opened when a leadership begins or ids have to be read again, removed when nothing is left to
+check. They also keep the messages of partitions that this broker is a replica of and whose logs are about to be opened: their
+leaders are not known here yet.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.nats.ingress.dedup import DedupWindow, message_id
-from barnabas.nats.ingress.dedup_rebuild import DedupRebuild, RebuildQueue
+from barnabas.nats.ingress.dedup_rebuild import DedupRebuild
 from barnabas.nats.ingress.expectations import expects
+from barnabas.runtime.slices import StepQueue
 
 if TYPE_CHECKING:
     from barnabas.nats.ingress.lane import Lane
-    from barnabas.nats.ingress.standby import Asked
+    from barnabas.nats.ingress.special_messages import Special
     from barnabas.nats.ingress.tail_matcher import TailMultiset
     from barnabas.runtime.interface import Runtime
 
+log = logging.getLogger("barnabas.nats")
 
-class OpeningPartition:
+
+class WaitingMessages:
     """Messages of one partition, in the order in which they were received."""
 
-    __slots__ = ("size", "waiting")
+    __slots__ = ("messages", "size")
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[bytes, Asked | None]] = []
+        self.messages: list[tuple[bytes, Special | None]] = []
         self.size = 0
 
-    def take(self, tail: bytes) -> None:
-        """A message that asks for nothing."""
-        self.waiting.append((tail, None))
+    def take(self, tail: bytes, special: Special | None = None) -> None:
+        self.messages.append((tail, special))
         self.size += len(tail)
 
-    def take_asking(self, tail: bytes, asked: Asked) -> None:
-        self.waiting.append((tail, asked))
-        self.size += len(tail)
+    def drain(self) -> list[tuple[bytes, Special | None]]:
+        drained, self.messages, self.size = self.messages, [], 0
+        return drained
 
 
 class Admission:
-    """See the module. `store_asking(tail, asked)` stores or refuses a message that asks for something."""
+    """See the module. `store_special(tail, special)` stores or refuses a special message."""
 
     __slots__ = (
         "_ahead",
         "_is_blocked",
         "_is_rebuilt",
         "_lane",
-        "_store_asking",
+        "_store_special",
         "_waiting",
         "rebuild",
-        "size",
     )
 
     def __init__(
-        self, lane: Lane, ahead: TailMultiset[None] | None, store_asking: Callable[[bytes, Asked], object]
+        self, lane: Lane, ahead: TailMultiset[None] | None, store_special: Callable[[bytes, Special], object]
     ) -> None:
         self.rebuild: DedupRebuild | None = None
-        self.size = 0  # bytes that wait
         self._lane = lane
         self._ahead = ahead
-        self._store_asking = store_asking
+        self._store_special = store_special
         self._is_rebuilt = False
         self._is_blocked = False
-        self._waiting: list[tuple[bytes, Asked | None]] = []
+        self._waiting = WaitingMessages()
+
+    @property
+    def size(self) -> int:
+        """Bytes that wait."""
+        return self._waiting.size
 
     @property
     def is_open(self) -> bool:
@@ -77,84 +83,82 @@ class Admission:
 
     @property
     def is_through(self) -> bool:
-        """Whether all messages received are in the log, and all records there were received."""
-        return not self._waiting and not self._ahead
+        """Whether all messages received are in the log, and all messages of its records were received."""
+        return not self._waiting.messages and not self._ahead
 
-    def take(self, tail: bytes) -> None:
-        """A message that asks for nothing."""
+    def take(self, tail: bytes, special: Special | None = None) -> None:
         if not (self._ahead and self._ahead.match(tail)):
-            self.pass_on(tail)
+            self.admit(tail, special)
 
-    def take_asking(self, tail: bytes, asked: Asked) -> None:
-        if not (self._ahead and self._ahead.match(tail)):
-            self.pass_on_asking(tail, asked)
-
-    def pass_on(self, tail: bytes) -> None:
-        """A message that is not in the log."""
-        if self._is_blocked:
-            self._wait(tail, None)
-        else:
-            self._lane.builder.tails.append(tail)
-
-    def pass_on_asking(self, tail: bytes, asked: Asked) -> None:
-        if self._is_blocked or (not self._is_rebuilt and (message_id(asked[1]) or expects(asked[1]))):
+    def admit(self, tail: bytes, special: Special | None) -> None:
+        """Takes a message that is not in the log."""
+        if special is not None and not self._is_rebuilt and (message_id(special[1]) or expects(special[1])):
             self._is_blocked = True
-            self._wait(tail, asked)
+        if self._is_blocked:
+            self._waiting.take(tail, special)
+        elif special is None:
+            self._lane.builder.tails.append(tail)
         else:
-            self._store_asking(tail, asked)
+            self._store_special(tail, special)
 
     def rebuilt(self) -> None:
-        """The ids are known: waiting messages go on."""
+        """The ids are known: admits the messages that wait for them."""
         self._is_rebuilt = True
         self._is_blocked = False
-        waiting, self._waiting = self._waiting, []
-        self.size = 0
-        for tail, asked in waiting:
-            if asked is None:
-                self.pass_on(tail)
-            else:
-                self.pass_on_asking(tail, asked)
+        for tail, special in self._waiting.drain():
+            self.admit(tail, special)
 
     def relearn(self) -> None:
         """The ids have to be read again."""
         self._is_rebuilt = False
 
-    def close(self) -> list[tuple[bytes, Asked | None]]:
+    def close(self) -> list[tuple[bytes, Special | None]]:
         """The leadership has ended; returns the messages that still wait."""
         if self.rebuild is not None:
             self.rebuild.cancel()
-        waiting, self._waiting = self._waiting, []
-        return waiting
-
-    def _wait(self, tail: bytes, asked: Asked | None) -> None:
-        self._waiting.append((tail, asked))
-        self.size += len(tail)
+        return self._waiting.drain()
 
 
-StoreAsking = Callable[[int, bytes, "Asked"], object]  # partition, tail, what is asked
+def _log_failure(_result: object, error: BaseException | None) -> None:
+    if error is not None:
+        log.error("reading the ids of recent messages has failed", exc_info=error)
+
+
+StoreSpecial = Callable[[int, bytes, "Special"], object]  # partition, tail
 
 
 class Admissions:
-    """By partition, in `by_index`. `rebuilt()` is called when messages that waited for ids have gone on."""
+    """Admissions of a topic, `by_index` of the partition, and messages of its `opening` partitions. `rebuilt()` is called when the messages that waited for ids are
+    admitted."""
 
-    def __init__(self, runtime: Runtime, store_asking: StoreAsking, rebuilt: Callable[[], object]) -> None:
+    def __init__(self, runtime: Runtime, store_special: StoreSpecial, rebuilt: Callable[[], object]) -> None:
         self.by_index: dict[int, Admission] = {}
+        self.opening: dict[int, WaitingMessages] = {}
         self._runtime = runtime
-        self._store_asking = store_asking
+        self._store_special = store_special
         self._rebuilt = rebuilt
-        self._rebuilds = RebuildQueue()
+        self._rebuilds = StepQueue(runtime)  # each takes a share of every turn of the loop
 
     @property
     def size(self) -> int:
         """Bytes that wait."""
-        return sum(admission.size for admission in self.by_index.values())
+        admitted = sum(admission.size for admission in self.by_index.values())
+        return admitted + sum(waiting.size for waiting in self.opening.values())
+
+    def serve(self, opening: frozenset[int]) -> dict[int, list[tuple[bytes, Special | None]]]:
+        """Messages for the partitions in `opening` wait. Returns those that have waited for others, by partition."""
+        opened = sorted(index for index in self.opening if index not in opening)
+        messages = {index: self.opening.pop(index).messages for index in opened}
+        for index in sorted(opening - self.opening.keys()):
+            self.opening[index] = WaitingMessages()
+        return messages
 
     def open(self, index: int, lane: Lane, ahead: TailMultiset[None] | None) -> Admission:
-        """The leadership begins. `ahead`: records in the log whose messages may still be received."""
-        admission = self.by_index[index] = Admission(lane, ahead, partial(self._store_asking, index))
+        """A leadership begins. `ahead`: records in the log whose messages may still be received."""
+        admission = self.by_index[index] = Admission(lane, ahead, partial(self._store_special, index))
         return admission
 
-    def close(self, index: int) -> list[tuple[bytes, Asked | None]]:
+    def close(self, index: int) -> list[tuple[bytes, Special | None]]:
         """The leadership has ended; returns the messages that still wait."""
         admission = self.by_index.pop(index, None)
         return [] if admission is None else admission.close()
@@ -165,7 +169,7 @@ class Admissions:
         admission.rebuild = DedupRebuild(
             self._runtime, lane.partition, lane.dedup, lambda _error: self._learned(index, admission)
         )
-        self._rebuilds.add(admission.rebuild)
+        self._rebuilds.add(admission.rebuild.steps(), _log_failure)
 
     def relearn_ids(self, index: int, lane: Lane, window_ms: int) -> None:
         """The window has another length: its ids are read from the log again."""
@@ -181,7 +185,7 @@ class Admissions:
             admission.relearn()
         self.learn_ids(index, lane)
 
-    def take_away(self) -> bool:
+    def remove_done(self) -> bool:
         """Removes those with nothing left to check; whether there were any."""
         done = [index for index, admission in self.by_index.items() if admission.is_open]
         for index in done:

@@ -1,10 +1,10 @@
-"""Backpressure of a core binding: what happens when more bytes wait for its logs than nats.buffer.bytes.
+"""Backpressure of a core binding, when more bytes wait for its logs than nats.buffer.bytes.
 
 `Budget` counts the bytes that wait, over all parts that share it. `Backpressure` stops reading from the connection first.
-That loses nothing if it ends before the server closes the connection of a slow consumer; but other bindings on the same
-connection are not read either. So when the connection is shared and the logs take nothing for longer than a moment, the
-binding unsubscribes, which is a gap of its own, and the others go on. It subscribes again when its logs have taken what
-waited.
+That loses no message if it ends before the server closes the connection of a slow consumer; but other bindings on the same
+connection are not read either. So when the connection is shared and the logs take nothing for OTHERS_WAIT_S, the binding
+unsubscribes, which is a gap of its own, and the others continue. It subscribes again when its logs have taken the messages
+that waited.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from barnabas.nats.connections import Intake
     from barnabas.runtime.interface import Runtime, Timer
 
-RESUME_SHARE: Final = 0.5  # of the budget: below it reading goes on
+RESUME_SHARE: Final = 0.5  # of the budget: below it reading continues
 
 
 class Budget:
-    """`on_full(True)` is called when more than `bytes_max` wait, `on_full(False)` when at most RESUME_SHARE of them do."""
+    """Bytes that wait, by owner. `on_full(True)` is called when more than `bytes_max` wait, `on_full(False)` when at most
+    RESUME_SHARE of them do."""
 
     __slots__ = ("_is_full", "_on_full", "_sizes", "_total", "bytes_max")
 
@@ -45,7 +46,7 @@ class Budget:
 
 
 OTHERS_WAIT_S: Final = 5.0  # half of the time that servers wait for a reader
-SLOW_FOR_S: Final = 60.0  # after it has subscribed again: for so long it unsubscribes at once
+SLOW_FOR_S: Final = 60.0  # within this time after it has subscribed again, it unsubscribes at once
 
 
 class Backpressure:
@@ -65,7 +66,7 @@ class Backpressure:
         self._unsubscribe = unsubscribe
         self._resubscribe = resubscribe
         self._timer: Timer | None = None
-        self._came_back_s = runtime.monotonic() - SLOW_FOR_S
+        self._resubscribed_s = runtime.monotonic() - SLOW_FOR_S
         self._is_stopped = False
 
     def changed(self, is_full: bool) -> None:
@@ -75,33 +76,33 @@ class Backpressure:
             return
         if is_full and not self.is_unsubscribed:
             self._intake.hold(self)
-            is_slow = self._runtime.monotonic() - self._came_back_s < SLOW_FOR_S
+            is_slow = self._runtime.monotonic() - self._resubscribed_s < SLOW_FOR_S
             self._timer = self._runtime.call_later(0 if is_slow else OTHERS_WAIT_S, self._others_waited)
         elif not is_full:
-            self._let_go()
-            self._runtime.call_soon(self._return)  # the caller has not finished
+            self._release()
+            self._runtime.call_soon(self._subscribe_again)  # the caller has not finished
 
     def stop(self) -> None:
-        """The connection is read again; a binding that has unsubscribed stays so."""
+        """Has the connection read again; a binding that has unsubscribed stays so."""
         self._is_stopped = True
-        self._let_go()
+        self._release()
 
     def _others_waited(self) -> None:
         self._timer = None
         if self._intake.is_shared:
             self.is_unsubscribed = True
             self._unsubscribe()
-            self._let_go()
+            self._release()
         else:
             self._timer = self._runtime.call_later(OTHERS_WAIT_S, self._others_waited)
 
-    def _return(self) -> None:
+    def _subscribe_again(self) -> None:
         if self.is_unsubscribed and not self.is_full and not self._is_stopped:
             self.is_unsubscribed = False
-            self._came_back_s = self._runtime.monotonic()
+            self._resubscribed_s = self._runtime.monotonic()
             self._resubscribe()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

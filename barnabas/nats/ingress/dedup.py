@@ -1,16 +1,17 @@
-"""The ids of the messages that one partition took lately: what comes again within nats.dedup.window.ms is a duplicate.
+"""Deduplication: the ids of the messages that one partition stored within nats.dedup.window.ms.
 
 A message's id is its header Nats-Msg-Id. As with JetStream, the window of an id begins when its first message is stored
-and a duplicate does not prolong it, the id alone counts and not what else the message says, and the answer to a duplicate
-carries the place of the first. Unlike there the ids are a partition's own: the same id under subjects that go to
-different partitions is two messages.
+and a duplicate does not prolong it, the id counts and not the rest of the message, and the answer to a duplicate has the
+sequence of the first. Unlike there each partition has its own ids: the same id under subjects that go to different
+partitions is two messages.
 
 Messages come one by one, records are appended in batches. An id is open while its message waits in the batch that is
-being built, and known by its offset when that batch has been appended; when it could not be, its ids are forgotten and
+being built, and known by its offset when that batch has been appended; when the append fails, its ids are forgotten and
 the publisher may try again.
 
 Memory: ids in the order of their time, and one dict by id. Expiry drops ids from the front, each once. At most
-`entries_max` ids are kept; beyond, the oldest go early, which is counted and logged. Long ids are kept as a digest.
+`entries_max` ids are kept; beyond that the oldest are dropped early, which is counted and logged. Long ids are kept as a
+digest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ log = logging.getLogger("barnabas.nats")
 
 MESSAGE_ID: Final = b"Nats-Msg-Id"
 ENTRIES_MAX: Final = 1_000_000  # some 200 bytes each
-ID_BYTES_MAX: Final = 64  # of those that are kept as they are
+ID_BYTES_MAX: Final = 64  # longer ids are kept as a digest
 _LINE: Final = b"\r\n" + MESSAGE_ID + b":"
 _NEVER: Final = 1 << 63
 _WARNING_EVERY_MS: Final = 60_000
@@ -42,16 +43,16 @@ def message_id(header_block: bytes) -> bytes:
 
 
 def kept_id(value: bytes) -> bytes:
-    """What a header's value is remembered as."""
+    """The form in which a header's value is kept."""
     value = value.lstrip(b" ")  # as nats-server does
     if len(value) <= ID_BYTES_MAX:
         return value
-    return blake2b(value, digest_size=32, person=b"Nats-Msg-Id").digest() + b"\r\n"  # which no value holds
+    return blake2b(value, digest_size=32, person=b"Nats-Msg-Id").digest() + b"\r\n"  # no value holds these
 
 
 class DedupWindow:
-    """The window of one partition while it is led here. Times in ms since the epoch; a clock that goes back is taken
-    for one that stands still."""
+    """The ids of one partition while it is led here. Times in ms since the epoch; a clock that goes back counts as one that
+    stands still."""
 
     def __init__(self, window_ms: int, name: str = "", entries_max: int = ENTRIES_MAX) -> None:
         """`window_ms` 0 remembers nothing. `name` of the partition, for the log."""
@@ -60,9 +61,9 @@ class DedupWindow:
         self.entries_max = entries_max
         self.dropped_early = 0
         self._offsets: dict[bytes, int] = {}
-        self._ids: deque[bytes] = deque()  # those of `_offsets`, oldest first
-        self._times: deque[tuple[int, int]] = deque()  # (until when, how many ids), oldest first
-        self._expiry_ms = _NEVER  # the first of these
+        self._ids: deque[bytes] = deque()  # the keys of `_offsets`, oldest first
+        self._times: deque[tuple[int, int]] = deque()  # (expiry, number of ids), oldest first
+        self._expiry_ms = _NEVER  # the first expiry
         self._open: dict[bytes, int] = {}  # ids of the batch that is being built, with their places in it
         self._last_open = b"", -1  # the last of them
         self._last = b"", -1  # the id of the last message and the offset behind it
@@ -83,13 +84,13 @@ class DedupWindow:
         return offset
 
     def open(self, identity: bytes, place: int) -> None:
-        """A message with this id, which is new, went to `place` in the batch that is being built."""
+        """A message with this new id is at `place` in the batch that is being built."""
         self._last_open = identity, place
         if self.window_ms:
             self._open[identity] = place
 
     def appended(self, base_offset: int, end_offset: int, now_ms: int) -> None:
-        """The batch is in the log, up to `end_offset` (exclusive): its ids are known by their offsets now."""
+        """The batch is in the log, up to `end_offset` (exclusive): its ids are known by their offsets."""
         identity, place = self._last_open
         self._last = identity if base_offset + place + 1 == end_offset else b"", end_offset
         if place < 0:
@@ -105,18 +106,14 @@ class DedupWindow:
             self._note(len(opened), now_ms)
 
     def dropped(self) -> dict[bytes, int]:
-        """The batch could not be appended as it is: what it held has not been seen. Returns the ids that were open, with
-        their places."""
+        """The batch could not be appended as it is: forgets its ids. Returns them with their places."""
         opened, self._open = self._open, {}
         self._last_open = b"", -1
         return opened
 
-    def last_id(self, log_end_offset: int, open_count: int) -> bytes:
-        """The id of the partition's last message, also if it is older than the window; b"" when it has none, or somebody
-        else has appended since. `open_count` messages are in the batch that is being built."""
-        if open_count:
-            identity, place = self._last_open
-            return identity if place == open_count - 1 else b""
+    def last_id(self, log_end_offset: int) -> bytes:
+        """The id of the partition's last message, also if it is older than the window; b"" when it has none, or another
+        producer has appended since."""
         identity, end_offset = self._last
         return identity if end_offset == log_end_offset else b""
 
@@ -125,8 +122,8 @@ class DedupWindow:
         self._last = identity, end_offset
 
     def known(self, found: Iterable[tuple[bytes, int]], timestamp_ms: int) -> None:
-        """Records of the log, which were appended before anything was here, have these (id, offset) and this time. They come
-        in their order; of an id that came twice within the window the first counts."""
+        """Adds (id, offset) of records that were in the log before, in their order, with their time. Of an id that occurs twice
+        within the window the first counts."""
         if not self.window_ms:
             return
         offsets, ids = self._offsets, self._ids
@@ -139,7 +136,7 @@ class DedupWindow:
             self._note(len(ids) - before, timestamp_ms)
 
     def _note(self, count: int, now_ms: int) -> None:
-        """The last `count` ids are as old as that."""
+        """The last `count` ids are from `now_ms`."""
         until = now_ms + self.window_ms
         times = self._times
         if times and times[-1][0] >= until:
@@ -175,8 +172,8 @@ class DedupWindow:
         if now_ms - self._last_warning_ms >= _WARNING_EVERY_MS:
             self._last_warning_ms = now_ms
             log.warning(
-                "%s: more than %d ids of messages within nats.dedup.window.ms=%d: %d have been forgotten early, and "
-                "messages that come again may be taken twice; a shorter window keeps what it promises",
+                "%s: more than %d message ids within nats.dedup.window.ms=%d: %d were dropped early, and repeated messages may be "
+                "stored twice; set a shorter window",
                 self.name,
                 self.entries_max,
                 self.window_ms,

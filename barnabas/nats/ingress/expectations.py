@@ -1,24 +1,24 @@
-"""What a publisher makes storing a message depend on: the Nats-* headers that JetStream acts on.
+"""Expectations: the Nats-* headers by which a publisher makes storing a message depend on a condition.
 
 Each is honoured or refused, as JetStream would with such a stream; none is ignored.
 - Nats-Expected-Stream: the stream is the topic.
-- Nats-Expected-Last-Sequence: of the partition that the message goes to; a sequence is an offset plus one, so what is
-  expected is the partition's end offset, 0 of an empty one.
+- Nats-Expected-Last-Sequence: of the partition that the message goes to. A sequence is an offset plus one, so the expected value is
+  the partition's end offset, 0 for an empty one.
 - Nats-Expected-Last-Msg-Id: the Nats-Msg-Id of the partition's last message.
-- Nats-Rollup: sub: the message takes the place of all before it under its subject. A compacted topic whose key is the
-  subject does that with every message; others refuse it, and every topic refuses `all`.
+- Nats-Rollup: sub: the message replaces all before it under its subject. A compacted topic whose key is the subject does that
+  with every message; others refuse it, and every topic refuses `all`.
 - Refused, because a topic has none of it: sequences by subject, a time to live of a single message, counters, atomic
   batches, schedules.
 
-A message that comes again (ingress/dedup.py) is answered as a duplicate before it is asked what it expects of the last sequence:
-who has lost the answer and tries again, with the same headers, is told that it worked. nats-server had it so up to 2.11;
-later ones look at the sequence first and refuse what they have stored.
+A duplicate (ingress/dedup.py) is answered as one before its expectations are checked: a publisher that has lost the answer and
+tries again, with the same headers, learns that it worked. nats-server did so up to 2.11; later versions check the sequence
+first and refuse what they have stored.
 
-Only what is meant for the topic counts (`concern_topic`). A message with a reply subject that asks for no acknowledgement
-of ours awaits somebody else's answer, and so do its expectations: a stream of JetStream may listen to the same subject.
-A copy that JetStream republishes was checked when it was stored.
+Only expectations for the topic count (`concern_topic`). A message with a reply subject that asks for no acknowledgement of
+ours awaits another responder's answer, and so do its expectations: a stream of JetStream may listen to the same subject. A
+copy that JetStream republishes was checked when it was stored.
 
-Codes, numbers and texts are nats-server's (2.15), as asked of one. An empty value is none.
+Codes, numbers and texts are those of nats-server 2.15. An empty value counts as none.
 """
 
 from __future__ import annotations
@@ -83,20 +83,20 @@ ROLLUP_NOT_PERMITTED: Final = Refusal(500, 10111, "rollup not permitted")
 
 
 def expects(header_block: bytes) -> bool:
-    """Whether there is anything for `refusal` and `refusal_now` to look at. Quick."""
+    """Whether there are headers for `refusal` and `refusal_now` to check. Quick."""
     return b"\r\nNats-" in header_block and _EXPECTS.search(header_block) is not None
 
 
 def concern_topic(mode: str, level: int, reply: bytes, header_block: bytes) -> bool:
-    """Whether the expectations of a message are the topic's to meet. `mode` is nats.acks, `level` what the message asks
-    for (pub_ack.py)."""
+    """Whether the expectations of a message are for the topic. `mode` is nats.acks, `level` the acknowledgement that the
+    message asks for (pub_ack.py)."""
     if level != NO_ACK:
         return True
     return not reply and mode != "off" and _REPUBLISHED.search(header_block) is None
 
 
 def refusal(header_block: bytes, topic: str) -> Refusal | None:
-    """Why the topic does not store such a message, whatever it holds. To be asked before the message's id is looked up."""
+    """Why the topic does not store such a message, whatever the partition holds. Checked before the message's id."""
 
     def has(name: bytes) -> bool:
         return bool(_value(header_block, name))
@@ -110,7 +110,7 @@ def refusal(header_block: bytes, topic: str) -> Refusal | None:
     time_to_live = _value(header_block, b"Nats-TTL")
     if time_to_live:
         return TTL_DISABLED if _is_ttl(time_to_live) else TTL_INVALID
-    of_scheduler = has(b"Nats-Scheduler"), has(b"Nats-Schedule-Next")  # one goes with the other
+    of_scheduler = has(b"Nats-Scheduler"), has(b"Nats-Schedule-Next")  # both or neither
     if has(b"Nats-Schedule") or all(of_scheduler):
         return SCHEDULES_DISABLED
     if any(of_scheduler):
@@ -119,17 +119,17 @@ def refusal(header_block: bytes, topic: str) -> Refusal | None:
 
 
 def expects_of_log(header_block: bytes) -> bool:
-    """Whether there is anything for `refusal_now` to look at."""
+    """Whether there are headers for `refusal_now` to check."""
     return any(_value(header_block, name) for name in _OF_LOG)
 
 
 def refusal_now(
     header_block: bytes, last_sequence: int, last_id: bytes, *, keeps_last_by_subject: bool = False
 ) -> Refusal | None:
-    """Why a message that is no duplicate is not stored, with what the partition holds now.
+    """Why a message that is no duplicate is not stored, given what the partition holds now.
 
-    `last_sequence` is the offset at which it would come to stand, which has to hold still until it is appended; `last_id`
-    is of the message before (DedupWindow.last_id). `keeps_last_by_subject`: the topic is compacted and its key the subject.
+    `last_sequence` is the offset that it would get, which must not change until it is appended; `last_id` is the id of the
+    message before (DedupWindow.last_id). `keeps_last_by_subject`: the topic is compacted and its key is the subject.
     """
     expected = _value(header_block, b"Nats-Expected-Last-Sequence")
     if expected and not (_NUMBER.fullmatch(expected) and int(expected) == last_sequence):
@@ -162,7 +162,7 @@ def _value(header_block: bytes, name: bytes) -> bytes:
 
 
 def _is_ttl(value: bytes) -> bool:
-    """Whether a time to live is one for JetStream: seconds, a duration of Go's of a second at least, or "never"."""
+    """Whether JetStream accepts a time to live: seconds, a Go duration of at least a second, or "never"."""
     if _NUMBER.fullmatch(value):
         return int(value) >= 1
     text = value.decode(errors="replace")

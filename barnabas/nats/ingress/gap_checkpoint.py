@@ -1,9 +1,9 @@
-"""The gap checkpoint: until when each core binding has received all messages, written once a second.
+"""The gap checkpoint: the time until which each core binding has received all messages, written once a second.
 
-After a restart a gap begins there; the log alone can't tell, because its last message may be old when none were published.
-The file is not synced while the broker runs, so it survives the process and not the machine; after a failure of the machine
-the log may have lost its end as well. Such a file is not valid (it names the boot it was written in), and the time of the
-log's last message counts. A clean stop syncs the file and marks it as stopped.
+After a restart a gap begins there; the log alone does not show it, because its last message may be old when none were
+published. The file is not synced while the broker runs, so it survives the process but not the machine; when the machine
+fails, the log may lose its end as well. A file of another boot is not valid, and the time of the log's last message counts. A
+clean stop syncs the file and marks it as stopped.
 
 The format is that of checkpoint files: an entry `boot ID running|stopped`, then `TOPIC-ID MILLISECONDS` each.
 """
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.storage.disk.checkpoint_file import CheckpointError, format_checkpoint, parse_checkpoint
 
 if TYPE_CHECKING:
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 FILE_NAME: Final = "barnabas-nats-attendance"
-LOG_AGAIN_S: Final = 60.0
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _BYTES_MAX: Final = 16 << 20
 
 
 class ReceivedUntil(NamedTuple):
-    """What was written down: milliseconds since the epoch by topic id, and whether the logs still have it all."""
+    """The content of the file: milliseconds since the epoch by topic id, and whether it is valid for the logs."""
 
     until_ms: Mapping[bytes, int]
     is_valid: bool
@@ -46,10 +46,10 @@ class GapCheckpoint:
         self._boot = _boot_id()
         self._written: Mapping[bytes, int] | None = None
         self._is_writing = False
-        self._log_again_s = 0.0
+        self._warnings = RepeatedWarnings(runtime, log)
 
     def load(self) -> ReceivedUntil:
-        """What the last run of this broker has left; blocking. A file that can't be read counts as none."""
+        """Reads the file of the last run; blocking. A file that can't be read counts as none."""
         try:
             if not self._disk.exists(self._path) or self._disk.size(self._path) > _BYTES_MAX:
                 return ReceivedUntil({}, False)
@@ -58,12 +58,12 @@ class GapCheckpoint:
                 raise CheckpointError("it does not begin with the boot")
             until_ms = {bytes.fromhex(topic_id): int(time_ms) for topic_id, time_ms in entries}
         except (OSError, ValueError) as error:
-            log.warning("%s is of no use: %s", self._path, error)
+            log.warning("%s is ignored: %s", self._path, error)
             return ReceivedUntil({}, False)
         return ReceivedUntil(until_ms, state == "stopped" or (bool(self._boot) and boot == self._boot))
 
     def note(self, until_ms: Mapping[bytes, int]) -> None:
-        """Write it down soon, if it is new."""
+        """Writes the times soon, if they are new."""
         if self._is_writing or until_ms == self._written:
             return
         self._is_writing = True
@@ -79,7 +79,7 @@ class GapCheckpoint:
         self._runtime.run_in_thread(lambda: disk.write_file(path, content, sync=False), written)
 
     def close(self, until_ms: Mapping[bytes, int]) -> None:
-        """Write it down for good, as the last thing; blocking."""
+        """Writes the times of a clean stop; blocking."""
         if not until_ms and self._written is None:
             return
         try:
@@ -93,14 +93,11 @@ class GapCheckpoint:
 
     def _failed(self, error: BaseException) -> None:
         self._written = None
-        now_s = self._runtime.monotonic()
-        if now_s >= self._log_again_s:
-            self._log_again_s = now_s + LOG_AGAIN_S
-            log.warning("%s can't be written: %s", self._path, error)
+        self._warnings.warn(self._path, type(error).__name__, f"{self._path} can't be written: {error}")
 
 
 def _boot_id() -> str:
-    """What tells one run of this machine from another; "" where it does not say."""
+    """Identifies the boot of this machine; "" where that is not known."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:

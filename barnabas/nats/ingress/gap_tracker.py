@@ -1,26 +1,26 @@
 """Gaps of a core binding: times in which messages may have been published that were never received.
 
-Core NATS keeps nothing for a subscriber that is away. A gap begins with the last moment up to which all messages are known to
-be in the log (client/heartbeat.py), not when the failure is noticed, and ends when the server has the subscriptions again.
-Outside of gaps nothing is missing. Times are those at which the server took the messages, by this machine's clock. A gap
-belongs to the binding and not to one of its subscriptions: it may begin with one connection, go on over a pause or a
-restart, and end with another. `GapLog` keeps the gaps for as long as this broker knows the binding.
+Core NATS keeps no messages for a subscriber that is not connected. A gap begins with the last moment up to which all messages are
+known to be in the log (client/heartbeat.py), not when the failure is noticed, and ends when the server has the subscriptions
+again. Outside of gaps no message is missing. Times are those at which the server received the messages, by this machine's
+clock. A gap belongs to the binding and not to one of its subscriptions: it may begin with one connection, continue over a pause
+or a restart, and end with another. `GapLog` keeps the gaps while this broker knows the binding.
 
-`GapTracker` finds them:
+`GapTracker` records them:
 - without a connection: from the last answer of the server to the subscriptions of the next connection;
 - before this broker leads a partition that it did not follow in sync: from the partition's last message in the log, or from
   the time in the gap checkpoint (ingress/gap_checkpoint.py) before a restart;
 - before it leads one that it followed: the lapse of its standby (ingress/standby.py);
 - while the server refuses a subscription.
-A broker that leads nothing has no gaps: gaps of partitions led elsewhere belong to their leaders.
+A broker that leads no partition has no gaps: gaps of partitions led elsewhere belong to their leaders.
 
-`Backfill` prevents a gap where followers have received what the leader has missed. When the connection of a leader alone
-breaks, its followers go on receiving. One that lacks nothing learns of the absence in two ways: the leader answers no marks
-any more; or it is back, calls for marks, and answers them with the number of its absence. Such a follower asks the controller
-for the leadership and appends what is missing, as any new leader does, or it reports that nothing is missing. A follower that
-was absent as well reports that. Until then, for WAIT_S at most, a leader that is back appends nothing, so that the order is
-kept, and its gap is not logged. There is no gap if each partition that it led meanwhile has another leader or is known to be
-complete. (A new leader that lacks something itself notes that as its own gap.)
+`Backfill` prevents a gap where followers have received what the leader has missed. When only the leader's connection breaks, its
+followers continue to receive. One that lacks nothing learns of the absence in two ways: the leader answers no marks any more;
+or it is back, calls for marks, and answers them with the number of its absence. Such a follower asks the controller for the
+leadership and appends the missing messages, as any new leader does, or it reports that none is missing. A follower that was absent
+as well reports that. Until then, for WAIT_S at most, a leader that is back appends nothing, so that the order is kept, and its
+gap is not logged. There is no gap if each partition that it led then has another leader or is known to be complete. (A new
+leader that lacks messages itself records its own gap.)
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.carrier import Gap
-from barnabas.nats.jetstream.positions import find_last
-from barnabas.nats.jetstream.steps import Steps
+from barnabas.nats.records.log_scan import find_last
 from barnabas.nats.records.parts import SUBJECT_HEADER
+from barnabas.runtime.procedures import Procedure
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from barnabas.nats.connections import Intake
     from barnabas.nats.ingress.standby import Lapse
     from barnabas.runtime.interface import Runtime, Timer
-    from barnabas.wire.record_batch import Record
+    from barnabas.wire.records import Record
 
 log = logging.getLogger("barnabas.nats")
 
@@ -50,33 +50,39 @@ CAUSE_CHARACTERS_MAX: Final = 400  # of a gap with many causes
 
 
 def shown_time(time_ms: int) -> str:
-    """A time in ms since the epoch, for people."""
+    """A time in ms since the epoch in ISO 8601."""
     return (
         datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     )
 
 
 class GapLog:
-    """Of one binding on this broker. `until_ms`: what the server had taken by then is in the log, but for the gaps; 0 when
-    nothing is known."""
+    """The gaps of one binding on this broker. `until_ms`: messages that the server received by then are in the log, except in
+    the gaps; 0 when that is not known."""
 
     def __init__(
-        self, topic: str, stats: CarrierStats, now_ms: Callable[[], int], on_known: Callable[[], object]
+        self,
+        topic: str,
+        stats: CarrierStats,
+        now_ms: Callable[[], int],
+        on_known: Callable[[], object],
+        *,
+        until_ms: int = 0,
     ) -> None:
         """`on_known()` is called when `until_ms` is known for the first time."""
-        self.until_ms = 0
+        self.until_ms = until_ms
         self._on_known = on_known
         self.open: Gap | None = None
         self._topic = topic
         self._stats = stats
         self._now_ms = now_ms
-        self._searches = 0  # for where it begins
-        self._ends_ms = 0  # when the last one of them is over
+        self._searches = 0  # for where the open gap begins
+        self._ends_ms = 0  # to be its end when the last search is over
         self._ends_whole = True
         self._is_left = False
 
     def begin(self, begin_ms: int, cause: str) -> None:
-        """A gap has begun. If one is open it is the same one, with a further cause and the earlier beginning."""
+        """A gap begins. An open gap gets a further cause and the earlier beginning."""
         gap = self.open
         self._ends_ms = 0
         if gap is None:
@@ -95,12 +101,12 @@ class GapLog:
             gap.cause += f"; then {cause}"
 
     def end(self, *, is_whole: bool = True, at_ms: int = 0) -> None:
-        """From now on, or from `at_ms` on, messages come, if they did not. `is_whole`: those that have come are in the log. If they still wait
-        for it, `until_ms` stays where it is: they are lost if the broker ends before."""
+        """Messages come from now on, or from `at_ms` on. `is_whole`: those that have come are in the log. If some still wait for
+        it, `until_ms` stays as it is: they are lost if the broker fails."""
         self._end(at_ms or self._now_ms(), is_whole)
 
     def fill(self) -> None:
-        """The open gap is none: other brokers had the messages, and have appended them."""
+        """Removes the open gap: other brokers had the messages, and have appended them."""
         gap, self.open = self.open, None
         self._ends_ms = 0
         if gap is not None:
@@ -113,7 +119,7 @@ class GapLog:
             )
 
     def leave(self) -> None:
-        """The broker stops: an open gap goes on."""
+        """The broker stops: an open gap continues."""
         self._is_left = True
         if self.open is not None:
             log.warning(
@@ -124,11 +130,11 @@ class GapLog:
             )
 
     def search(self) -> None:
-        """The beginning of the open gap is being searched: the gap is not logged before `found`."""
+        """A search for the beginning of the open gap starts; the gap is not logged before `found`."""
         self._searches += 1
 
     def found(self, begin_ms: int | None) -> None:
-        """The gap may have begun at `begin_ms` already; None when nothing more is known."""
+        """A search ends: the gap may have begun at `begin_ms`; None when the search has found nothing."""
         self._searches -= 1
         if self.open is not None and begin_ms is not None:
             self.open.begin_ms = min(self.open.begin_ms, begin_ms)
@@ -168,7 +174,7 @@ WAIT_S: Final = 3.0
 
 
 class Backfill:
-    """Messages that a leader has missed and followers have received: see the module. Of one binding on one broker."""
+    """Has followers append the messages that a leader has missed: see the module. Of one binding on one broker."""
 
     def __init__(
         self,
@@ -177,21 +183,21 @@ class Backfill:
         on_wait: Callable[[Iterable[int]], object],
         on_end: Callable[[bool], object],
     ) -> None:
-        """`on_wait(partitions)` has followers send marks, and appends nothing to these partitions until
-        `on_end(is_noted)`; with `is_noted`, these partitions lack nothing, or a gap will be logged."""
+        """`on_wait(partitions)` makes followers send marks, and holds appends to these partitions until `on_end(is_noted)`; with
+        `is_noted` these partitions lack nothing, or a gap is recorded."""
         self._on_wait = on_wait
         self._on_end = on_end
         self._runtime = runtime
         self._gaps = gaps
-        self._gap: Gap | None = None  # has no other reason than absences
+        self._gap: Gap | None = None  # one with no other cause than absences
         self._lacking: dict[int, Partition] = {}
-        self._absent: dict[int, set[int]] = {}  # by partition: followers that were absent, too
+        self._absent: dict[int, set[int]] = {}  # by partition: followers that were absent as well
         self._last_number = 0
-        self._number = 0  # of the absence that followers may make good now
+        self._number = 0  # of the absence that followers may fill now, or 0
         self._timer: Timer | None = None
 
     def begin(self, begin_ms: int, cause: str, led: Mapping[int, Partition]) -> None:
-        """A gap of these partitions, whose messages others may receive."""
+        """A gap of these partitions begins; followers may receive its messages."""
         is_own = self._gaps.open is None or self._gaps.open is self._gap
         if self._gaps.open is None:
             self._lacking.clear()
@@ -201,13 +207,13 @@ class Backfill:
         self._lacking.update(led)
 
     def give_up(self) -> None:
-        """The gap has another cause as well, which followers can't make good."""
+        """The gap has another cause as well, which followers can't fill."""
         self._gap = None
         self._lacking.clear()
         self._end_wait()
 
     def wait(self) -> None:
-        """The leader receives again."""
+        """The leader receives messages again."""
         if self._gap is None or self._gaps.open is not self._gap or self._number:
             return
         if not any(len(partition.isr) > 1 for partition in self._lacking.values()):
@@ -219,11 +225,11 @@ class Backfill:
         self._on_wait(self._lacking)
 
     def number_for(self, partition: int) -> int:
-        """The number of the absence that a follower of the partition may make good, 0 when there is none."""
+        """The number of the absence that a follower of the partition may fill, 0 when there is none."""
         return self._number if partition in self._lacking else 0
 
     def led(self, leading: Iterable[int]) -> None:
-        """These are led here; others have other leaders."""
+        """These partitions are led here; others have other leaders."""
         self._filled(self._lacking.keys() - set(leading))
 
     def complete(self, number: int, partitions: Iterable[int]) -> None:
@@ -269,16 +275,16 @@ class Backfill:
             self._on_end(is_noted)
 
 
-NO_LEADER_IN_SYNC: Final = "nobody who was in sync led"
-# A leader may have been so far behind with reading when it took its last message: then the server cuts it off.
+NO_LEADER_IN_SYNC: Final = "no broker that was in sync led"
+# A leader may have been so far behind with reading when it received its last message; the server disconnects slower ones.
 BEHIND_MS_MAX: Final = 10_000
-_UNSUBSCRIBED: Final = "aside"
+_UNSUBSCRIBED: Final = "unsubscribed"
 _SUBJECT: Final = SUBJECT_HEADER.decode()
 
 
 class GapTracker:
-    """Tracks the gaps of one binding. `leads()`: whether it has messages to miss; `is_whole()`: whether all messages received
-    are in the logs."""
+    """Tracks the gaps of one binding. `leads()`: whether this broker is responsible for messages; `is_whole()`: whether all
+    messages received are in the logs."""
 
     def __init__(
         self,
@@ -292,19 +298,19 @@ class GapTracker:
         *,
         has_standbys: bool = True,
     ) -> None:
-        """`has_standbys`: followers of its partitions may have what it missed."""
+        """`has_standbys`: followers of its partitions may have messages that it missed."""
         self._runtime = runtime
         self._intake = intake
         self._topic = topic
         self._gaps = gaps
         self._leads = leads
         self._is_whole = is_whole
-        self.is_listening = False  # the server has the subscriptions
+        self.is_subscribed = False  # the server has the subscriptions
         self.absent_since_ms = 0  # without a connection: since when
         self._absent_causes: dict[str, str] = {}  # and why: the first of each kind
         self._waits_since_ms = 0  # for the first connection
         self._covered: frozenset[int] = frozenset()  # partitions that are led here, or may be at any time
-        self._searches: list[Steps] = []
+        self._searches: list[Procedure] = []
         self._backfill = backfill
         self._has_standbys = has_standbys
         self._led: Mapping[int, Partition] = {}
@@ -316,11 +322,11 @@ class GapTracker:
 
     @property
     def heard_until_ms(self) -> int:
-        """What the server had taken by then has come here."""
+        """Messages that the server received by then have come here."""
         return self._intake.heartbeat.until_ms or self._runtime.time_ms()
 
     def start(self, new: Iterable[int]) -> None:
-        """The subscriptions are being made; of these partitions nothing can have been missed."""
+        """The binding subscribes; no messages for the `new` partitions can have been missed."""
         client = self._intake.client
         if not client.is_connected:
             self._waits_since_ms = self._runtime.time_ms()
@@ -341,34 +347,33 @@ class GapTracker:
     # -- the connection
 
     def connected(self) -> bool:
-        """Whether it is another one after the first."""
+        """Returns whether there was a connection before."""
         was_absent = bool(self._absent_causes)
         self.absent_since_ms, self._waits_since_ms = 0, 0
         self._absent_causes = {}
         return was_absent
 
-    def listens(self) -> None:
+    def subscribed(self) -> None:
         """The server knows all subscriptions, and refuses none."""
-        self.is_listening = True
+        self.is_subscribed = True
         self._backfill.wait()
         self._gaps.end(is_whole=self._is_whole())
 
     def disconnected(self, cause: Cause) -> None:
-        self.is_listening = False
+        self.is_subscribed = False
         self.absent_since_ms = self.absent_since_ms or self.heard_until_ms
         self._absent_causes[cause.kind] = str(self._intake.heartbeat.explained(cause))
         self._note_absence()
 
     def unsubscribed(self, why: str) -> None:
-        """There are no subscriptions for now, whatever the connection does; till `connected`."""
-        self.is_listening = False
+        """The binding has no subscriptions until `connected`."""
+        self.is_subscribed = False
         self.absent_since_ms = self.absent_since_ms or self.heard_until_ms
         self._absent_causes[_UNSUBSCRIBED] = why
         self._note_absence()
 
     def unreachable(self, cause: Cause) -> None:
-        """The first connection takes longer than the creation of the binding has waited for it, or there is no other one, for
-        one reason more."""
+        """An attempt to connect has failed for this reason."""
         since_ms = self.absent_since_ms or self._waits_since_ms
         if since_ms and cause.kind not in self._absent_causes:
             self.absent_since_ms = since_ms
@@ -376,15 +381,15 @@ class GapTracker:
             self._note_absence()
 
     def refused(self, why: str) -> None:
-        """A subscription is."""
-        self.is_listening = False
+        """The server refuses a subscription."""
+        self.is_subscribed = False
         if self._leads():
             self._backfill.give_up()
             self._gaps.begin(self.heard_until_ms, why)
 
     def ends(self, cause: str) -> None:
-        """Nothing is taken any more, and what waits for a log is dropped; `cause`: why though it ought to be taken, "" when
-        it is for others to take it."""
+        """No messages are taken any more, and those that wait for a log are dropped. `cause`: why they are missed, "" when other
+        brokers take them or the binding ends."""
         self._backfill.give_up()
         is_whole = self._is_whole()
         if cause and self._leads():
@@ -404,21 +409,21 @@ class GapTracker:
                     self._gaps.begin(self.absent_since_ms, cause)
 
     def _beat(self, until_ms: int) -> None:
-        """What the server had taken by then has been read."""
-        if self.is_listening and self._gaps.open is None and self._leads() and self._is_whole():
+        """Messages that the server received by then have been read."""
+        if self.is_subscribed and self._gaps.open is None and self._leads() and self._is_whole():
             self._gaps.until_ms = until_ms
 
     # -- partitions
 
-    def serves(
+    def roles_changed(
         self,
         leading: Mapping[int, Partition],
         others: Iterable[int],
         missed: str = NO_LEADER_IN_SYNC,
         since_ms: int = 0,
     ) -> None:
-        """`leading` are led here now; `others` may be at any time. What it was not there for has been missed for the
-        reason `missed`, since `since_ms` or what the log says."""
+        """`leading` are led here now; `others` may be at any time. Messages for partitions that were neither have been missed
+        for the reason `missed`, since `since_ms` or the last message in the log."""
         begun = [leading[index] for index in sorted(leading) if index not in self._covered]
         self._covered = frozenset((*leading, *others))
         self._led = dict(leading)
@@ -427,11 +432,11 @@ class GapTracker:
         self.missed(begun, missed, since_ms)
 
     def covers(self, others: Iterable[int]) -> None:
-        """These may be led here as well at any time."""
+        """These may be led here at any time as well."""
         self._covered = self._covered.union(others)
 
-    def lapses(self, found: Sequence[tuple[Partition, Lapse]]) -> None:
-        """These are led here from now on, and what is lacking may be in no log."""
+    def lapsed(self, found: Sequence[tuple[Partition, Lapse]]) -> None:
+        """These are led here from now on, and messages that their standbys lack may be in no log."""
         now_ms = self._runtime.time_ms()
         self._backfill.give_up()
         for cause in dict.fromkeys(lapse.cause for _, lapse in found):
@@ -439,12 +444,12 @@ class GapTracker:
         older = [partition for partition, lapse in found if lapse.is_older]
         if older:
             self._search(older, 0)
-        if self.is_listening:
+        if self.is_subscribed:
             ended_ms = max(lapse.until_ms or now_ms for _, lapse in found)
             self._gaps.end(is_whole=self._is_whole(), at_ms=ended_ms)
 
     def missed(self, begun: Iterable[Partition], why: str, since_ms: int) -> None:
-        """These are led here from now on; what came for them since `since_ms`, or since their last message, is missing."""
+        """These are led here from now on; messages for them since `since_ms`, or since the last in their logs, are missed."""
         begun = [each for each in begun if since_ms or each.log.log_end_offset > each.log.log_start_offset]
         if not begun:
             return
@@ -452,17 +457,15 @@ class GapTracker:
         is_alone = all(len(each.state.replicas) == 1 for each in begun)
         if since_ms and is_alone:
             self._gaps.begin(since_ms, why)
-        else:  # another may have led since
+        else:  # another broker may have led since
             self._gaps.begin(self._runtime.time_ms(), why)
             self._search(begun, since_ms)
-        if self.is_listening:
+        if self.is_subscribed:
             self._gaps.end(is_whole=self._is_whole())
 
     def _search(self, begun: list[Partition], since_ms: int) -> None:
-        """Each of these has had all messages up to its last one, and up to `since_ms`."""
+        """Searches where the open gap begins: each partition has all messages up to its last one, and up to `since_ms`."""
         found: list[int] = []
-        is_over = False
-        steps: Steps | None = None
 
         async def search() -> None:
             for partition in begun:
@@ -471,22 +474,19 @@ class GapTracker:
                     found.append(time_ms)
 
         def ended(error: Exception | None) -> None:
-            nonlocal is_over
-            is_over = True
-            if steps is not None:
-                self._searches.remove(steps)
+            self._searches.remove(procedure)
             if error is not None:
-                log.warning("topic %s: where its gap begins can't be seen in the log: %s", self._topic, error)
+                log.warning("topic %s: can't read in the log where its gap begins: %s", self._topic, error)
             begins_ms = max(since_ms, min(found) - BEHIND_MS_MAX) if found else since_ms
             self._gaps.found(begins_ms or None)
 
         self._gaps.search()
-        steps = Steps(search(), ended)
-        if not is_over:
-            self._searches.append(steps)
+        procedure = Procedure(search(), ended)
+        self._searches.append(procedure)
+        procedure.start()
 
 
 def _time_of(record: Record) -> int | None:
-    """When a message came; None for a record that was none."""
+    """When the message was received; None for a record that was no message."""
     is_message = any(name == _SUBJECT for name, _ in record.headers)
     return record.timestamp if is_message else None

@@ -1,8 +1,8 @@
-"""One partition's share of the messages of a binding: gathered while a piece of data is parsed, appended as one batch.
+"""A lane: the messages for one partition that is led here, gathered while data is parsed and appended as one batch.
 
-Records that the log refuses for now (a full disk, a leadership that ends) stay gathered, in their order, and are tried again
-with those that have come since; `held_bytes` says how much that is, so that reading can stop in time. When the partition has
-another leader they are dropped here: the new leader has received them, too.
+Records that the log does not take now (a full disk, a leadership that ends) stay gathered, in their order, and are retried with
+the records received since; `held_bytes` counts them, so that reading can stop in time. When the partition has another leader
+they are dropped: the new leader has received the messages, too.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from barnabas.nats.ingress.acks import owed_of
 from barnabas.nats.pub_ack import NO_ACK
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
@@ -28,27 +30,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.nats")
 
 RETRY_S: Final = 0.1
-RETRY_MAX_S: Final = 1.0  # each time all that waits is put together
-LOG_AGAIN_S: Final = 60.0
+RETRY_MAX_S: Final = 1.0  # each retry encodes all records that wait
 _ANY_SIZE: Final = 1 << 40
-_FOR_NOW: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_TEMPORARY: Final = (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-# (tail of a record, what is wrong with it, and in words, to be called with both when it is clear where it is)
+# (tail of a record, error, error in words, callback that answers the message with an error)
 OnRefused = Callable[[bytes, ErrorCode, str, Callable[[ErrorCode, str], object]], object]
 
 
 class Lane:
-    """See the module. `builder.tails` is what the encoder appends to; `owed` says who waits for which place of it."""
+    """See the module. The encoder appends to `builder.tails`; `owed` are the acknowledgements by place in it."""
 
     __slots__ = (
         "_counted",
-        "_log_again_s",
         "_on_held",
         "_on_refused",
         "_retry",
         "_retry_s",
         "_runtime",
         "_stats",
+        "_warnings",
         "acks",
         "builder",
         "dedup",
@@ -69,28 +70,28 @@ class Lane:
         on_refused: OnRefused,
         on_held: Callable[[], object],
     ) -> None:
-        """`on_refused` is called for a record that the log will never take, `on_held` when `held_bytes` has changed."""
+        """`on_refused` is called for a record that the log never takes, `on_held` when `held_bytes` has changed."""
         self.partition = partition
-        self.epoch = partition.leader_epoch  # the latest that was looked at
+        self.epoch = partition.leader_epoch  # the latest seen
         self.acks = acks
         self.dedup = dedup
         self.builder = BatchBuilder()
         self.owed: list[Owed] = []
-        self.held_bytes = 0  # what could not be appended yet
-        self.is_held = False  # nothing is to be appended: what comes before it may be elsewhere
+        self.held_bytes = 0  # records that wait
+        self.is_held = False  # other brokers may have messages that belong before these
         self._on_held = on_held
         self._on_refused = on_refused
         self._runtime = runtime
         self._stats = stats
         self._retry: Timer | None = None
         self._retry_s = RETRY_S
-        self._log_again_s = -LOG_AGAIN_S
-        self._counted = 0  # of the records gathered, those in `held_bytes`
+        self._warnings = RepeatedWarnings(runtime, log)
+        self._counted = 0  # gathered records that `held_bytes` includes
 
     def append(self, now_ms: int, now_s: float) -> None:
-        """Append what `builder` has gathered, received just now."""
+        """Appends the gathered records, unless they wait."""
         if self.is_holding:
-            return  # in its change, when the log takes something again
+            return
         tails = self.builder.tails.copy()
         timestamps = self.builder.timestamps.copy()
         owed, self.owed = self.owed, []
@@ -108,13 +109,13 @@ class Lane:
             try:
                 result = self.partition.append(batch.records, batch.header)
             except StorageError as error:
-                if error.error in _FOR_NOW:
+                if error.error in _TEMPORARY:
                     self._settle(results, owed, now_ms, now_s, batch.first)
-                    self._hold(tails[batch.first :], timestamps[batch.first :], error, now_s)
+                    self._hold(tails[batch.first :], timestamps[batch.first :], error)
                     return
                 if count == 1:
                     self._refuse(tails[batch.first], owed, batch.first, error.error, str(error))
-                else:  # for one of them, such as one without a key in a compacted topic
+                else:  # because of one record, such as one without a key in a compacted topic
                     end = batch.first + count
                     batches.extendleft(
                         _one(tails[place], timestamps[place] if timestamps else now_ms, place)
@@ -127,12 +128,12 @@ class Lane:
         self._settle(results, owed, now_ms, now_s, len(tails))
 
     def was_perhaps_led_elsewhere(self) -> bool:
-        """Whether others may have led the partition, without anybody saying so, since this was asked last."""
+        """Whether another broker may have led the partition between two leaderships of this one since the last call."""
         before, self.epoch = self.epoch, self.partition.leader_epoch
         return self.epoch > before + 1 and len(self.partition.state.replicas) > 1
 
     def close(self) -> None:
-        """The partition is not led here any more, or the binding ends: what is held has no place to go."""
+        """The partition is not led here any more, or the binding ends: records that wait are dropped."""
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
@@ -150,7 +151,7 @@ class Lane:
         now_s: float,
         end: int,
     ) -> None:
-        """These have been appended; who waits for a place from `end` on goes on waiting."""
+        """Batches have been appended; records from place `end` on wait."""
         dedup = self.dedup
         if len(results) == 1 and results[0][1] == end:
             dedup.appended(results[0][2].base_offset, results[0][2].last_offset + 1, now_ms)
@@ -159,18 +160,11 @@ class Lane:
         for first, count, result in results:
             self._stats.appended += count
             if owed:
-                mine = owed
-                if len(results) > 1 or count < end:
-                    mine = [
-                        (place - first, reply, level, again)
-                        for place, reply, level, again in owed
-                        if first <= place < first + count
-                    ]
+                is_all = len(results) == 1 and count == end
+                mine = owed if is_all else owed_of(owed, first, count)
                 if mine:
                     self.acks.appended(result, mine, now_s)
-        self.owed = [
-            (place - end, reply, level, again) for place, reply, level, again in owed if place >= end
-        ]
+        self.owed = owed_of(owed, end, _ANY_SIZE)
 
     def _refuse(self, tail: bytes, owed: list[Owed], place: int, error: ErrorCode, why: str) -> None:
         mine = [each for each in owed if each[0] == place and each[2] != NO_ACK]
@@ -181,12 +175,11 @@ class Lane:
 
         self._on_refused(tail, error, why, answer)
 
-    # -- what has to wait
+    # -- records that wait
 
-    def _hold(self, tails: list[bytes], timestamps: list[int], error: StorageError, now_s: float) -> None:
-        if now_s >= self._log_again_s:
-            self._log_again_s = now_s + LOG_AGAIN_S
-            log.warning("%s: what comes for it from NATS waits: %s", self.partition.log.name, error)
+    def _hold(self, tails: list[bytes], timestamps: list[int], error: StorageError) -> None:
+        name = self.partition.log.name
+        self._warnings.warn(name, error.error.name, f"{name}: messages from NATS wait: {error}")
         self.builder.tails[:0] = tails
         self.builder.timestamps[:0] = timestamps
         self._retry = self._runtime.call_later(self._retry_s, self._try_again)
@@ -195,7 +188,7 @@ class Lane:
         self.count_held()
 
     def count_held(self) -> None:
-        """What has come since is held as well, or nothing is any more."""
+        """Updates `held_bytes`: records gathered since wait as well, or none waits any more."""
         tails = self.builder.tails
         if not self.is_holding:
             self._counted = self.held_bytes = 0
@@ -208,8 +201,8 @@ class Lane:
     def is_holding(self) -> bool:
         return self.is_held or self._retry is not None
 
-    def let_go(self) -> None:
-        """It is not held any more."""
+    def release(self) -> None:
+        """Ends a hold."""
         self.is_held = False
         if self._retry is None:
             self._try_again()
@@ -222,7 +215,7 @@ class Lane:
 
 
 def _one(tail: bytes, timestamp_ms: int, place: int) -> Batch:
-    """A batch of a single record, which a batch of several has held."""
+    """A batch of one record out of a batch of several."""
     builder = BatchBuilder()
     builder.add(tail)
     (batch,) = builder.finish(timestamp_ms, _ANY_SIZE)
@@ -234,7 +227,7 @@ def _one(tail: bytes, timestamp_ms: int, place: int) -> Batch:
 def _settle_ids(
     dedup: DedupWindow, results: list[tuple[int, int, AppendResult]], now_ms: int, end: int
 ) -> None:
-    """As `DedupWindow.appended`, of records that went into the log in parts, and perhaps not all of them."""
+    """As `DedupWindow.appended`, for records that were appended in several batches, and perhaps not all of them."""
     opened = dedup.dropped()
     for first, count, result in results:
         for identity, place in opened.items():

@@ -1,12 +1,12 @@
-"""Lanes of a queue group's member: its messages go to the leaders of their partitions, wherever those are.
+"""Lanes of a queue group's member: its messages go to the leaders of their partitions, on any broker.
 
-Only this member has a message that it was given, so the message is kept until its record is committed. A batch has a
-producer id and a sequence number; without an answer it is produced again, to the partition's leader of that time, and the log
-has it once. One batch of a partition is in flight at a time; messages that come meanwhile form the next one.
+Only this member receives its messages, so it keeps each one until the record is committed. A batch has a producer id and a
+sequence number; without an answer it is produced again, to the partition's leader of that time, and the log has it once. One
+batch of a partition is in flight at a time; messages received meanwhile form the next one.
 
-A member can't look into logs of other brokers: Nats-Msg-Ids are stored, not looked up, and a message that expects something
-of the log is refused. Partitions whose only replica is on this broker have no lane here: the member appends to them as it does
-without a group. When a partition becomes such a one, or ceases to be, batches that are in flight still arrive.
+A member can't read logs of other brokers: Nats-Msg-Ids are stored, not looked up, and a message that expects something of the
+log is refused. Partitions whose only replica is on this broker have no lane here: the member appends to them as it does without
+a group. When a partition becomes such a one, or ceases to be, batches in flight still arrive.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.nats.ingress.acks import AckSender, AckStats
+from barnabas.nats.ingress.acks import AckSender, owed_of
 from barnabas.nats.ingress.expectations import Refusal, concern_topic, expects, expects_of_log, refusal
 from barnabas.nats.pub_ack import ACK_ALL, KAFKA_ACK, NO_ACK
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
 from barnabas.nats.remote_producer import NO_LEADER, RemoteProducer
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import seal_batch
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from barnabas.broker.extension import ExtensionHost
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
-    from barnabas.nats.ingress.acks import Owed, Send
+    from barnabas.nats.ingress.acks import AckStats, Owed, Send
     from barnabas.nats.ingress.lane import OnRefused
-    from barnabas.nats.ingress.standby import Asked
+    from barnabas.nats.ingress.special_messages import Special
     from barnabas.nats.pub_ack import AckLevel
     from barnabas.nats.remote_producer import Produced
     from barnabas.runtime.interface import Runtime, Timer
@@ -42,7 +43,6 @@ log = logging.getLogger("barnabas.nats")
 
 RETRY_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
-LOG_AGAIN_S: Final = 60.0
 SEQUENCE_END: Final = 1 << 31
 NO_PRODUCER_ID: Final = -1
 _ANY_SIZE: Final = 1 << 40
@@ -59,7 +59,7 @@ _UNKNOWN_PRODUCER: Final = (
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.INVALID_PRODUCER_EPOCH,
 )
-# Because of one of the records: the next attempt fails as well.
+# Because of one record: the next attempt fails as well.
 _REFUSED: Final = (
     ErrorCode.MESSAGE_TOO_LARGE,
     ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -93,15 +93,11 @@ class _Batch(msgspec.Struct, gc=False):
 
     def part(self, first: int, count: int) -> _Batch:
         """Some of its records as a batch of their own."""
-        owed = [
-            (place - first, reply, level, again)
-            for place, reply, level, again in self.owed
-            if first <= place < first + count
-        ]
+        owed = owed_of(self.owed, first, count)
         return _Batch(self.tails[first : first + count], owed, self.received_ms, self.received_s)
 
     def remove_owed(self) -> int:
-        """Removes the messages that ask for an acknowledgement; returns how many they are."""
+        """Removes the messages that ask for an acknowledgement, and returns their number."""
         places = {place for place, *_ in self.owed}
         self.tails = [tail for place, tail in enumerate(self.tails) if place not in places]
         self.owed = []
@@ -134,9 +130,9 @@ class GroupLane:
         on_refused: OnRefused,
         on_settled: Callable[[], object],
     ) -> None:
-        """`leader()` is the node id of the partition's leader, `size_max()` how large a batch it takes, `next_id` hands
-        out producer ids. `on_refused` is called for a record that the log will never take, `on_settled` when `held_bytes`
-        has become less."""
+        """`leader()` returns the node id of the partition's leader, `size_max()` the largest batch that it takes; `next_id` hands
+        out producer ids. `on_refused` is called for a record that the log never takes, `on_settled` when `held_bytes` has become
+        less."""
         self.name = name
         self.acks = acks
         self.builder = BatchBuilder()
@@ -162,17 +158,20 @@ class GroupLane:
         self._is_sending = False  # answers may come before a call returns
         self._retry: Timer | None = None
         self._retry_s = RETRY_S
-        self._log_again_s = -LOG_AGAIN_S
+        self._warnings = RepeatedWarnings(runtime, log)
         self._is_closed = False
 
     @property
     def waiting(self) -> int:
-        """How many messages are not known to be stored."""
+        """The number of messages that are not known to be stored."""
         return len(self.builder.tails) + sum(len(batch.tails) for batch in self._batches)
 
-    def take_asking(self, tail: bytes, asked: Asked, binding: Binding, level_of: AckLevel) -> None:
-        """Stores or refuses a message with special headers or a reply subject."""
-        reply, header_block, found = asked
+    def take(self, tail: bytes, special: Special | None, binding: Binding, level_of: AckLevel) -> None:
+        """Stores or refuses a message."""
+        if special is None:
+            self.builder.tails.append(tail)
+            return
+        reply, header_block, found = special
         level = level_of(reply, next((value for name, value in found if name == KAFKA_ACK), None))
         if expects(header_block) and concern_topic(binding.acks, level, reply, header_block):
             refused = refusal(header_block, binding.topic)
@@ -182,9 +181,7 @@ class GroupLane:
                 self._stats.refused += 1
                 self.acks.refuse(reply if level != NO_ACK else b"", refused)
                 return
-        if (
-            level == ACK_ALL and self._lacks_replicas and self._batches
-        ):  # a retry finds out when it no longer does
+        if level == ACK_ALL and self._lacks_replicas and self._batches:  # until a retry succeeds
             self._stats.refused += 1
             self.acks.fail(reply, ErrorCode.NOT_ENOUGH_REPLICAS, _TOO_FEW)
             return
@@ -193,13 +190,13 @@ class GroupLane:
         self.builder.tails.append(tail)
 
     def take_over(self, tails: list[bytes], owed: list[Owed]) -> None:
-        """Adds what another lane has gathered."""
+        """Adds messages that another lane has gathered."""
         first = len(self.builder.tails)
         self.builder.tails += tails
         self.owed += [(first + place, reply, level, again) for place, reply, level, again in owed]
 
     def send(self) -> None:
-        """Sends what was gathered, after the batches before it."""
+        """Sends the gathered messages, after the batches before them."""
         tails = self.builder.tails
         if len(tails) > self._counted:
             self.held_bytes += sum(map(len, tails[self._counted :]))
@@ -207,7 +204,7 @@ class GroupLane:
         self._send_next()
 
     def leader_changed(self) -> None:
-        """The partition may have another leader: the one that was asked may never answer."""
+        """The partition may have another leader, and the one before may never answer."""
         if self._in_flight and self._leader() != self._attempt_leader:
             self._answered(self._attempt, ErrorCode.NETWORK_EXCEPTION, -1)
         elif self._retry is not None:
@@ -215,7 +212,7 @@ class GroupLane:
             self._try_again()
 
     def close(self) -> None:
-        """The binding ends: what is not committed is lost."""
+        """The binding ends: messages that are not committed are lost."""
         self._is_closed = True
         if self._retry is not None:
             self._retry.cancel()
@@ -286,7 +283,7 @@ class GroupLane:
             self._batches.popleft()
             if len(batch.tails) == 1:
                 self._refuse(batch, error, error.name)
-            else:  # because of one of them, such as one without a key in a compacted topic
+            else:  # because of one record, such as one without a key in a compacted topic
                 self._batches.extendleft(
                     batch.part(place, 1) for place in range(len(batch.tails) - 1, -1, -1)
                 )
@@ -333,10 +330,7 @@ class GroupLane:
         self._on_refused(tail, error, why, answer)
 
     def _wait(self, error: ErrorCode) -> None:
-        now_s = self._runtime.monotonic()
-        if now_s >= self._log_again_s:
-            self._log_again_s = now_s + LOG_AGAIN_S
-            log.warning("%s: what comes for it from NATS waits: %s", self.name, error.name)
+        self._warnings.warn(self.name, error.name, f"{self.name}: messages from NATS wait: {error.name}")
         self._retry = self._runtime.call_later(self._retry_s, self._try_again)
         self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
@@ -354,12 +348,12 @@ class GroupLanes:
         topic: str,
         send_acks: Send,
         stats: CarrierStats,
+        ack_stats: AckStats,
         on_refused: OnRefused,
         on_held: Callable[[], object],
     ) -> None:
-        """`on_refused` is called for a record that a log will never take, `on_held` when `held_bytes` has changed."""
-        self.ack_stats = AckStats()
-        self.lanes: dict[int, GroupLane] = {}  # those of partitions that were served before included
+        """`on_refused` is called for a record that a log never takes, `on_held` when `held_bytes` has changed."""
+        self.lanes: dict[int, GroupLane] = {}  # also of partitions that were served before
         self.served: list[int] = []
         self.producer = RemoteProducer(host)
         self._on_held = on_held
@@ -368,6 +362,7 @@ class GroupLanes:
         self._topic = topic
         self._send_acks = send_acks
         self._stats = stats
+        self._ack_stats = ack_stats
 
     @property
     def held_bytes(self) -> int:
@@ -376,7 +371,7 @@ class GroupLanes:
 
     @property
     def waiting(self) -> int:
-        """How many messages are not known to be stored."""
+        """The number of messages that are not known to be stored."""
         return sum(lane.waiting for lane in self.lanes.values())
 
     def serve(self, indices: Iterable[int]) -> None:
@@ -389,17 +384,15 @@ class GroupLanes:
             lane.leader_changed()
 
     def send(self) -> None:
-        """Sends what was gathered."""
-        is_more = False
-        for lane in self.lanes.values():
-            if lane.builder.tails:
-                lane.send()
-                is_more = True
-        if is_more:
+        """Sends the gathered messages."""
+        gathered = [lane for lane in self.lanes.values() if lane.builder.tails]
+        for lane in gathered:
+            lane.send()
+        if gathered:
             self._on_held()
 
     def close(self) -> None:
-        """For good: what is not committed is lost."""
+        """Ends for good: messages that are not committed are lost."""
         self.served = []
         for lane in self.lanes.values():
             lane.close()
@@ -411,7 +404,7 @@ class GroupLanes:
             f"{self._topic}-{index}",
             runtime,
             self._stats,
-            AckSender(self._topic, index, self._send_acks, self.ack_stats, runtime.monotonic),
+            AckSender(self._topic, index, self._send_acks, self._ack_stats, runtime.monotonic),
             partial(self._produce, index),
             partial(self.producer.leader, self._topic, index),
             self._host.producer_ids.next,
@@ -424,7 +417,7 @@ class GroupLanes:
         self.producer.send(self._topic, index, memoryview(records), done)
 
     def _size_max(self) -> int:
-        """How large a batch may be: all partitions of a topic have the same configs."""
+        """The largest batch that the log takes; all partitions of a topic have the same configs."""
         for partition in self._host.partitions.of_topic(self._topic).values():
             config = partition.log.config
             return min(config.max_message_bytes, config.segment_bytes)

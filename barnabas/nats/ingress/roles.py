@@ -18,7 +18,7 @@ class Roles(NamedTuple):
     """Partitions by index, ascending."""
 
     leading: Mapping[int, Partition]
-    following: Mapping[int, Partition]  # in sync: it may have to lead them at any time
+    following: Mapping[int, Partition]  # in sync: this broker may become their leader at any time
     opening: frozenset[int] = frozenset()  # this broker is a replica, and their logs are about to be opened
     joining: Mapping[int, Partition] = _NOTHING  # followed, and not in sync yet
 
@@ -31,7 +31,7 @@ NO_ROLES: Final = Roles({}, {})
 
 
 def roles_of(host: ExtensionHost, topic: TopicImage, *, is_settled: bool) -> Roles:
-    """As the partitions are now. `is_settled`: what could be opened has been."""
+    """The current roles. `is_settled`: all logs that can be opened are open."""
     node_id = host.node_id
     hosted = host.partitions.of_topic(topic.name)
     partitions = {

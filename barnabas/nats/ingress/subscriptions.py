@@ -1,13 +1,12 @@
 """Subscriptions of a core binding.
 
-While a binding is changed no message may be missed, and none may come twice. A server delivers a message once for each
-matching subscription, and at the moment in which one subscription replaces another it can't be told from outside which
-messages both have received. So none is replaced: a subscription that brings some of the wanted subjects stays, with a filter
-where it brings more than those, and new ones bring the subjects that the others do not. Subscriptions that stay only for
-this reason end with the connection, when there is a gap anyway.
+While a binding is changed no message may be missed, and none may be received twice. A server delivers a message once for each
+matching subscription, and at the moment at which one subscription replaces another it is unknown which messages
+both receive. So none is replaced: a subscription to some of the wanted subjects stays, with a filter where it receives more
+than those, and new ones receive the subjects that the others do not. Subscriptions that stay only for this reason end with
+the connection, when there is a gap anyway.
 
-A subscription that the server refuses may be allowed later, without notice: so it is made again, after pauses that get
-longer.
+A server that refuses a subscription may allow it later without notice, so it is retried, after pauses that get longer.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ if TYPE_CHECKING:
 def changed_subscriptions(
     current: Sequence[str], patterns: Sequence[str], excludes: Sequence[str]
 ) -> list[tuple[str, Filter | None]]:
-    """(pattern, which subjects it takes, None for all) to go on with, where there are subscriptions to `current` (in the
-    order in which an earlier one goes before a later one). Together they take every wanted subject exactly once."""
+    """The subscriptions that follow those to `current`, as (pattern, filter of its subjects or None). Together they take every
+    wanted subject exactly once; where patterns overlap, an earlier one takes the subject."""
     wanted = without_covered(tuple(patterns))
     kept = [each for each in current if any(overlap(each, pattern) for pattern in wanted)]
     new = [
@@ -69,12 +68,12 @@ def _both(first: Filter, second: Filter) -> Filter:
     return lambda subject: first(subject) and second(subject)
 
 
-ASK_REFUSED_AGAIN_S: Final = 2.0  # and then twice as long each time
-ASK_REFUSED_AGAIN_S_MAX: Final = 60.0
+RETRY_S: Final = 2.0  # and then twice as long each time
+RETRY_MAX_S: Final = 60.0
 
 
-class Subscribed:
-    """Of one binding. All calls on the loop's thread."""
+class CoreSubscriptions:
+    """The subscriptions of one binding. All calls on the loop's thread."""
 
     def __init__(
         self,
@@ -82,18 +81,19 @@ class Subscribed:
         intake: Intake,
         queue: str,
         sink: Callable[[Filter | None], Sink],
-        asked_again: Callable[[NatsError | None], object],
+        on_confirmed: Callable[[], object],
     ) -> None:
-        """`sink(filter)` makes the one for a subscription; `asked_again(error)`: the server has answered, or never will."""
+        """`sink(filter)` makes the sink of a subscription; `on_confirmed()` is called when the server has answered `confirm`."""
         self._runtime = runtime
         self._intake = intake
         self._queue = queue
         self._sink = sink
-        self._asked_again = asked_again
+        self._on_confirmed = on_confirmed
         self._subscriptions: list[Subscription] = []
-        self._is_leaving = False
-        self._retry: Timer | None = None  # of what the server has refused
-        self._ask_again_s = ASK_REFUSED_AGAIN_S
+        self._is_draining = False
+        self._confirmation: object = None  # the latest; answers to earlier ones say nothing
+        self._retry: Timer | None = None
+        self._retry_s = RETRY_S
 
     @property
     def patterns(self) -> list[str]:
@@ -101,13 +101,13 @@ class Subscribed:
 
     @property
     def refused(self) -> str:
-        """What the server says against one of them, "" when it has them all."""
+        """Why the server refuses one of them, "" when it refuses none."""
         return next((each.refused for each in self._subscriptions if each.refused), "")
 
-    def to(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
-        """To these patterns, with these filters. What there is of them stays; what is new comes before what is old goes.
-        Nothing changes any more for who has taken leave."""
-        if self._is_leaving:
+    def replace(self, wanted: Sequence[tuple[str, Filter | None]]) -> None:
+        """Subscribes to these patterns, with these filters. Subscriptions that are among them stay; new ones begin before others
+        end. While draining this does nothing."""
+        if self._is_draining:
             return
         current = {each.subject: each for each in self._subscriptions}
         subscriptions: list[Subscription] = []
@@ -124,9 +124,25 @@ class Subscribed:
         self._subscriptions = subscriptions
         self._intake.subscriptions_changed()
 
+    def unsubscribe(self) -> None:
+        """Ends all of them, until `replace`."""
+        self.replace(())
+        self._confirmation = None
+
+    def confirm(self) -> None:
+        """Asks the server, if there is a connection, whether it has the subscriptions."""
+
+        def flushed(error: NatsError | None) -> None:
+            if confirmation is self._confirmation and error is None:
+                self._on_confirmed()
+
+        confirmation = self._confirmation = object()
+        if self._intake.client.is_connected:
+            self._intake.client.flush(flushed)
+
     def drain(self, drained: Callable[[], object]) -> None:
-        """Take leave of all; `drained()` when the server delivers nothing more, or there is no connection."""
-        self._is_leaving = True
+        """Drains all of them; `drained()` when the server delivers no more messages, or there is no connection."""
+        self._is_draining = True
         missing = len(self._subscriptions)
         if not missing:
             drained()
@@ -141,27 +157,27 @@ class Subscribed:
             subscription.drain(one_is)
 
     def stop(self) -> None:
+        self._confirmation = None
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
         for subscription in self._subscriptions:
             subscription.unsubscribe()
 
-    def ask_again_later(self) -> None:
-        """Some are refused."""
+    def retry_later(self) -> None:
+        """The server refuses some of them."""
         if self._retry is None:
-            self._retry = self._runtime.call_later(self._ask_again_s, self._ask_again)
-            self._ask_again_s = min(2 * self._ask_again_s, ASK_REFUSED_AGAIN_S_MAX)
+            self._retry = self._runtime.call_later(self._retry_s, self._try_again)
+            self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
-    def are_in_force(self) -> None:
-        """The next refusal is a first one."""
-        self._ask_again_s = ASK_REFUSED_AGAIN_S
+    def accepted(self) -> None:
+        """The server refuses none of them: the pause before a retry is short again."""
+        self._retry_s = RETRY_S
 
-    def _ask_again(self) -> None:
+    def _try_again(self) -> None:
         self._retry = None
-        client = self._intake.client
-        if client.is_connected:
+        if self._intake.client.is_connected:
             for subscription in self._subscriptions:
                 if subscription.refused:
                     subscription.again()
-            client.flush(self._asked_again)
+            self.confirm()

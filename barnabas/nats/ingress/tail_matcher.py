@@ -5,8 +5,8 @@ replication. By the tails of the records (records/parts.py) each broker knows wh
 leader has to append those; and which records it has not received as messages yet: a new leader must not append those a second
 time when they are received. Equal tails are interchangeable, so only their numbers count.
 
-Both sides expire: a message that the leader did not take, or records from before this broker subscribed. Brokers agree with
-a mark on where to begin (ingress/barrier.py).
+Both sides expire: messages that the leader did not take, and records from before this broker subscribed. Brokers agree by a
+mark on where matching begins (ingress/standbys.py).
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ COMPACT_FROM: Final = 1000
 
 
 class TailMultiset(Generic[Extra]):
-    """A multiset of tails in the order in which they came, each with its time and something more."""
+    """A multiset of tails in the order in which they came, each with its time and an extra value."""
 
     __slots__ = ("_count", "_entries", "_matched", "_unmatched", "size")
 
     def __init__(self) -> None:
         self._entries: deque[tuple[float, bytes, Extra]] = deque()
         self._unmatched: dict[bytes, int] = {}
-        self._matched: dict[bytes, int] = {}  # of those in `_entries`; of equal ones the oldest
-        self._count = 0  # of those not matched
-        self.size = 0  # their bytes
+        self._matched: dict[
+            bytes, int
+        ] = {}  # entries that are matched and still in `_entries`; of equal ones the oldest
+        self._count = 0  # of unmatched entries
+        self.size = 0  # of unmatched entries, in bytes
 
     def __len__(self) -> int:
         return self._count
@@ -42,35 +44,35 @@ class TailMultiset(Generic[Extra]):
         self.size += len(tail)
 
     def match(self, tail: bytes) -> bool:
-        """Take away the oldest of these, if there is one; whether there was."""
+        """Removes the oldest equal tail, and returns whether there was one."""
         count = self._unmatched.get(tail)
         if not count:
             return False
         self._forget(tail, count)
         entries, matched = self._entries, self._matched
-        if entries[0][1] == tail and not matched:  # in order, as nearly always
+        if entries[0][1] == tail and not matched:  # the usual case
             entries.popleft()
             return True
         matched[tail] = matched.get(tail, 0) + 1
         self._drop_matched()
         if len(entries) > COMPACT_FROM + 2 * self._count:
-            self._entries = deque(self._rest())
-            matched.clear()
+            self._compact()
         return True
 
     def oldest_s(self, default_s: float) -> float:
-        """The time of the first."""
+        """The time of the oldest entry."""
         return self._entries[0][0] if self._entries else default_s
 
     def count(self, tail: bytes) -> int:
         return self._unmatched.get(tail, 0)
 
     def since(self, since_s: float) -> Iterator[tuple[float, bytes, Extra]]:
-        """Those that are not older, in order."""
+        """Entries that are not older, in order."""
         return (entry for entry in self._rest() if entry[0] >= since_s)
 
     def put_first(self, entries: list[tuple[float, bytes, Extra]]) -> None:
-        """These came before all of it, in this order."""
+        """Adds entries before all others, in this order."""
+        self._compact()  # else a matched entry would count as one of these: of equal ones the oldest are the matched
         self._entries.extendleft(reversed(entries))
         for _, tail, _ in entries:
             self._unmatched[tail] = self._unmatched.get(tail, 0) + 1
@@ -78,7 +80,7 @@ class TailMultiset(Generic[Extra]):
             self.size += len(tail)
 
     def expire(self, before_s: float) -> int:
-        """Forget what came before; how many that were."""
+        """Removes older entries, and returns their number."""
         expired = 0
         entries = self._entries
         self._drop_matched()
@@ -90,7 +92,7 @@ class TailMultiset(Generic[Extra]):
         return expired
 
     def drain(self) -> list[tuple[bytes, Extra]]:
-        """All of it, in order; nothing is left."""
+        """Removes all entries, and returns them in order."""
         rest = [(tail, extra) for _, tail, extra in self._rest()]
         self.clear()
         return rest
@@ -108,6 +110,11 @@ class TailMultiset(Generic[Extra]):
             self._unmatched[tail] = count - 1
         self._count -= 1
         self.size -= len(tail)
+
+    def _compact(self) -> None:
+        if self._matched:
+            self._entries = deque(self._rest())
+            self._matched.clear()
 
     def _drop_matched(self) -> None:
         entries, matched = self._entries, self._matched
@@ -131,7 +138,7 @@ class TailMultiset(Generic[Extra]):
 
 
 class TailMatcher(Generic[Extra]):
-    """Of one partition. Times in seconds."""
+    """Messages and records of one partition. Times in seconds."""
 
     __slots__ = ("ahead", "pending")
 
@@ -144,23 +151,23 @@ class TailMatcher(Generic[Extra]):
             self.pending.add(tail, now_s, extra)
 
     def stored(self, tail: bytes, now_s: float) -> None:
-        """It is in the log."""
+        """A record with this tail is in the log."""
         if not self.pending.match(tail):
             self.ahead.add(tail, now_s, None)
 
     def cut(self, tails: list[bytes], now_s: float, extra: Extra) -> None:
-        """These, in this order, are in the log no more. They came before all that is pending."""
+        """Records with these tails, in this order, were truncated from the log. They came before all pending messages."""
         came_s = self.pending.oldest_s(now_s)
         self.pending.put_first([(came_s, tail, extra) for tail in tails if not self.ahead.match(tail)])
 
     def differing(self, other: TailMatcher[Extra], since_s: float) -> set[bytes]:
-        """What the two do not agree about, but for what is older and in this one alone."""
+        """The tails on which the two differ, except older ones that only this matcher has."""
         tails = {tail for side in (other.pending, other.ahead) for _, tail, _ in side.since(0)}
         tails.update(tail for side in (self.pending, self.ahead) for _, tail, _ in side.since(since_s))
         return {tail for tail in tails if self._balance(tail) != other._balance(tail)}
 
     def correct(self, tails: set[bytes], by: TailMatcher[Extra], since_s: float) -> None:
-        """Of these the other one, which began earlier, is right."""
+        """Makes the counts of these tails equal to those of `by`, which began earlier."""
         for tail in tails:
             for mine, right in ((self.pending, by.pending), (self.ahead, by.ahead)):
                 while mine.count(tail) > right.count(tail):
@@ -178,7 +185,3 @@ class TailMatcher(Generic[Extra]):
 
     def _balance(self, tail: bytes) -> int:
         return self.pending.count(tail) - self.ahead.count(tail)
-
-    def expire(self, before_s: float) -> None:
-        self.pending.expire(before_s)
-        self.ahead.expire(before_s)

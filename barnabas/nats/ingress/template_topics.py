@@ -1,4 +1,4 @@
-"""Topics that a template asks for: the messages that wait for them, and the controller that is asked to create them."""
+"""Creation of the topics of a template: messages wait for them, and the controller creates them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-TOGETHER_MAX: Final = 50  # topics of one request
+TOGETHER_MAX: Final = 50  # topics in one request
 RETRY_S: Final = 0.5
 RETRIED_S: Final = 30.0  # then their messages are refused
-REFUSED_S: Final = 30.0  # what the controller has refused, it is not asked again
+REFUSED_S: Final = 30.0  # a refused topic is not requested again for so long
 REFUSED_MAX: Final = 10_000
-TOPIC_BYTES: Final = 500  # that a topic which is waited for takes in memory, about
-MESSAGE_BYTES: Final = 200  # beside what is in it
-_FOR_NOW: Final = frozenset(
+TOPIC_BYTES: Final = 500  # of memory for a pending topic, about
+MESSAGE_BYTES: Final = 200  # of memory for a message in addition to its contents
+_TEMPORARY: Final = frozenset(
     {
         ErrorCode.NOT_CONTROLLER,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -46,14 +46,14 @@ Refusal: TypeAlias = tuple[ErrorCode, str]
 
 
 def is_of_template(image: MetadataImage, topic: str, bound: str) -> bool:
-    """Whether a topic that exists takes the messages of the template of `bound`."""
+    """Whether a topic takes messages of the template of `bound`."""
     configs = image.topic_configs(topic)
     takes_its_own = any(configs.get(f"nats.{name}") for name in ("subjects", "bucket", "stream"))
     return configs.get(TEMPLATE_OF) == bound and topic != bound and not takes_its_own
 
 
 class PendingTopic:
-    """A topic that is waited for, and what has come for it."""
+    """A topic that does not exist yet, and the messages that wait for it."""
 
     def __init__(self, budget: Budget, until_s: float) -> None:
         self.waiting: list[Message] = []
@@ -68,15 +68,15 @@ class PendingTopic:
         self._budget.note(self, self._size)
 
     def emptied(self) -> int:
-        """Nothing waits any more; how many did."""
+        """Removes the messages that wait, and returns their number."""
         count = len(self.waiting)
         self.waiting = []
         self._budget.note(self, 0)
         return count
 
 
-class TopicMaker:
-    """For one binding. `resolve(name)` is called when the controller has answered for a topic."""
+class TopicCreator:
+    """Creates the topics of one binding. `resolve(name)` is called when the controller has answered for a topic."""
 
     def __init__(
         self, host: ExtensionHost, binding: Binding, budget: Budget, resolve: Callable[[str], object]
@@ -86,37 +86,35 @@ class TopicMaker:
         self._budget = budget
         self._resolve = resolve
         self._pending: dict[str, PendingTopic] = {}
-        self._to_ask: list[str] = []
-        self._is_asking = False
-        self._refused: dict[str, tuple[float, Refusal]] = {}  # until when
+        self._to_request: list[str] = []
+        self._is_requesting = False
+        self._refused: dict[str, tuple[float, Refusal]] = {}  # with the time until which
         self._is_closed = False
-        self.problem = ""  # why topics that are waited for are not there yet
+        self.problem = ""  # why pending topics do not exist yet
 
     @property
     def is_idle(self) -> bool:
         return not self._pending
 
-    def is_wanted(self, name: str) -> bool:
+    def is_pending(self, name: str) -> bool:
         return name in self._pending
 
-    def want(self, name: str) -> PendingTopic:
-        """Have the topic created; its messages wait here."""
+    def request(self, name: str) -> PendingTopic:
+        """Has the topic created; its messages wait here."""
         pending = self._pending.get(name)
         if pending is None:
             until_s = self._host.runtime.monotonic() + RETRIED_S
             pending = self._pending[name] = PendingTopic(self._budget, until_s)
-            self._to_ask.append(name)
-            if not self._is_asking:
-                self._is_asking = True
-                self._host.runtime.call_soon(self._ask)  # with what else comes at the same time
+            self._to_request.append(name)
+            self._request_soon()
         return pending
 
     def take(self, name: str) -> PendingTopic | None:
-        """It is waited for no more."""
+        """Messages do not wait for it any more."""
         return self._pending.pop(name, None)
 
     def refusal(self, name: str, count: int) -> Refusal | None:
-        """Why this topic, which does not take the messages now, never will, as far as is known; there are `count`."""
+        """Why this topic can't take messages of the template, None when it may be created; there are `count` topics."""
         bound = self.binding.topic
         image = self._host.controller.image
         if name == bound:
@@ -135,25 +133,25 @@ class TopicMaker:
         return None
 
     def topics_changed(self) -> None:
-        """Other topics exist, or have other configs: what was refused may not be now."""
+        """Other topics exist, or have other configs: topics refused before may be allowed now."""
         self._refused.clear()
 
     def close(self) -> int:
-        """For good; how many messages waited."""
+        """Ends for good; returns the number of messages that waited."""
         self._is_closed = True
         pending, self._pending = self._pending, {}
         return sum(each.emptied() for each in pending.values())
 
-    # -- asking the controller
+    # -- requests to the controller
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         image = self._host.controller.image
-        names = [name for name in self._to_ask[:TOGETHER_MAX] if name in self._pending]
-        del self._to_ask[:TOGETHER_MAX]
+        names = [name for name in self._to_request[:TOGETHER_MAX] if name in self._pending]
+        del self._to_request[:TOGETHER_MAX]
         bound = image.topics.get(self.binding.topic)
         if self._is_closed or bound is None or not names:
-            self._is_asking = False
-            self._ask_on()
+            self._is_requesting = False
+            self._request_soon()
             return
         configs = [
             (name, value)
@@ -172,7 +170,7 @@ class TopicMaker:
         create_topics(self._host.controller_channel, topics, self._answered)
 
     def _answered(self, results: dict[str, tuple[ErrorCode, str]]) -> None:
-        self._is_asking = False
+        self._is_requesting = False
         if self._is_closed:
             return
         runtime = self._host.runtime
@@ -187,7 +185,7 @@ class TopicMaker:
                 log.info("topic %s: created %s for its template", self.binding.topic, name)
                 if name not in self._host.controller.image.topics:
                     again.append(name)  # removed already
-            elif error in _FOR_NOW and now_s < pending.until_s:
+            elif error in _TEMPORARY and now_s < pending.until_s:
                 if not self.problem:
                     log.warning(
                         "topic %s: can't create %s yet: %s", self.binding.topic, name, message or error.name
@@ -202,14 +200,15 @@ class TopicMaker:
                 self.problem = ""
             self._resolve(name)
         if again:
-            runtime.call_later(RETRY_S, lambda: self._ask_again(again))
-        self._ask_on()
+            runtime.call_later(RETRY_S, lambda: self._request_again(again))
+        self._request_soon()
 
-    def _ask_again(self, names: list[str]) -> None:
-        self._to_ask += names
-        self._ask_on()
+    def _request_again(self, names: list[str]) -> None:
+        self._to_request += names
+        self._request_soon()
 
-    def _ask_on(self) -> None:
-        if self._to_ask and not self._is_asking and not self._is_closed:
-            self._is_asking = True
-            self._host.runtime.call_soon(self._ask)
+    def _request_soon(self) -> None:
+        """Requests the topics of this turn of the loop together."""
+        if self._to_request and not self._is_requesting and not self._is_closed:
+            self._is_requesting = True
+            self._host.runtime.call_soon(self._request)

@@ -1,10 +1,10 @@
-"""Reply subjects of messages that JetStream delivers: they are acknowledged there, and they carry the delivery's numbers.
+"""Reply subjects of JetStream's deliveries: acknowledgements go there, and they contain the delivery's numbers.
 
     $JS.ACK.<stream>.<consumer>.<delivered>.<stream seq>.<consumer seq>.<timestamp ns>.<pending>
     $JS.ACK.<domain>.<account hash>.<stream>.<consumer>.<delivered>.<...the same five...>[.<more>]
 
-The domain of the second form is _ where there is none. Neither streams nor consumers have dots in their names.
-Source: ADR-15; the second form since nats-server 2.12, by its configuration.
+In the second form the domain is _ when there is none. Names of streams and consumers have no dots.
+Source: ADR-15; nats-server 2.12 and later use the second form if they are configured so.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Delivery(msgspec.Struct, gc=False):
 
     stream: str
     consumer: str
-    delivered: int  # how often, this time included
+    delivered: int  # count of deliveries, this one included
     stream_sequence: int
     consumer_sequence: int
     timestamp_ns: int  # when it was stored, since the epoch
-    pending: int  # messages of the stream that this consumer is still to get
+    pending: int  # messages of the stream that this consumer has not delivered
 
 
 def parse_ack_subject(reply: bytes) -> Delivery | None:
-    """What the reply subject tells; None when it is not one of JetStream's."""
+    """The delivery of a reply subject; None when it is not one of JetStream's."""
     tokens = reply.split(b".")
     count = len(tokens)
     if not reply.startswith(PREFIX) or (count != _SHORT and count < _LONG):
@@ -52,18 +52,18 @@ def parse_ack_subject(reply: bytes) -> Delivery | None:
         if len(numbers) != 5:
             return None
         return Delivery(tokens[start].decode(), tokens[start + 1].decode(), *numbers)
-    except ValueError:  # no UTF-8, or no number
+    except ValueError:  # not UTF-8
         return None
 
 
 def is_position(token: bytes) -> bool:
-    """Whether it is a sequence or a time as a log takes them and the API is asked for them: 63 bits, about."""
+    """Whether it is a sequence or time of at most 19 digits, which fits into a log's header and the API's numbers."""
     return token.isdigit() and len(token) < NUMBER_DIGITS_MAX
 
 
 def numbers_start(reply: bytes) -> int:
-    """Where the five numbers begin in a reply subject that `parse_ack_subject` takes: what stands before is the same
-    for all messages of a consumer."""
+    """Where the five numbers begin in a reply subject that `parse_ack_subject` takes. All messages of a consumer have the
+    same bytes before."""
     skip = 4 if reply.count(b".") == _SHORT - 1 else 6
     position = 0
     for _ in range(skip):

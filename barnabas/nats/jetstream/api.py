@@ -1,8 +1,8 @@
-"""Requests to JetStream: JSON to subjects below $JS.API, JSON back.
+"""JetStream's API: requests with JSON to subjects below $JS.API.
 
-Only what bindings need, and of each answer only the fields that are read; what a newer server adds is passed over.
-Times of configurations are nanoseconds, moments are RFC 3339 text. An answer with an error is a JetStreamError, which
-tells by its number what happened; no answer is one of the client's errors.
+Only the requests that bindings need, and of each answer only the fields that are read; unknown fields are ignored. Durations
+are nanoseconds, times are RFC 3339 text. An answer with an error is a JetStreamError; without an answer it is one of the
+client's errors.
 
 Source: docs.nats.io, "JetStream wire API Reference"; ADR-1 (JSON API), ADR-13 (pull), ADR-34 (several filter subjects).
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from barnabas.nats.client.client import Message, NatsClient
 
 REQUEST_TIMEOUT_S: Final = 5.0
-ERROR_CHARACTERS_MAX: Final = 1000  # of what a server says
+ERROR_CHARACTERS_MAX: Final = 1000
 NANOSECONDS: Final = 1_000_000_000
 
 # err_code of an ApiError
@@ -30,14 +30,14 @@ STREAM_NOT_FOUND: Final = 10059
 MESSAGE_NOT_FOUND: Final = 10037
 FILTERS_OVERLAP: Final = 10138
 DUPLICATE_FILTERS: Final = 10136
-ONE_CONSUMER_ALLOWED: Final = 10099  # of a work queue, unless they filter
+ONE_CONSUMER_ALLOWED: Final = 10099  # a work queue has another consumer, and this one has no filter
 FILTER_NOT_UNIQUE: Final = 10100  # another consumer of a work queue takes these subjects
 
 EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-LIMITS: Final = "limits"  # the retention that does not depend on who has read
+LIMITS: Final = "limits"  # the retention policy that does not depend on acknowledgements
 
 T = TypeVar("T")
-Done = Callable[["T | None", "NatsError | None"], object]  # exactly one of them is there
+Done = Callable[["T | None", "NatsError | None"], object]  # one of them is None
 
 
 class JetStreamError(NatsError):
@@ -46,12 +46,12 @@ class JetStreamError(NatsError):
     def __init__(self, description: str, code: int = 0, err_code: int = 0) -> None:
         super().__init__(description)
         self.description = description
-        self.code = code  # as of HTTP
-        self.err_code = err_code  # what it is in particular
+        self.code = code  # like HTTP's
+        self.err_code = err_code  # JetStream's number for the error
 
 
 class BadMoment(JetStreamError, ValueError):
-    """Text that is no time of RFC 3339."""
+    """Text that is not a time of RFC 3339."""
 
 
 class ApiError(msgspec.Struct, frozen=True):
@@ -69,10 +69,8 @@ class StreamConfig(msgspec.Struct, frozen=True):
 
 
 class StreamState(msgspec.Struct, frozen=True):
-    """Of an empty stream `first_seq` is `last_seq` + 1, or both are 0."""
+    """In an empty stream `first_seq` is `last_seq` + 1, or both are 0."""
 
-    messages: int = 0
-    bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
 
@@ -84,20 +82,20 @@ class StreamInfo(msgspec.Struct, frozen=True):
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
-    """Without the message itself."""
+    """A message of a stream, without its payload. `hdrs` is the header block in base64."""
 
-    subject: str = ""
     seq: int = 0
     time: str = ""
+    hdrs: str = ""
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a consumer is to be; also what the server says that it is."""
+    """A consumer's configuration, as requested or as answered by the server."""
 
     name: str = ""
     durable_name: str = ""
     description: str = ""
-    deliver_policy: str = ""  # always sent: a policy has no default that all versions share
+    deliver_policy: str = ""  # the default differs between versions
     opt_start_seq: int = 0
     opt_start_time: str = ""
     ack_policy: str = ""
@@ -117,36 +115,31 @@ class ConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """The subjects that it takes; empty for all."""
+        """The subjects that it delivers; empty for all."""
         return self.filter_subjects or ((self.filter_subject,) if self.filter_subject else ())
 
 
 class SequencePair(msgspec.Struct, frozen=True):
-    consumer_seq: int = 0
     stream_seq: int = 0
 
 
 class ConsumerInfo(msgspec.Struct, frozen=True):
-    stream_name: str = ""
     name: str = ""
     created: str = ""
     config: ConsumerConfig = ConsumerConfig()
     delivered: SequencePair = SequencePair()
-    ack_floor: SequencePair = SequencePair()
     num_ack_pending: int = 0
-    num_redelivered: int = 0
     num_waiting: int = 0  # pulls
     num_pending: int = 0
 
 
 class NextRequest(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """A pull: at most `batch` messages and `max_bytes`, until `expires` ns have passed; word every `idle_heartbeat` ns."""
+    """A pull: at most `batch` messages and `max_bytes`, for `expires` ns, with a heartbeat every `idle_heartbeat` ns."""
 
     batch: int
     max_bytes: int = 0
     expires: int = 0
     idle_heartbeat: int = 0
-    no_wait: bool = False
 
 
 class _Error(msgspec.Struct):
@@ -186,7 +179,7 @@ _decode_success = msgspec.json.Decoder(_Success).decode
 
 
 class JetStreamApi:
-    """JetStream of one connection, or of one domain beyond it. Every `done(result, error)` is called once, later."""
+    """The API of a connection's JetStream, or of a domain's. Every `done(result, error)` is called once."""
 
     def __init__(self, client: NatsClient, domain: str = "", timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._client = client
@@ -194,7 +187,7 @@ class JetStreamApi:
         self._timeout_s = timeout_s
 
     def stream_names(self, subject: str, done: Done[tuple[str, ...]]) -> None:
-        """The streams that take messages of this subject, or of a part of this pattern."""
+        """The streams that take messages of this subject, or of some subject that the pattern matches."""
         body = _encode({"subject": subject})
         self._ask("STREAM.NAMES", body, lambda data: tuple(sorted(_decode_names(data).streams or ())), done)
 
@@ -202,7 +195,7 @@ class JetStreamApi:
         self._ask(f"STREAM.INFO.{stream}", b"", _decode_stream, done)
 
     def stream_subjects(self, stream: str, offset: int, done: Done[tuple[tuple[str, ...], int]]) -> None:
-        """A page of the subjects of which the stream holds messages, from number `offset` on, and how many there are."""
+        """A page of the subjects that the stream holds messages of, from number `offset` on, and their total number."""
 
         def read(data: bytes) -> tuple[tuple[str, ...], int]:
             found = _decode_subjects(data)
@@ -211,17 +204,24 @@ class JetStreamApi:
         self._ask(f"STREAM.INFO.{stream}", _encode({"subjects_filter": ">", "offset": offset}), read, done)
 
     def message(self, stream: str, sequence: int, done: Done[StoredMessage]) -> None:
-        """One message of the stream; MESSAGE_NOT_FOUND when it is not there (any more)."""
-        body = _encode({"seq": sequence})
+        """One message of the stream; MESSAGE_NOT_FOUND when the stream does not hold it."""
+        self._get_message(stream, {"seq": sequence}, done)
+
+    def last_message(self, stream: str, subject: str, done: Done[StoredMessage]) -> None:
+        """The last message of a subject; MESSAGE_NOT_FOUND when the stream holds none."""
+        self._get_message(stream, {"last_by_subj": subject}, done)
+
+    def _get_message(self, stream: str, which: dict[str, int | str], done: Done[StoredMessage]) -> None:
+        body = _encode(which)
         self._ask(f"STREAM.MSG.GET.{stream}", body, lambda data: _decode_got(data).message, done)
 
     def create_consumer(self, stream: str, config: ConsumerConfig, done: Done[ConsumerInfo]) -> None:
-        """Make a consumer of this name, or change it. A server before 2.10 does not know filter_subjects and passes
-        them over: compare what it answers (jetstream_filters.py)."""
-        assert config.name, "consumers have names of our choice"
+        """Creates or changes the consumer `config.name`. A server before 2.10 ignores filter_subjects, so its answer must
+        be compared (jetstream/setup.py)."""
+        assert config.name, "a consumer without a name"
         subject = f"CONSUMER.CREATE.{stream}.{config.name}"
         if config.filter_subject:
-            subject += f".{config.filter_subject}"  # where permissions may tell it from others
+            subject += f".{config.filter_subject}"  # for permissions
         body = _encode({"stream_name": stream, "config": config})
         self._ask(subject, body, _decode_consumer, done)
 
@@ -232,7 +232,7 @@ class JetStreamApi:
         self._ask(f"CONSUMER.DELETE.{stream}.{name}", b"", lambda data: _decode_success(data).success, done)
 
     def next_subject(self, stream: str, consumer: str) -> bytes:
-        """Where pulls are published to, with the inbox as reply."""
+        """The subject for pulls, with the inbox as reply."""
         return f"{self._prefix}CONSUMER.MSG.NEXT.{stream}.{consumer}".encode()
 
     def _ask(self, subject: str, body: bytes, decode: Callable[[bytes], T], done: Done[T]) -> None:
@@ -260,12 +260,8 @@ class JetStreamApi:
             done(None, error)
 
 
-def encode_next(request: NextRequest) -> bytes:
-    return _encode(request)
-
-
 def nanoseconds_of(moment: str) -> int:
-    """Nanoseconds since the epoch of RFC 3339 text, which may be finer than microseconds. BadMoment when it is none."""
+    """Nanoseconds since the epoch, of RFC 3339 text with up to nanoseconds. BadMoment."""
     try:
         if len(moment) < 20:
             raise ValueError
@@ -278,5 +274,5 @@ def nanoseconds_of(moment: str) -> int:
         text = moment[:19] + moment[end:].upper().replace("Z", "+00:00")
         seconds = (datetime.datetime.fromisoformat(text) - EPOCH) // datetime.timedelta(seconds=1)
         return seconds * NANOSECONDS + int(digits[:9].ljust(9, "0"))
-    except (ValueError, TypeError, OverflowError):  # TypeError: without its zone
+    except (ValueError, TypeError, OverflowError):  # TypeError: without a time zone
         raise BadMoment(f"no moment: {moment[:60]!r}") from None

@@ -1,51 +1,50 @@
-"""How far each partition has come in its stream, committed as an ordinary consumer group beside the log.
+"""Checkpoints: the position of each partition in its stream, committed to an ordinary consumer group.
 
-The log itself says most of it (jetstream/positions.py). A checkpoint adds what it does not say: that messages were dealt
-with which became records of other partitions, that there were records which retention has removed since, and where the
-very first message was asked for. It is committed behind the records, never before, so it may be old and is never wrong:
-the later one of the two counts.
+Most of it is in the log (jetstream/log_position.py). A checkpoint adds messages that became records of other partitions,
+records that retention has removed since, and the position at which an empty partition began. It is committed after the
+records, so it may be old but is never wrong, and the later one of log and checkpoint counts.
 
-The committed offset is the partition's own, behind the last record of the stream that is committed there; so Kafka's
-tools show how far the binding is behind with its appending, and that reading the log backwards may end there. The
-metadata is "stream sequence timestamp partitions topic-id", separated by blanks, the timestamp that of the message (ns).
+The committed offset is the partition's, behind its last committed record of the stream: Kafka's tools show it, and a search
+of the log backwards ends there. The metadata is `stream sequence timestamp partitions topic-id`, separated by blanks; the
+timestamp is that of the message (ns).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.cluster.positions import Position, Positions
-from barnabas.nats.jetstream.steps import Answer
+from barnabas.runtime.procedures import Call
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.primitives import uuid_to_string
+from barnabas.wire.uuids import uuid_to_string
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.runtime.interface import Runtime, Timer
 
 GROUP_PREFIX: Final = "barnabas-jetstream-"
-COMMITTED_TOGETHER_S: Final = 0.1  # what becomes known within this time
+COMMIT_DELAY_S: Final = 0.1  # checkpoints of this time are committed together
 _NUMBER_DIGITS_MAX: Final = 20
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Of one partition: all messages of the stream up to `sequence` (stored at `timestamp_ns`; 0 when it is not known)
-    are dealt with, the records below `offset`. The topic had so many partitions when this one began."""
+    """Of one partition: all messages of the stream up to `sequence` (stored at `timestamp_ns`; 0: unknown) are records below
+    `offset`, or of other partitions."""
 
     offset: int
     stream: str
     sequence: int
     timestamp_ns: int
-    partition_count: int
-    leader_epoch: int = -1  # the partition's, then
+    partition_count: int  # of the topic, when this partition began
+    leader_epoch: int = -1  # of the partition, when this was written
 
     def is_of(self, partition: Partition, stream: str) -> bool:
-        """Whether it is of this stream, and the partition still has the records that it counts on: a log that has lost
-        its end, as when the power failed, ends its epochs earlier."""
+        """Whether it is of this stream, and the partition still has the records below `offset`. In a log that has lost its
+        end, for instance after a power failure, the epoch ends earlier."""
         if self.stream != stream or self.offset > partition.log.log_end_offset:
             return False
         epoch_end = partition.epoch_end_offset(self.leader_epoch)[1] if self.leader_epoch >= 0 else -1
@@ -53,11 +52,11 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class CheckpointsUnavailable(NatsError):
-    """The group's coordinator does not answer, or refuses."""
+    """The group's coordinator does not answer, or answers with an error."""
 
 
 class Checkpoints:
-    """Those of one topic. `keep` makes a change known, which is committed a little later."""
+    """The checkpoints of one topic."""
 
     def __init__(self, runtime: Runtime, positions: Positions, topic: str, topic_id: bytes) -> None:
         self.group = GROUP_PREFIX + topic
@@ -70,41 +69,34 @@ class Checkpoints:
         self._is_committing = False
 
     async def fetch(self, partitions: Iterable[int]) -> dict[int, Checkpoint]:
-        """By partition, where there is one. CheckpointsUnavailable: ask again later."""
-
-        def ask(done: object) -> None:
-            def fetched(error: ErrorCode, positions: Mapping[int, Position]) -> None:
-                assert callable(done)
-                done((error, positions), None)
-
-            self._positions.fetch(self.group, self._topic_id, partitions, fetched)
-
-        error, positions = await Answer[tuple[ErrorCode, Mapping[int, Position]]](ask)
+        """The checkpoints by partition. CheckpointsUnavailable: to be tried again later."""
+        error, positions = await Call[tuple[ErrorCode, Mapping[int, Position]]](
+            lambda done: self._positions.fetch(
+                self.group,
+                self._topic_id,
+                partitions,
+                lambda error, positions: done((error, positions), None),
+            )
+        )
         if error:
-            raise CheckpointsUnavailable(f"the offsets of group {self.group} are not to be had: {error.name}")
+            raise CheckpointsUnavailable(f"the offsets of group {self.group} can't be fetched: {error.name}")
         found = ((index, self._read(position)) for index, position in sorted(positions.items()))
         return {index: checkpoint for index, checkpoint in found if checkpoint is not None}
 
     async def commit(self, checkpoints: Mapping[int, Checkpoint]) -> None:
-        """Await it to know that they are safe. CheckpointsUnavailable."""
-        error = await Answer[ErrorCode](
-            lambda done: self._commit(checkpoints, lambda error: done(error, None))
-        )
+        """Returns when they are committed. CheckpointsUnavailable."""
+        error = await Call[ErrorCode](lambda done: self._commit(checkpoints, lambda error: done(error, None)))
         if error:
             raise CheckpointsUnavailable(f"the offsets of group {self.group} are not committed: {error.name}")
 
     def keep(self, partition: int, checkpoint: Checkpoint) -> None:
-        """Commit this one soon; a failure matters little, the next one follows."""
+        """Commits this checkpoint soon. A failure does not matter: another one follows."""
         self._changed[partition] = checkpoint
         if self._timer is None:
-            self._timer = self._runtime.call_later(COMMITTED_TOGETHER_S, self._commit_changed)
-
-    def forget(self, partition: int) -> None:
-        """It is another broker's business."""
-        self._changed.pop(partition, None)
+            self._timer = self._runtime.call_later(COMMIT_DELAY_S, self._commit_changed)
 
     def stop(self) -> None:
-        """Commit what there is, at once."""
+        """Commits the last checkpoints at once."""
         self._commit_changed()
         if self._timer is not None:
             self._timer.cancel()
@@ -119,8 +111,7 @@ class Checkpoints:
     def _has_committed(self, _error: ErrorCode) -> None:
         self._is_committing = False
 
-    def _commit(self, checkpoints: Mapping[int, Checkpoint], done: object) -> None:
-        assert callable(done)
+    def _commit(self, checkpoints: Mapping[int, Checkpoint], done: Callable[[ErrorCode], object]) -> None:
         positions = {
             index: Position(each.offset, each.leader_epoch, self._text(each))
             for index, each in checkpoints.items()
@@ -136,7 +127,7 @@ class Checkpoints:
     def _read(self, position: Position) -> Checkpoint | None:
         words = position.metadata.split(" ")
         if len(words) != 5 or words[4] != self._id_text:
-            return None  # somebody else's, or of an earlier topic of this name
+            return None  # not a checkpoint, or of an earlier topic of this name
         if not all(
             word.isascii() and word.isdigit() and len(word) <= _NUMBER_DIGITS_MAX for word in words[1:4]
         ):

@@ -1,11 +1,11 @@
-"""Reads a binding's stream into the topic, through consumers of JetStream that it sets up as often as necessary.
+"""Reads a binding's stream into the topic, through JetStream consumers that it sets up as often as necessary.
 
-Two acknowledgement policies make it whole: exactly_once.py (a consumer without acknowledgements, positions in the logs) and
-at_least_once.py (a durable consumer whose messages are acknowledged once their records are committed).
+`StreamConsumer` is what both acknowledgement policies share: exactly_once.py (a consumer without acknowledgements, positions
+in the logs) and at_least_once.py (a durable consumer, acknowledged once the records are committed).
 
-A run is one consumer and what is pulled from it. A failure ends the run (`restart`), and a new one is set up: at once the
-first time, then after random pauses that get longer. Without a connection nothing is tried. `Blocked` is what only an
-administrator can correct: it is tried again too, seldom, and shown in `state`.
+A run is one JetStream consumer and the messages pulled from it. A failure ends the run, and another one is set up: at once,
+then after growing pauses. A `Blocked` failure needs an administrator; it is tried again every five seconds. Without a
+connection nothing is tried.
 
     idle --start--> connecting --connected--> setting up --> running
                         ^  disconnected          |  ^  fails    | restart
@@ -20,15 +20,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.nats.announcements import reading
-from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import ClientListener
 from barnabas.nats.client.errors import NatsError, NoResponders
 from barnabas.nats.jetstream.ack_subject import parse_ack_subject
 from barnabas.nats.jetstream.api import JetStreamApi, JetStreamError
-from barnabas.nats.jetstream.intake import Intake
 from barnabas.nats.jetstream.pull import PullConsumer
 from barnabas.nats.jetstream.setup import Blocked, find_stream, unmatched_patterns
-from barnabas.nats.jetstream.steps import Steps
+from barnabas.runtime.backoff import Backoff
+from barnabas.runtime.procedures import Procedure
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.storage.errors import StorageError
 
 if TYPE_CHECKING:
@@ -40,19 +40,15 @@ if TYPE_CHECKING:
     from barnabas.nats.dead_letters import DeadLetterTopic
     from barnabas.nats.jetstream.ack_subject import Delivery
     from barnabas.nats.jetstream.api import StreamInfo
-    from barnabas.nats.jetstream.intake import ValueOf
+    from barnabas.nats.jetstream.appender import StreamAppender
     from barnabas.nats.jetstream.pull import PullLimits
-    from barnabas.nats.records.keys import KeyFunction
     from barnabas.runtime.interface import Runtime, Timer
     from barnabas.wire.errors import ErrorCode
 
 log = logging.getLogger("barnabas.nats")
 
-FIRST_BACKOFF_S: Final = 0.1
-BACKOFF_MAX_S: Final = 5.0
-BLOCKED_S: Final = 5.0  # between looks at whether it is mended
+BLOCKED_RETRY_S: Final = 5.0
 STATE_CHARACTERS_MAX: Final = 1000
-LOG_AGAIN_S: Final = 60.0  # the same reason
 
 IDLE: Final = "idle"
 CONNECTING: Final = "connecting"
@@ -72,51 +68,37 @@ class Source(Protocol):
 
 
 class StreamConsumer(ClientListener, ABC):
-    """See the module; a Carrier. The subclasses are the acknowledgement policies. All calls on the loop's thread."""
+    """A Carrier; its subclasses are the acknowledgement policies. All calls on the loop's thread."""
 
     def __init__(
         self,
         runtime: Runtime,
         source: Source,
         binding: Binding,
-        *,
-        partition_count: Callable[[], int],
-        cluster_id: str,
+        appender: StreamAppender,
         dead_letters: DeadLetterTopic | None,
-        key_of: KeyFunction | None = None,
-        value_of: ValueOf | None = None,
     ) -> None:
-        """`source` calls `on_read` after each piece of data that was read; `dead_letters` is closed with it. `key_of` and
-        `value_of`: see Intake."""
+        """`dead_letters` is closed with it."""
         client = source.client
         self.binding = binding
-        self.stats = CarrierStats()
-        self.resets = 0  # runs that ended before their time
+        self.stats = appender.stats
+        self.resets = 0  # failures, after each of which messages are read again
         self.leading: Mapping[int, Partition] = {}
         self._runtime = runtime
         self._source = source
         self._client = client
         self._api = JetStreamApi(client, client.settings.jetstream_domain)
+        self._appender = appender
+        self._dead_letters = dead_letters
+        self._name = f"topic {binding.topic}"
         self._state = IDLE
         self._is_started = False
-        self._steps: Steps | None = None
-        self._timer: Timer | None = None
-        self._failures = 0  # in a row
-        self._logged = ("", 0.0)
-        self._trace_again_at = 0.0
-        self._is_in_trouble = False  # as the log has it
+        self._set_up_procedure: Procedure | None = None
+        self._timer: Timer | None = None  # for the next set-up
+        self._backoff = Backoff(runtime)
+        self._warnings = RepeatedWarnings(runtime, log)
+        self._has_warned = False  # since the stream was read last
         self._logged_stream = ""
-        self._partition_count = partition_count
-        self._dead_letters = dead_letters
-        self._intake = Intake(
-            binding,
-            self.stats,
-            cluster_id,
-            on_refused=self._refused,
-            on_committed=self._refill,
-            key_of=key_of,
-            value_of=value_of,
-        )
         # of the run
         self._run: PullConsumer | None = None
         self._stream = ""
@@ -124,11 +106,11 @@ class StreamConsumer(ClientListener, ABC):
         self._count = self._bytes = 0
         self._last_reply = b""
 
-    # -- what the bridge calls
+    # -- as a Carrier
 
     @property
     def state(self) -> str:
-        """In words: running, `connecting: <why>`, starting, `waiting: <why>`, `blocked: <what to do>`."""
+        """ "running", "starting", "connecting: <why>", "waiting: <why>" or "blocked: <what to do>"."""
         cause = self._client.last_cause
         return f"{CONNECTING}: {cause}" if self._state == CONNECTING and cause is not None else self._state
 
@@ -140,19 +122,19 @@ class StreamConsumer(ClientListener, ABC):
         self._state = CONNECTING
         log.info("%s %s", self._name, reading(self.binding, leading))
         if self._client.is_connected:
-            self._begin()
+            self._begin_set_up()
 
     def roles_changed(self, leading: Mapping[int, Partition]) -> None:
         self.leading = dict(leading)
         if self._is_started:
-            self._begin_anew()
+            self._start_over()
 
     def stop(self) -> None:
         if not self._is_started:
             return
         self._is_started = False
         self._client.listeners.remove(self)
-        self._rest()
+        self._cancel_set_up()
         self._end_run()
         self._source.closers.remove(self.on_read)
         self._stopped()
@@ -160,112 +142,88 @@ class StreamConsumer(ClientListener, ABC):
             self._dead_letters.close()
         self._state = IDLE
 
-    # -- what the client tells
+    # -- as a ClientListener
 
-    def connected(self, info: ServerInfo) -> None:  # noqa: ARG002 - the listener's shape
+    def connected(self, info: ServerInfo) -> None:  # noqa: ARG002
         if self._is_started:
             self.stats.reconnects = self._client.stats.reconnects
-            self._failures = 0
-            self._begin_anew()
+            self._backoff.reset()
+            self._start_over()
 
-    def disconnected(self, cause: Cause) -> None:  # noqa: ARG002 - the listener's shape
+    def disconnected(self, cause: Cause) -> None:  # noqa: ARG002
         if self._is_started:
-            self._rest()
+            self._cancel_set_up()
             self._end_run()
             self._state = CONNECTING
 
-    # -- runs
+    # -- setting up
 
-    def _begin_anew(self) -> None:
-        """What is under way is no more of use: begin, if there is a connection."""
-        self._rest()
+    def _start_over(self) -> None:
+        """Ends the run and sets up another one at once, if there is a connection."""
+        self._cancel_set_up()
         self._end_run()
         self._state = CONNECTING
         if self._client.is_connected:
-            self._begin()
+            self._begin_set_up()
 
-    def _begin(self) -> None:
+    def _begin_set_up(self) -> None:
         self._timer = None
         if not self._state.startswith("blocked"):
             self._state = STARTING
-        is_over = False
-
-        def ended(error: Exception | None) -> None:
-            nonlocal is_over
-            is_over = True
-            self._steps = None
-            self._set_up_ended(error)
-
-        steps = Steps(self._set_up(), ended)
-        if not is_over:
-            self._steps = steps
+        self._set_up_procedure = Procedure(self._set_up(), self._set_up_ended)
+        self._set_up_procedure.start()
 
     def _set_up_ended(self, error: Exception | None) -> None:
+        self._set_up_procedure = None
         if error is None:
             self._state = RUNNING
-            if self._is_in_trouble:
-                self._is_in_trouble = False
+            if self._has_warned:
+                self._has_warned = False
                 log.info("%s: its stream is read again", self._name)
             return
         self._end_run()
         if isinstance(error, Blocked):
-            self.block(str(error))
+            self._block(str(error))
         elif isinstance(error, NoResponders):
-            self.restart(NO_JETSTREAM)
+            self._restart(NO_JETSTREAM)
         elif isinstance(error, NatsError | StorageError):
             text = error.description if isinstance(error, JetStreamError) else str(error) or repr(error)
-            self.restart(text)
+            self._restart(text)
         else:
-            now = self._runtime.monotonic()
-            if now >= self._trace_again_at:
-                self._trace_again_at = now + LOG_AGAIN_S
-                log.error("%s: reading its stream has failed", self._name, exc_info=error)
-            self.restart(repr(error))
+            line = f"{self._name}: reading its stream has failed"
+            self._warnings.warn(self._name, "bug", line, level=logging.ERROR, error=error)
+            self._restart(repr(error))
 
-    def restart(self, why: str) -> None:
-        """End the run and set up another one, soon."""
-        if not self._is_started:
-            return
-        longest = min(FIRST_BACKOFF_S * 2 ** min(self._failures, 10), BACKOFF_MAX_S)
-        self._failures += 1
-        self.resets += 1
-        self._again(f"waiting: {why}", longest * self._runtime.random.uniform(0.5, 1))
-
-    def block(self, why: str) -> None:
-        """End the run: it can't go on before somebody does what `why` says."""
+    def _restart(self, why: str) -> None:
+        """Ends the run and sets up another one after a pause."""
         if self._is_started:
-            self._again(f"blocked: {why}", BLOCKED_S * self._runtime.random.uniform(0.75, 1.25))
+            self.resets += 1
+            self._set_up_later(f"waiting: {why}", self._backoff.next_s())
 
-    def went_well(self) -> None:
-        """Something has come of the run: the next failure is a first one."""
-        self._failures = 0
+    def _block(self, why: str) -> None:
+        """Ends the run after a failure that an administrator must correct, as `why` says."""
+        if self._is_started:
+            delay_s = BLOCKED_RETRY_S * self._runtime.random.uniform(0.75, 1.25)
+            self._set_up_later(f"blocked: {why}", delay_s)
 
-    def _again(self, state: str, delay_s: float) -> None:
-        self._rest()
+    def _set_up_later(self, state: str, delay_s: float) -> None:
+        self._cancel_set_up()
         self._end_run()
         state = self._state = state[:STATE_CHARACTERS_MAX]  # names and subjects in it are the server's
-        now = self._runtime.monotonic()
-        if state != self._logged[0] or now - self._logged[1] >= LOG_AGAIN_S:
-            self._logged = state, now
-            self._is_in_trouble = True
-            log.warning("%s: %s", self._name, state)
-        self._timer = self._runtime.call_later(delay_s, self._begin)
+        if self._warnings.warn(self._name, state, f"{self._name}: {state}"):
+            self._has_warned = True
+        self._timer = self._runtime.call_later(delay_s, self._begin_set_up)
 
-    def _rest(self) -> None:
-        """Nothing is tried any more until somebody says so."""
-        steps, self._steps = self._steps, None
-        if steps is not None:
-            steps.cancel()
+    def _cancel_set_up(self) -> None:
+        procedure, self._set_up_procedure = self._set_up_procedure, None
+        if procedure is not None:
+            procedure.cancel()
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
 
-    @property
-    def _name(self) -> str:
-        return f"topic {self.binding.topic}"
-
     async def _find_stream(self) -> StreamInfo:
-        """The stream that is read, told of when it is another one than before. Blocked."""
+        """The binding's stream; logs it when it is another one than before. Blocked."""
         info = await find_stream(self._api, self.binding)
         if info.config.name != self._logged_stream:
             self._logged_stream = info.config.name
@@ -296,16 +254,20 @@ class StreamConsumer(ClientListener, ABC):
 
     def on_read(self) -> None:
         """A piece of data has been read: appends the messages in it, and pulls more."""
-        self._close()
+        self._close_read()
         self._refill()
 
-    def _close(self) -> None:
+    def _close_read(self) -> None:
         count, size = self._count, self._bytes
         if count:
             self._count = self._bytes = 0
             if self._run is not None:
                 self._run.puller.received(count, size)
             self._received(count, size, parse_ack_subject(self._last_reply))
+
+    def _append(self, size: int) -> None:
+        """Appends the gathered records, which came in messages of `size` bytes."""
+        self._appender.append(size, self._appended, self._refused, self._refill)
 
     def _refill(self) -> None:
         if self._run is not None:
@@ -314,14 +276,14 @@ class StreamConsumer(ClientListener, ABC):
     @property
     def _room(self) -> int:
         """How many bytes more may be in flight."""
-        return self._intake.room
+        return self._appender.room
 
     def _end_run(self) -> None:
         """Ends the run, if there is one."""
         run = self._run
         if run is not None:
             run.stop()
-            self._close()
+            self._close_read()
             self._run = None
             self._run_ended()
 
@@ -329,19 +291,22 @@ class StreamConsumer(ClientListener, ABC):
 
     @abstractmethod
     async def _set_up(self) -> None:
-        """Makes a consumer and begins a run. An exception ends the attempt; it may be cancelled wherever it waits."""
+        """Creates a consumer and begins a run. An exception ends the attempt; it may be cancelled wherever it waits."""
 
     @abstractmethod
     def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        """A message, or a status of the server."""
+        """Takes a message, or a status of the server."""
 
     @abstractmethod
     def _received(self, count: int, size: int, last: Delivery | None) -> None:
         """Appends `count` messages of `size` bytes; `last` is the delivery of the last one."""
 
+    def _appended(self, index: int, first: int, count: int, base_offset: int) -> None:
+        """Of the records gathered for a partition, `count` from number `first` on are appended at `base_offset`."""
+
     @abstractmethod
     def _refused(self, index: int, count: int, error: ErrorCode, why: str) -> None:
-        """The partition does not take the last `count` messages of those that were gathered for it."""
+        """The partition does not take the last `count` records that were gathered for it."""
 
     @abstractmethod
     def _pull_failed(self, why: str) -> None:
@@ -353,4 +318,4 @@ class StreamConsumer(ClientListener, ABC):
 
     @abstractmethod
     def _stopped(self) -> None:
-        """It ends for good."""
+        """The carrier ends."""

@@ -1,11 +1,11 @@
-"""What a durable consumer has delivered, from its arrival to its acknowledgement.
+"""The deliveries of a durable consumer, from arrival to acknowledgement.
 
-A delivery is open until its record is committed; then it is acknowledged. While it is open for long the server is told
-that it is in progress. What failed is kept until it is given back (`give_back`): all at once and in the stream's order,
-after everything that was asked for has come, because the server delivers in the order in which it was given back.
+A delivery is open until its record is committed; then it is acknowledged. Deliveries that are open for long are reported to
+be in progress. Failed ones are kept until `return_failed` returns them (NAK), all at once and in the stream's order, because
+the server redelivers in the order of the returns.
 
-Acknowledgements may get lost with a connection, or with a server that is killed. So those that the server may not have had
-are sent again on the next connection, and a message that comes again though its record is there is only acknowledged.
+Acknowledgements may be lost with a connection or a killed server. So those that the server may not have read are sent again on
+the next connection, and a message that is redelivered though its record is committed is only acknowledged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-REMEMBERED: Final = 50_000  # settled messages, twice: they may come again
+REMEMBERED: Final = 50_000  # settled messages in each of two sets: they may be redelivered
 CONFIRM_EVERY_S: Final = 0.5
 
 _LAST: Final = b" %d\r\n%b\r\n" % (len(ACK), ACK)
@@ -33,12 +33,10 @@ Delivered = tuple[int, bytes]  # sequence in the stream, reply subject
 
 
 class Deliveries:
-    """Those of one durable consumer. All calls on the loop's thread."""
+    """Tracks the deliveries of one durable consumer. All calls on the loop's thread."""
 
     def __init__(self, runtime: Runtime, client: NatsClient) -> None:
-        self.open: dict[
-            int, tuple[bytes, float]
-        ] = {}  # by sequence: where to acknowledge, since when it is here
+        self.open: dict[int, tuple[bytes, float]] = {}  # by sequence: reply subject, time of arrival
         self.failed: dict[int, bytes] = {}
         self._runtime = runtime
         self._client = client
@@ -49,8 +47,8 @@ class Deliveries:
         self._timer: Timer | None = None
         self._is_stopped = False
 
-    def came(self, sequence: int, reply: bytes) -> bool:
-        """A message is here. False when it was here before and need not be taken again."""
+    def received(self, sequence: int, reply: bytes) -> bool:
+        """A message has arrived. False when it arrived before and need not be taken again."""
         if sequence in self.open:
             self.open[sequence] = reply, self._runtime.monotonic()
             return False
@@ -61,7 +59,7 @@ class Deliveries:
         return True
 
     def settled(self, delivered: Iterable[Delivered]) -> None:
-        """Their records are committed, or they need none."""
+        """Acknowledges messages whose records are committed, or that become no record."""
         replies = []
         for sequence, _ in delivered:
             found = self.open.pop(sequence, None)
@@ -73,48 +71,48 @@ class Deliveries:
         self._acknowledge(replies)
 
     def fail(self, delivered: Iterable[Delivered]) -> None:
-        """No records have come of them: they are to be given back."""
+        """Keeps messages that could not be stored, for `return_failed`."""
         for sequence, reply in delivered:
             found = self.open.pop(sequence, None)
             if found is not None or sequence not in self._settled:
                 self.failed[sequence] = reply if found is None else found[0]
 
     def terminate(self, sequence: int) -> None:
-        """The server is not to deliver it again, whatever became of it."""
+        """Tells the server not to redeliver a failed message."""
         reply = self.failed.pop(sequence, b"")
         if reply:
             self._publish(reply, TERM)
 
-    def give_back(self) -> int:
-        """Have what failed delivered again, in the stream's order; how many."""
+    def return_failed(self) -> int:
+        """Returns the failed messages for redelivery, in the stream's order, and returns their number."""
         failed, self.failed = self.failed, {}
         for sequence in sorted(failed):
             self._publish(failed[sequence], NAK)
         return len(failed)
 
-    def hand_back(self) -> None:
-        """Returns all deliveries without a committed record, so that the stream delivers them to another consumer."""
+    def return_all(self) -> None:
+        """Returns all messages without a committed record, so that the server delivers them to another owner."""
         self.failed.update((sequence, reply) for sequence, (reply, _) in self.open.items())
         self.open.clear()
-        self.give_back()
+        self.return_failed()
 
-    def say_in_progress(self, after_s: float) -> None:
-        """Of what has been here for so long without an end."""
+    def report_in_progress(self, after_s: float) -> None:
+        """Extends the ack wait of the messages that arrived `after_s` ago or earlier, and of failed ones."""
         now = self._runtime.monotonic()
         for reply, since in self.open.values():
             if now - since < after_s:
-                break  # they came in this order
+                break  # they are in the order of arrival
             self._publish(reply, IN_PROGRESS)
         for reply in self.failed.values():
             self._publish(reply, IN_PROGRESS)
 
     def connected(self) -> None:
-        """There is another connection."""
+        """Sends acknowledgements again on a new connection."""
         again, self._unconfirmed, self._unsent = self._unconfirmed + self._unsent, [], []
         self._acknowledge(again)
 
     def forget(self) -> None:
-        """It is another stream now, whose numbers are those of other messages."""
+        """The stream was recreated: its sequences are of other messages."""
         self.open.clear()
         self.failed.clear()
         self._settled.clear()
@@ -133,7 +131,7 @@ class Deliveries:
     def _acknowledge(self, replies: Sequence[bytes]) -> None:
         if not replies:
             return
-        # One piece of protocol for all of them: PUB <reply> 4, +ACK, and so on.
+        # One piece of protocol for all: PUB <reply> 4, +ACK, and so on.
         data = b"PUB " + _NEXT.join(replies) + _LAST
         try:
             self._client.publish_encoded(data, len(replies))
@@ -144,7 +142,7 @@ class Deliveries:
             self._timer = self._runtime.call_later(CONFIRM_EVERY_S, self._confirm)
 
     def _confirm(self) -> None:
-        """Ask the server for a sign that it has read all of this."""
+        """Flushes, to learn that the server has read the acknowledgements."""
         self._timer = None
         if not self._client.is_connected:
             return
@@ -166,4 +164,4 @@ class Deliveries:
         try:
             self._client.publish(reply, word)
         except NatsError as error:
-            log.debug("a word to the server is lost: %s", error)
+            log.debug("a message to the server is lost: %s", error)

@@ -1,7 +1,7 @@
-"""The durable consumer of a binding that takes at least once: found, or made, and fit for it.
+"""Finds or creates the durable consumer of a binding with nats.delivery=at-least-once.
 
-One that is there is used as it is, so an administrator may make it where brokers may not. Only its subjects follow the
-binding, and only if its name is of our making; else a consumer that does something different is left alone.
+An existing consumer is used as it is, so an administrator may create it where brokers may not. Only its subjects are changed
+to the binding's, and only if nats.durable does not name it. A consumer that does not fit is left alone, and is an error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from barnabas.nats.jetstream.setup import (
     needs_filter,
     with_filters,
 )
-from barnabas.nats.jetstream.steps import Answer, pause
+from barnabas.runtime.procedures import Call, pause
 
 if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.nats")
 
-SETTLES_S: Final = 0.05  # acknowledgements and pulls take different ways through the server
-ACK_WAIT_S: Final = 10.0  # a broker that died is noticed, and what it had is delivered again
+SETTLE_S: Final = 0.05  # the server processes acknowledgements and pulls independently
+ACK_WAIT_S: Final = 10.0  # after which the messages of a killed broker are redelivered
 ACK_PENDING_MAX: Final = 20_000
 
 
@@ -51,12 +51,11 @@ def durable_name(binding: Binding, cluster_id: str) -> str:
 
 
 async def open_durable(
-    api: JetStreamApi, stream: StreamInfo, binding: Binding, cluster_id: str, ack_wait_s: float = ACK_WAIT_S
+    api: JetStreamApi, stream: StreamInfo, binding: Binding, name: str, ack_wait_s: float = ACK_WAIT_S
 ) -> Consumer:
-    """The consumer, made if it is not there. Blocked when it can't be used."""
-    name = durable_name(binding, cluster_id)
+    """The consumer of this name; creates it if there is none. Blocked when it can't be used."""
     try:
-        known = await Answer[ConsumerInfo](lambda done: api.consumer_info(stream.config.name, name, done))
+        known = await Call[ConsumerInfo](lambda done: api.consumer_info(stream.config.name, name, done))
     except JetStreamError as error:
         if error.err_code != CONSUMER_NOT_FOUND:
             raise
@@ -82,30 +81,30 @@ async def wait_for_others(
     deliveries: Deliveries,
     ack_wait_s: float,
 ) -> None:
-    """Until nobody else asks for messages, and none is delivered that is not here.
+    """Waits until no other client pulls, and no message is delivered that did not arrive here, at most for the ack wait.
 
-    The owner before may be about to finish. What it leaves, as a broker that died does, and what was lost on its
-    way here, the server delivers again when its time is up, and then first of all.
+    The previous owner may still be finishing. Messages that a killed broker had, or that were lost on their way here, are
+    redelivered when their ack wait is over, before any others.
     """
-    given_back = deliveries.give_back()
-    until = runtime.monotonic() + ack_wait_s + 4 * SETTLES_S
+    returned = deliveries.return_failed()
+    until = runtime.monotonic() + ack_wait_s + 4 * SETTLE_S
     is_logged = False
     while True:
-        await Answer[bool](lambda done: client.flush(lambda error: done(error is None, error)))
-        await pause(runtime, SETTLES_S)
-        info = await Answer[ConsumerInfo](lambda done: api.consumer_info(stream, name, done))
-        lost = info.num_ack_pending - given_back - len(deliveries.open)
+        await Call[bool](lambda done: client.flush(lambda error: done(error is None, error)))
+        await pause(runtime, SETTLE_S)
+        info = await Call[ConsumerInfo](lambda done: api.consumer_info(stream, name, done))
+        lost = info.num_ack_pending - returned - len(deliveries.open)
         if lost <= 0 and not info.num_waiting:
             return
         if runtime.monotonic() >= until:
             if info.num_waiting:
-                log.warning("stream %s: somebody else takes messages of consumer %s, too", stream, name)
+                log.warning("stream %s: another client pulls messages of consumer %s as well", stream, name)
             return
         if not is_logged:
             is_logged = True
-            text = "stream %s: consumer %s has %d messages delivered that are not here; they are waited for, up to %.0f s"
+            text = "stream %s: consumer %s has delivered %d messages that did not arrive here; waiting for them, up to %.0f s"
             log.info(text, stream, name, max(lost, 0), ack_wait_s)
-        await pause(runtime, 2 * SETTLES_S)
+        await pause(runtime, 2 * SETTLE_S)
 
 
 def _config(binding: Binding, name: str, ack_wait_s: float) -> ConsumerConfig:
@@ -120,7 +119,7 @@ def _config(binding: Binding, name: str, ack_wait_s: float) -> ConsumerConfig:
         opt_start_time=start.time if start.kind == "time" else "",
         ack_policy="explicit",
         ack_wait=int(ack_wait_s * NANOSECONDS),
-        max_deliver=-1,  # we count ourselves: the server would stop without a word
+        max_deliver=-1,  # attempts are counted here: the server would drop a message silently
         max_ack_pending=ACK_PENDING_MAX,
     )
 

@@ -1,30 +1,28 @@
 """Exactly once: each message of a stream becomes one record, in the stream's order.
 
-Every broker that leads partitions of the binding reads the stream for itself, through a consumer of its own that needs no
-acknowledgements, and keeps what belongs to its partitions. What a partition has come to stands in its log, in the headers of
-the records (jetstream/positions.py), so the record and the knowledge that it is there are one. A consumer is made to begin
-behind what the partition that is furthest behind has come to; what the others have already is dropped.
+Every broker that leads partitions of the binding reads the whole stream, through its own consumer without acknowledgements,
+and keeps the messages of its partitions. A partition's position is in its log, in the headers of the records
+(jetstream/log_position.py), so a record and its position can't differ. A consumer starts behind the lowest position of these
+partitions; messages that a partition already has are dropped.
 
-Nothing is ever delivered a second time to a consumer like this. If something is missing (the consumer's own numbers tell),
-or the connection, the consumer or the leadership is lost, the consumer is given up and another one begins behind what was
-taken last: so the order holds, too.
+Such a consumer delivers each message once. When messages are missing (the consumer sequence shows that), or the connection,
+the consumer or the leadership is lost, the consumer is replaced by one that starts behind the last message taken, so the
+order is kept as well.
 
-A stream whose messages go once they have been acknowledged can't be read like this. A message that its partition will
-never take (it is too large, say) stops the binding rather than being skipped, or goes to the dead letters, if there are any.
+A stream that removes acknowledged messages can't be read this way. A message that its partition will never take, for instance
+because it is too large, is not skipped: it goes to the dead letters, or without a topic for them stops the binding.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from barnabas.nats.dead_letters import StreamMessage, shown_subject
 from barnabas.nats.jetstream.ack_subject import Delivery, is_position
 from barnabas.nats.jetstream.api import LIMITS, NANOSECONDS, ConsumerConfig, JetStreamApi, StreamInfo
 from barnabas.nats.jetstream.consumer import Source, StreamConsumer
-from barnabas.nats.jetstream.intake import ValueOf
-from barnabas.nats.jetstream.origin import Stream, look_at
 from barnabas.nats.jetstream.progress import Progress
 from barnabas.nats.jetstream.pull import PullLimits
 from barnabas.nats.jetstream.setup import (
@@ -34,23 +32,24 @@ from barnabas.nats.jetstream.setup import (
     delete,
     make_consumer,
 )
-from barnabas.nats.jetstream.steps import Steps
+from barnabas.nats.jetstream.stream import Stream, inspect_stream
 from barnabas.nats.records.partitioners import BadPartition
+from barnabas.runtime.procedures import Procedure
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.dead_letters import DeadLetterTopic
+    from barnabas.nats.jetstream.appender import StreamAppender
     from barnabas.nats.jetstream.checkpoint import Checkpoints
-    from barnabas.nats.records.keys import KeyFunction
     from barnabas.runtime.interface import Runtime, Timer
 
 log = logging.getLogger("barnabas.nats")
 
-INACTIVE_S: Final = 60  # a consumer that nobody asks any more goes after this time
+INACTIVE_S: Final = 60  # after which the server removes a consumer that is not pulled from
 CHECKPOINT_EVERY_S: Final = 5.0
-_FOR_NOW: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.KAFKA_STORAGE_ERROR,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -59,7 +58,15 @@ _FOR_NOW: Final = frozenset(
 )
 
 
-MadeAnew = Callable[[JetStreamApi, Stream, "Partition"], Coroutine[Any, Any, object]]
+OnRecreated = Callable[[JetStreamApi, Stream, "Partition"], Coroutine[Any, Any, object]]
+
+
+class _Failure(NamedTuple):
+    """Why nothing more is taken in this run. `letter`: the message that can't be stored, if that is why."""
+
+    why: str
+    is_blocked: bool = False
+    letter: StreamMessage | None = None
 
 
 class ExactlyOnce(StreamConsumer):
@@ -70,54 +77,42 @@ class ExactlyOnce(StreamConsumer):
         runtime: Runtime,
         source: Source,
         binding: Binding,
+        appender: StreamAppender,
         *,
-        partition_count: Callable[[], int],
-        cluster_id: str,
         checkpoints: Checkpoints | None = None,
-        key_of: KeyFunction | None = None,
-        value_of: ValueOf | None = None,
         dead_letters: DeadLetterTopic | None = None,
-        made_anew: MadeAnew | None = None,
+        on_recreated: OnRecreated | None = None,
     ) -> None:
-        """Without `checkpoints` only the log says what has been reached. `made_anew` is awaited for each partition that
-        has records of an earlier stream of the name, before it takes messages of this one."""
-        super().__init__(
-            runtime,
-            source,
-            binding,
-            partition_count=partition_count,
-            cluster_id=cluster_id,
-            dead_letters=dead_letters,
-            key_of=key_of,
-            value_of=value_of,
-        )
-        self.missing = 0  # messages that the stream had lost (or removed) before they were taken
-        self._made_anew = made_anew
+        """Without `checkpoints` positions are in the log alone. `on_recreated` is awaited for each partition with records of
+        an earlier stream of the same name, before it takes messages of this one."""
+        super().__init__(runtime, source, binding, appender, dead_letters)
+        self.missing = 0  # messages that the stream lost or removed before they were taken
+        self._on_recreated = on_recreated
         self._progress = Progress(runtime, binding, checkpoints)
         self._reached = self._progress.reached
         self._checkpoint_timer: Timer | None = None
         # of the run
         self._consumer = ""
         self._takes_all = False
-        self._next = 1  # of the consumer's own numbers
-        self._cursor = 0  # the last message that was dealt with
+        self._next = 1  # consumer sequence
+        self._cursor = 0  # stream sequence of the last message taken
         self._cursor_time = 0  # when it was stored, ns
-        self._ahead = 0  # up to here some partition has come already
-        self._is_behind = True  # there may be messages that some partition has
-        self._trouble: tuple[bool, str] | None = None  # is blocked, why: nothing more is taken
-        self._letter: StreamMessage | None = None  # the message that can't be stored
+        self._ahead = 0  # the highest position of a partition
+        self._is_behind = True  # the next messages may be in some partition already
+        self._failure: _Failure | None = None
+        self._sending: StreamMessage | None = None  # the dead letter that is being produced
         self._counted_large = 0  # the last message that was too large
 
     # -- roles
 
     def start(self, leading: Mapping[int, Partition]) -> None:
-        self._intake.serve(leading, self._partition_count())
+        self._appender.serve(leading)
         super().start(leading)
 
     def roles_changed(self, leading: Mapping[int, Partition]) -> None:
-        self._letter = None
-        self._end_run()  # what was taken counts for those that stay
-        for index in self._intake.serve(leading, self._partition_count()):
+        self._sending = None
+        self._end_run()  # while `_reached` has the partitions that stay
+        for index in self._appender.serve(leading):
             self._progress.forget(index)
         for index in [index for index in self._reached if index not in leading]:
             self._progress.forget(index)
@@ -130,7 +125,7 @@ class ExactlyOnce(StreamConsumer):
             self._checkpoint_timer.cancel()
             self._checkpoint_timer = None
 
-    # -- a run's beginning
+    # -- setting up
 
     async def _set_up(self) -> None:
         if not self.leading:
@@ -143,16 +138,16 @@ class ExactlyOnce(StreamConsumer):
                 " exactly once: set nats.delivery=at-least-once"
             )
         self._stream = name
-        self._intake.of_stream(name)
+        self._appender.set_stream(name)
         consumer = self._consumer = consumer_name(
             "barnabas", self.binding.topic, self._runtime.random_bytes(6).hex()
         )
-        stream = await look_at(self._api, info, self.binding.start, consumer)
-        await self._progress.find(self._api, stream, self.leading, self._intake.partition_count)
-        if self._made_anew is not None:
-            for index in sorted(self._progress.made_anew & self.leading.keys()):
-                await self._made_anew(self._api, stream, self.leading[index])
-                self._progress.made_anew.discard(index)
+        stream = await inspect_stream(self._api, info, self.binding.start, consumer)
+        await self._progress.find(self._api, stream, self.leading, self._appender.partition_count)
+        if self._on_recreated is not None:
+            for index in sorted(self._progress.recreated & self.leading.keys()):
+                await self._on_recreated(self._api, stream, self.leading[index])
+                self._progress.recreated.discard(index)
         first = self._progress.first
         config = ConsumerConfig(
             name=consumer,
@@ -168,7 +163,7 @@ class ExactlyOnce(StreamConsumer):
         self._start_run(made, self._note_removed(info, first))
 
     def _note_removed(self, info: StreamInfo, first: int) -> int:
-        """What was removed from the front of the stream before it could be taken; returns the first that is left."""
+        """Counts the messages from `first` on that the stream has removed; returns the first one that it has."""
         left = min(info.state.first_seq, info.state.last_seq + 1)
         if first == 1 or left <= first:
             return first
@@ -190,10 +185,10 @@ class ExactlyOnce(StreamConsumer):
         self._cursor = first - 1
         self._ahead = self._progress.last
         self._is_behind = self._cursor < self._ahead
-        for lane in self._intake.lanes.values():
+        for lane in self._appender.lanes.values():
             lane.read_limits()
-        self._trouble = None
-        self._letter = None
+        self._failure = None
+        self._sending = None
         self.stats.lag = made.info.num_pending
         self._begin_run(self._consumer, PullLimits())
         if self._checkpoint_timer is None:
@@ -203,7 +198,7 @@ class ExactlyOnce(StreamConsumer):
 
     def _take(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         run = self._run
-        if run is None or self._trouble is not None:
+        if run is None or self._failure is not None:
             return
         if not reply.startswith(run.prefix):
             run.other(subject, reply, header_block, payload)
@@ -212,94 +207,90 @@ class ExactlyOnce(StreamConsumer):
             numbers = reply[run.numbers_start :].split(b".")
             if not (is_position(numbers[1]) and is_position(numbers[3])):
                 raise ValueError
-            if self._is_behind or not self._intake.gather(
+            if self._is_behind or not self._appender.add_plain(
                 subject, header_block, payload, numbers[1], numbers[3]
             ):
-                self._take_carefully(subject, header_block, payload, numbers[1], numbers[3])
+                self._add(subject, header_block, payload, numbers[1], numbers[3])
         except (ValueError, IndexError):
-            self._trouble = False, f"a message came with a reply subject that can't be read: {reply[:200]!r}"
-        if self._trouble is None:
+            self._failure = _Failure(f"a message came with a malformed reply subject: {reply[:200]!r}")
+        if self._failure is None:
             self._last_reply = reply
             self._count += 1
             self._bytes += len(subject) + len(reply) + len(header_block) + len(payload)
 
-    def _take_carefully(
+    def _add(
         self, subject: bytes, header_block: bytes, payload: bytes, number: bytes, timestamp: bytes
     ) -> None:
-        """A message that may be here already, or asks for something, or is the first one of its subject."""
+        """Adds any message, also one that its partition already has, or with special headers, or with a new subject."""
         sequence = int(number)
         try:
-            encoded = self._intake.encode(subject, header_block, payload, number, timestamp)
+            encoded = self._appender.encode(subject, header_block, payload, number, timestamp)
         except BadPartition as error:
-            if error.partition in self._intake.lanes and sequence > self._reached[error.partition].sequence:
-                self._trouble = True, f"message {sequence} of the stream can't be taken: {error}"
-                self._letter = StreamMessage(
+            if error.partition in self._appender.lanes and sequence > self._reached[error.partition].sequence:
+                letter = StreamMessage(
                     subject, header_block, payload, self._stream, sequence, timestamp, str(error)
                 )
+                why = f"message {sequence} of the stream can't be taken: {error}"
+                self._failure = _Failure(why, is_blocked=True, letter=letter)
             return
         if encoded is None:
             return
         partition, special, tail = encoded
-        lane = self._intake.lanes.get(partition)
+        lane = self._appender.lanes.get(partition)
         if lane is None or sequence <= self._reached[partition].sequence:
             return
-        if special is not None and self._intake.has_looped(header_block):
+        if special is not None and self._appender.has_looped(header_block):
             self.stats.looped += 1
         elif len(tail) > lane.tail_max:
             why = _too_large(sequence, subject, len(payload), len(tail))
-            if sequence > self._counted_large:  # it comes again until it is taken
+            if sequence > self._counted_large:  # it is delivered again until it is taken
                 self._counted_large = sequence
                 self.stats.too_large += 1
-            self._trouble = True, why
-            self._letter = StreamMessage(
-                subject, header_block, payload, self._stream, sequence, timestamp, why
-            )
+            letter = StreamMessage(subject, header_block, payload, self._stream, sequence, timestamp, why)
+            self._failure = _Failure(why, is_blocked=True, letter=letter)
         else:
             lane.builder.add_at(tail, int(timestamp[:-6]))
 
     def on_read(self) -> None:
-        self._close()
+        self._close_read()
         if self._run is None:
             return
-        if self._trouble is None:
+        failure = self._failure
+        if failure is None:
             self._refill()
-            return
-        is_blocked, why = self._trouble
-        if self._letter is not None and self._dead_letters is not None:
-            self._bury(self._letter, self._dead_letters)
-        elif is_blocked:
-            self.block(why)
+        elif failure.letter is not None and self._dead_letters is not None:
+            self._send_dead_letter(failure.letter, self._dead_letters)
+        elif failure.is_blocked:
+            self._block(failure.why)
         else:
-            self.restart(why)
+            self._restart(failure.why)
 
-    def _bury(self, letter: StreamMessage, dead_letters: DeadLetterTopic) -> None:
-        """Everything before it has been dealt with; what is behind it waits until it has its place."""
-        self._rest()
+    def _send_dead_letter(self, letter: StreamMessage, dead_letters: DeadLetterTopic) -> None:
+        """The messages before it are appended; those behind it wait until it is stored."""
+        self._cancel_set_up()
         self._end_run()
+        self._sending = letter
         self._state = f"waiting: message {letter.sequence} goes to the dead letters"
 
         def sent(problem: str) -> None:
-            if self._letter is not letter or not self._is_started:
-                return  # other partitions are led here now: it comes again
-            self._letter = None
+            if self._sending is not letter or not self._is_started:
+                return  # the partitions led here have changed: it is delivered again
+            self._sending = None
             if problem:
-                self.restart(f"message {letter.sequence} of the stream can't be taken, and {problem}")
+                self._restart(f"message {letter.sequence} of the stream can't be taken, and {problem}")
                 return
             self.stats.dead_letters += 1
-            self._progress.came_to(letter.sequence, int(letter.timestamp_ns))
-            self._begin_anew()
+            self._progress.advance(letter.sequence, int(letter.timestamp_ns))
+            self._start_over()
 
         dead_letters.send(letter.dead_letter(self.binding.topic), sent)
 
     def _received(self, count: int, size: int, last: Delivery | None) -> None:
         if last is None or last.consumer_sequence != self._next + count - 1:
-            self._intake.drop()
-            self._letter = None
-            self._trouble = False, f"messages of the consumer did not come, from its {self._next}th on"
+            self._appender.clear()
+            self._failure = _Failure(f"messages of the consumer did not come, from its {self._next}th on")
             return
-        if (
-            self._takes_all and self._cursor
-        ):  # nothing is missing in front of the first that was ever asked for
+        if self._takes_all and self._cursor:  # before the first message of a stream none can be missing
             self.missing += last.stream_sequence - self._cursor - count
         self._next += count
         self._cursor = last.stream_sequence
@@ -310,26 +301,24 @@ class ExactlyOnce(StreamConsumer):
         stats.bytes_in += size
         stats.lag = last.pending
         stats.lost_estimate = self.missing
-        self._intake.close_batches(size)
-        if self._trouble is None:
-            self.went_well()
+        self._append(size)
+        if self._failure is None:
+            self._backoff.reset()
 
     def _pull_failed(self, why: str) -> None:
-        self._trouble = self._trouble or (False, why)
+        self._failure = self._failure or _Failure(why)
         self._runtime.call_soon(self.on_read)
 
     def _refused(self, index: int, _count: int, error: ErrorCode, why: str) -> None:
-        """A partition did not take a batch. Where it stands its log knows."""
-        self._progress.forget(index)
+        self._progress.forget(index)  # its position is read from its log again
         what = f"{self.binding.topic}-{index} does not take messages of the stream: {error.name}: {why}"
-        self._trouble = error not in _FOR_NOW, what
-
-    # -- a run's end
+        letter = self._failure.letter if self._failure is not None else None
+        self._failure = _Failure(what, is_blocked=error not in _RETRIABLE, letter=letter)
 
     def _run_ended(self) -> None:
-        self._progress.came_to(self._cursor, self._cursor_time)
+        self._progress.advance(self._cursor, self._cursor_time)
         if self._client.is_connected:
-            Steps(delete(self._api, self._stream, self._consumer), lambda _error: None)
+            Procedure(delete(self._api, self._stream, self._consumer), lambda _error: None).start()
 
     # -- checkpoints
 
@@ -338,10 +327,10 @@ class ExactlyOnce(StreamConsumer):
         self._note_progress()
 
     def _note_progress(self) -> None:
-        partitions = {index: lane.partition for index, lane in self._intake.lanes.items()}
+        partitions = {index: lane.partition for index, lane in self._appender.lanes.items()}
         if self._run is not None:
             self._progress.note(partitions, self._cursor, self._cursor_time)
-        else:  # the cursor is that of a run which knew nothing of partitions that have come since
+        else:  # the cursor is not valid for partitions that have come since the run
             self._progress.note(partitions, 0, 0)
 
 

@@ -1,11 +1,11 @@
-"""How far the partitions that are led here have come in their stream, as one broker knows it.
+"""The positions of the partitions led here in their stream.
 
-Found when a partition comes to be led here: from its log and its checkpoint (jetstream/origin.py), and noted as a
-checkpoint before the first message of a partition that has come to nothing yet, so that it is known where it began. From
-then on the run tells how far it has come, and every few seconds that is committed behind the records.
+When this broker becomes a partition's leader, the position is the later of its log's (jetstream/log_position.py) and its
+checkpoint's. A partition without a position gets a checkpoint before its first message, which says where it began. From then
+on positions advance with the run, and are committed as checkpoints every few seconds, after the records.
 
-A partition that is added to a running binding begins where the others stood when there came to be more: until then its
-messages went to them. That is exact where all partitions are led by one broker; brokers do not change at the same message.
+A partition that is added to a topic begins at the position that the others had then, because its messages went to them
+before. That is exact if one broker leads all partitions; brokers do not change at the same message.
 """
 
 from __future__ import annotations
@@ -14,14 +14,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from barnabas.nats.jetstream.checkpoint import Checkpoint
-from barnabas.nats.jetstream.origin import (
-    Reached,
-    Stream,
-    later_of,
-    still_counts,
-    was_added,
-)
-from barnabas.nats.jetstream.positions import find_position
+from barnabas.nats.jetstream.log_position import find_position
+from barnabas.nats.jetstream.stream import Reached, Stream, is_still_valid
 
 if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
@@ -33,22 +27,20 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Of one binding. `reached` has every partition that is led here once `find` has returned."""
+    """The positions of one binding. After `find` `reached` has every partition that is led here."""
 
     def __init__(self, runtime: Runtime, binding: Binding, checkpoints: Checkpoints | None) -> None:
         self.reached: dict[int, Reached] = {}
-        self.made_anew: set[int] = (
-            set()
-        )  # partitions that have taken of an earlier stream of this name, and not of this one
+        self.recreated: set[int] = set()  # partitions with records of an earlier stream of this name only
         self._runtime = runtime
         self._binding = binding
         self._checkpoints = checkpoints
         self._stream = ""
         self._created = ""
-        self._begun_with: dict[int, int] = {}  # by partition: of how many it was one when it began
-        self._count = 0
-        self._turn = 0  # what had been reached when there came to be `_count` partitions
-        self._noted: dict[int, Reached] = {}  # by partition, what was committed last
+        self._begun_with: dict[int, int] = {}  # by partition: the topic's partition count when it began
+        self._count = 0  # of partitions
+        self._count_since = 0  # the highest position when there first were `_count` partitions
+        self._noted: dict[int, Reached] = {}  # by partition, the last one for a checkpoint
 
     @property
     def first(self) -> int:
@@ -57,16 +49,16 @@ class Progress:
 
     @property
     def last(self) -> int:
-        """The last one that some partition has come to."""
+        """The highest position of a partition."""
         return max(each.sequence for each in self.reached.values())
 
     def forget(self, partition: int) -> None:
-        """Nothing is known of it any more: it is to be found again."""
+        """The partition's position is to be found again."""
         self.reached.pop(partition, None)
         self._noted.pop(partition, None)
 
-    def came_to(self, sequence: int, timestamp_ns: int) -> None:
-        """All messages up to this one are dealt with."""
+    def advance(self, sequence: int, timestamp_ns: int) -> None:
+        """All messages up to this one are taken."""
         for index, reached in self.reached.items():
             if reached.sequence < sequence:
                 self.reached[index] = Reached(sequence, timestamp_ns)
@@ -74,7 +66,7 @@ class Progress:
     async def find(
         self, api: JetStreamApi, stream: Stream, leading: Mapping[int, Partition], partition_count: int
     ) -> None:
-        """Find what is not known. Raises what its parts raise."""
+        """Finds the positions that are unknown. Raises Blocked, and errors of the API, the log and the checkpoints."""
         info = stream.info
         if (info.config.name, info.created) != (self._stream, self._created):
             self._stream, self._created = info.config.name, info.created
@@ -94,7 +86,7 @@ class Progress:
         if partition_count != self._count:
             self._count = partition_count
             here = (*self.reached.values(), *found.values())
-            self._turn = max((each.sequence for each in here), default=0)
+            self._count_since = max((each.sequence for each in here), default=0)
         await self._begin(
             stream, leading, checkpoints, [each for each in unknown if each not in found], found
         )
@@ -108,7 +100,7 @@ class Progress:
         new: list[int],
         found: dict[int, Reached],
     ) -> None:
-        """Where those begin that have come to nothing yet."""
+        """Adds the first positions of the partitions without one to `found`, and commits their checkpoints."""
         elsewhere = [
             each.sequence
             for index, each in checkpoints.items()
@@ -117,14 +109,21 @@ class Progress:
         begun: dict[int, Checkpoint] = {}
         for index in new:
             before = stream.before_start
-            if was_added(index, checkpoints, self._stream):
-                before = max(self._turn, *elsewhere, 0)
+            if self._was_added(index, checkpoints):
+                before = max(self._count_since, *elsewhere, 0)
             found[index] = Reached(before)
             begun[index] = self._checkpoint(
                 index, leading[index], leading[index].high_watermark, found[index]
             )
         if begun and self._checkpoints is not None:
             await self._checkpoints.commit(begun)
+
+    def _was_added(self, partition: int, checkpoints: Mapping[int, Checkpoint]) -> bool:
+        """Whether other partitions began before this one existed."""
+        stream = self._stream
+        return any(
+            each.stream == stream and each.partition_count <= partition for each in checkpoints.values()
+        )
 
     async def _find(
         self, api: JetStreamApi, stream: Stream, partition: Partition, checkpoint: Checkpoint | None
@@ -133,22 +132,27 @@ class Progress:
         if checkpoint is not None and not checkpoint.is_of(partition, name):
             checkpoint = None
         floor = checkpoint.offset if checkpoint is not None else 0
-        reached = later_of(await find_position(self._runtime, partition, name, floor), checkpoint)
-        if reached is None:
+        position = await find_position(self._runtime, partition, name, floor)
+        known = [
+            Reached(each.sequence, each.timestamp_ns) for each in (position, checkpoint) if each is not None
+        ]
+        if not known:
             return None
+        reached = max(known, key=lambda each: (each.timestamp_ns, each.sequence))
         is_bounded = self._binding.start.kind in ("seq", "time")
-        counts = await still_counts(api, stream, reached, f"topic {self._binding.topic}")
-        # A log that ends at number 0 of the stream, with a time, has been told of that before (kv/made_anew.py).
-        if not counts or (reached.sequence == 0 and reached.timestamp_ns):
-            self.made_anew.add(partition.partition)
-        if not counts:
+        is_valid = await is_still_valid(api, stream, reached, self._binding.topic)
+        # A log that ends at sequence 0, with a time, ends with tombstones of a recreated bucket (kv/recreated_bucket.py).
+        if not is_valid or (reached.sequence == 0 and reached.timestamp_ns):
+            self.recreated.add(partition.partition)
+        if not is_valid:
             return Reached(stream.before_start if is_bounded else 0)
         if is_bounded and reached.sequence < stream.before_start:
             return Reached(stream.before_start)
         return reached
 
     def note(self, partitions: Mapping[int, Partition], sequence: int, timestamp_ns: int) -> None:
-        """All up to this message is appended, and to what else has been reached: commit that, once the records are."""
+        """All messages up to this one are appended, and those up to `reached`. Commits checkpoints once the records are
+        committed."""
         checkpoints = self._checkpoints
         if checkpoints is None:
             return
@@ -181,7 +185,7 @@ class Progress:
         )
 
     def stop(self) -> None:
-        """Commit what has been noted, at once."""
+        """Commits the last checkpoints at once."""
         if self._checkpoints is not None:
             self._checkpoints.stop()
         self.reached.clear()

@@ -1,25 +1,28 @@
-"""Pulling: asking a consumer for messages so that some are always on their way, and never more than there is room for.
+"""Pulls messages from a consumer, as many as there is room for.
 
-A pull asks for a number of bytes. The server keeps pulls and serves them as messages come, so a few small ones that
-overlap keep the connection busy, and not asking again is all that it takes to stop: nothing is lost, nothing piles up
-here. (Measured against push with flow control: the same rate and the same work for the server.)
+A pull requests a number of bytes. The server keeps pulls and serves them as messages come, so a few small overlapping pulls
+keep the connection busy, and reading stops when no more are sent. (Measured against push with flow control: the same rate and
+the same load on the server.)
 
-Messages do not pass here. The consumer counts them and tells what came (`received`) after each read; what the server
-says about pulls themselves comes on the same inbox without a reply subject (`status`). A server that says nothing for
-longer than it promised, or that says that the consumer is gone, ends it: `failed(why)`, once.
+Messages do not pass through the Puller. The consumer counts them and reports them after each read (`received`). Statuses of
+pulls come on the same inbox, without a reply subject (`status`). Missing heartbeats, or a status that the consumer is gone,
+end it: `failed(why)`, once.
 
-Source: ADR-13 (pull subscriptions): status 100 idle heartbeat, 404, 408 and 409 end a pull, 503 nobody serves it.
+Source: ADR-13 (pull subscriptions): status 100 idle heartbeat, 404, 408 and 409 end a pull, 503 no responders.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from barnabas.nats.client.errors import NatsError
 from barnabas.nats.client.headers import MalformedHeaders, find_header, read_status
-from barnabas.nats.client.server_pool import FailureLog
 from barnabas.nats.jetstream.ack_subject import numbers_start, parse_ack_subject
-from barnabas.nats.jetstream.api import NANOSECONDS, NextRequest, encode_next
+from barnabas.nats.jetstream.api import NANOSECONDS, NextRequest
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,20 +32,22 @@ if TYPE_CHECKING:
     from barnabas.nats.jetstream.api import JetStreamApi
     from barnabas.runtime.interface import Runtime, Timer
 
+log = logging.getLogger("barnabas.nats")
+
 PULL_BYTES_MAX: Final = 1 << 20
-PULLS: Final = 3  # that may wait at the server
+PULLS: Final = 3  # open at a time
 _NO_PREFIX: Final = b"\0"  # no reply subject begins with it
-MESSAGES_MAX: Final = 100_000  # of one pull: bytes are what limits it
+MESSAGES_MAX: Final = 100_000  # of one pull; bytes are the limit
 EXPIRES_S: Final = 30.0
 HEARTBEAT_S: Final = 5.0
-SILENCE_MAX: Final = 2.5  # heartbeats that may be late
+SILENCE_MAX: Final = 2.5  # missing heartbeats
 
 _TOO_LARGE: Final = b"409 Message Size Exceeds MaxBytes"
 _TOO_MANY_PULLS: Final = b"409 Exceeded MaxWaiting"
 
 
 class PullLimits:
-    """What a consumer allows of one pull; 0 where it says nothing."""
+    """A consumer's limits of a pull, where 0 is none, within those of this module."""
 
     def __init__(self, messages: int = 0, byte_count: int = 0, expires_ns: int = 0, waiting: int = 0) -> None:
         self.messages = min(messages, MESSAGES_MAX) if messages > 0 else MESSAGES_MAX
@@ -54,7 +59,7 @@ class PullLimits:
 
 
 class Puller:
-    """The pulls of one consumer, from its making to its end. `refill` begins it."""
+    """The pulls of one consumer. `refill` sends the first ones."""
 
     def __init__(
         self,
@@ -66,7 +71,7 @@ class Puller:
         limits: PullLimits,
         failed: Callable[[str], object],
     ) -> None:
-        """At most about `budget_bytes` are asked for at a time, or one message that is larger."""
+        """At most about `budget_bytes` are requested at a time, or one larger message."""
         self._runtime = runtime
         self._client = client
         self._next_subject = next_subject
@@ -77,10 +82,10 @@ class Puller:
         self._pull_bytes = max(1, min(PULL_BYTES_MAX, budget_bytes // PULLS))
         if limits.bytes > 0:
             self._pull_bytes = min(self._pull_bytes, limits.bytes)
-        self._asked_messages = 0  # that may still come
+        self._asked_messages = 0  # requested and not received
         self._asked_bytes = 0
-        self._pulls = 0  # that the server holds
-        self._one_at_a_time = False  # the next message is larger than all the room there is
+        self._pulls = 0  # open
+        self._one_at_a_time = False  # the next message is larger than the budget
         self._heartbeat_s = min(HEARTBEAT_S, limits.expires_ns / NANOSECONDS / 2)
         self._heard_at = runtime.monotonic()
         self._is_over = False
@@ -89,37 +94,37 @@ class Puller:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the server owes nothing: every pull has ended."""
+        """Whether no pull is open."""
         return self._pulls == 0
 
     def stop(self) -> None:
-        """Ask for nothing more and say nothing more. What was asked for may still come."""
+        """Sends no more pulls, and does not call `failed`. Requested messages may still come."""
         self._is_over = True
         self._watch_timer.cancel()
 
     def hold(self) -> None:
-        """Ask for nothing more until `let_go`: after a while the server owes nothing (`is_idle`)."""
+        """Sends no pulls until `release`. After a while no pull is open (`is_idle`)."""
         self._is_held = True
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self._is_held = False
 
     def refill(self, room: int) -> None:
-        """Ask for more, as far as `room` bytes go with what has been asked for already."""
+        """Sends pulls until `room` bytes are requested."""
         while (
             not self._is_over
             and not self._is_held
             and self._pulls < self._limits.pulls
-            and self._asked_bytes + self._pull_bytes <= max(room, self._least(room))
+            and self._asked_bytes + self._pull_bytes <= max(room, self._room_min(room))
         ):
-            if not self._ask():
+            if not self._pull():
                 return
 
-    def _least(self, room: int) -> int:
-        """A message that is larger than the budget is taken when nothing else is here."""
+    def _room_min(self, room: int) -> int:
+        """Makes room for a message that is larger than the budget, when nothing else is in memory."""
         return self._pull_bytes if room >= self._budget and self._pulls == 0 else 0
 
-    def _ask(self) -> bool:
+    def _pull(self) -> bool:
         limits = self._limits
         messages = 1 if self._one_at_a_time else limits.messages
         size = 0 if self._one_at_a_time else self._pull_bytes
@@ -130,7 +135,7 @@ class Puller:
             idle_heartbeat=int(self._heartbeat_s * NANOSECONDS),
         )
         try:
-            self._client.publish(self._next_subject, encode_next(request), reply=self._inbox)
+            self._client.publish(self._next_subject, msgspec.json.encode(request), reply=self._inbox)
         except NatsError as error:
             self._fail(str(error))
             return False
@@ -142,13 +147,13 @@ class Puller:
         return True
 
     def received(self, messages: int, byte_count: int) -> None:
-        """So much has come since the last call: subjects, reply subjects, headers and payloads."""
+        """So many messages have come since the last call, with the bytes of subjects, reply subjects, headers and payloads."""
         self._heard_at = self._runtime.monotonic()
         self._asked_messages -= messages
         self._asked_bytes -= byte_count
         self._one_at_a_time = False
-        # The server serves no more than was asked for, so all pulls are used up. It says so of a pull only when the next
-        # message does not fit: one whose bytes have come to the last has ended without a word.
+        # All pulls are used up. The server sends a status only when the next message does not fit into a pull, not when the
+        # last one has filled it.
         if self._asked_messages <= 0 or self._asked_bytes <= 0:
             self._forget_pulls()
 
@@ -156,7 +161,7 @@ class Puller:
         self._pulls = self._asked_messages = self._asked_bytes = 0
 
     def status(self, block: bytes) -> None:
-        """The server says something about pulls: this header block, without a payload."""
+        """Takes a status of a pull, which is a header block without a payload."""
         if self._is_over:
             return
         self._heard_at = self._runtime.monotonic()
@@ -175,10 +180,10 @@ class Puller:
         elif code == b"503":
             self._fail("the consumer is not there")
         else:
-            self._fail(status.decode(errors="replace") or "an answer that is none")
+            self._fail(status.decode(errors="replace") or "a malformed status")
 
     def _ended(self, block: bytes, status: bytes) -> None:
-        """A pull is over; what it did not bring is not asked for any more."""
+        """A pull has ended; the rest of it is not requested any more."""
         messages, byte_count = _count(block, b"Nats-Pending-Messages"), _count(block, b"Nats-Pending-Bytes")
         self._pulls = max(0, self._pulls - 1)
         if status.startswith(_TOO_LARGE) and byte_count >= self._pull_bytes:
@@ -189,7 +194,7 @@ class Puller:
             self._forget_pulls()
 
     def _enlarge(self) -> None:
-        """Nothing fitted into a pull: the next message is larger than that."""
+        """The next message is larger than a pull."""
         most = min(self._budget, self._limits.bytes or self._budget)
         if self._pull_bytes < most:
             self._pull_bytes = min(2 * self._pull_bytes, most)
@@ -202,7 +207,7 @@ class Puller:
         silence = self._runtime.monotonic() - self._heard_at
         allowed = self._heartbeat_s * SILENCE_MAX
         if self._pulls and silence >= allowed:
-            self._fail(f"the server has said nothing for {silence:.0f} s")
+            self._fail(f"no message and no heartbeat for {silence:.0f} s")
             return
         left = allowed - silence if self._pulls else allowed
         self._watch_timer = self._runtime.call_later(max(left, 0.1), self._watch)
@@ -217,8 +222,8 @@ class PullConsumer:
     """One consumer that is pulled from: its inbox, its pulls, and the prefix of its reply subjects.
 
     Messages go to `take` directly. It compares their reply subjects with `prefix`, which is the same for all messages of the
-    consumer, and gives everything else to `other`: the first message, from which the prefix is learned, and statuses of pulls.
-    The five numbers of a reply subject begin at `numbers_start`.
+    consumer, and passes everything else to `other`: the first message, which sets the prefix, and statuses of pulls. The five
+    numbers of a reply subject begin at `numbers_start`.
     """
 
     __slots__ = (
@@ -244,12 +249,12 @@ class PullConsumer:
         take: Sink,
         failed: Callable[[str], object],
     ) -> None:
-        """Nothing is asked for before `puller.refill`. `failed(why)`: the consumer delivers no more messages."""
+        """`puller.refill` sends the first pulls. `failed(why)`: the consumer delivers no more messages."""
         self.prefix = _NO_PREFIX
         self.numbers_start = 0
         self._stream = stream
         self._consumer = consumer
-        self._unexpected = FailureLog(f"stream {stream}, consumer {consumer}", runtime)
+        self._unexpected = RepeatedWarnings(runtime, log)
         self._take = take
         inbox = client.new_inbox()
         self._subscription = client.subscribe(inbox.decode(), take)
@@ -257,20 +262,22 @@ class PullConsumer:
         self.puller = Puller(runtime, client, subject, inbox, budget_bytes, limits, failed)
 
     def other(self, subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
-        """The first message, or a status."""
+        """Takes the first message, or a status."""
         if not reply:
             self.puller.status(header_block)
             return
         delivery = parse_ack_subject(reply)
         if delivery is None or delivery.stream != self._stream or delivery.consumer != self._consumer:
-            self._unexpected.write(f"a message that is not the consumer's came: {reply[:200]!r}", "message")
+            name = f"stream {self._stream}, consumer {self._consumer}"
+            line = f"{name}: a message that is not the consumer's came: {reply[:200]!r}"
+            self._unexpected.warn(name, "message", line)
             return
         self.numbers_start = numbers_start(reply)
         self.prefix = reply[: self.numbers_start]
         self._take(subject, reply, header_block, payload)
 
     def stop(self) -> None:
-        """Ends the subscription; no callback is called any more."""
+        """Ends the subscription. No callback is called after that."""
         self.puller.stop()
         self._subscription.unsubscribe()
 

@@ -1,8 +1,8 @@
 """Redelivery of a durable consumer's messages that could not be stored.
 
-The server delivers in the order in which messages are given back, and new ones after them. So after a failure pulling
-stops, messages that were asked for are received and put with those that failed, open ones are settled, a pause follows
-(longer after each failure in a row), and then all of them are given back at once, in the stream's order.
+The server redelivers messages in the order in which they are returned, and new ones after them. So after a failure pulling
+stops, messages that were pulled arrive and join the failed ones, open ones are settled, a pause follows (longer after each
+failure in a row), and then all failed messages are returned at once, in the stream's order.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.nats.dead_letters import shown_subject
-from barnabas.nats.jetstream.consumer import BACKOFF_MAX_S, FIRST_BACKOFF_S, LOG_AGAIN_S
 from barnabas.nats.jetstream.deliveries import Delivered, Deliveries
-from barnabas.nats.jetstream.durable import SETTLES_S
+from barnabas.nats.jetstream.durable import SETTLE_S
+from barnabas.runtime.backoff import Backoff
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
     from barnabas.nats.binding.binding import Binding
@@ -32,7 +33,8 @@ _NO_REASON: Final = "its partition does not take it"
 
 
 class Redelivery:
-    """Of one durable consumer. `why` is not empty while no messages may be stored."""
+    """Redelivers the failed messages of one durable consumer. `why` is not empty while no message may be stored; `backoff`
+    is reset when a record is committed."""
 
     def __init__(
         self,
@@ -40,39 +42,31 @@ class Redelivery:
         client: NatsClient,
         deliveries: Deliveries,
         name: str,
-        over: Callable[[int], object],
+        done: Callable[[int], object],
     ) -> None:
-        """`over(count)` is called when `count` messages have been given back and pulling may go on."""
+        """`done(count)` is called when `count` messages have been returned and pulling may continue."""
         self.why = ""
+        self.backoff = Backoff(runtime)
         self._runtime = runtime
         self._client = client
         self._deliveries = deliveries
         self._name = name
-        self._over = over
+        self._done = done
         self._puller: Puller | None = None
-        self._in_row = 0
-        self._log_again_at = 0.0
+        self._warnings = RepeatedWarnings(runtime, log)
         self._timer: Timer | None = None
 
     def begin(self, why: str, puller: Puller | None) -> None:
-        """Something has failed. Without a puller the next run begins with giving back."""
+        """Messages have failed. Without a puller the next run returns them when it begins."""
         self.why = why
-        now = self._runtime.monotonic()
-        if self._in_row == 0 and now >= self._log_again_at:
-            self._log_again_at = now + LOG_AGAIN_S
-            log.warning("%s: what comes of its stream waits: %s", self._name, why)
-        longest = min(FIRST_BACKOFF_S * 2 ** min(self._in_row, 10), BACKOFF_MAX_S)
-        self._in_row += 1
+        if self.backoff.failures == 0:
+            line = f"{self._name}: messages of its stream wait for redelivery: {why}"
+            self._warnings.warn(self._name, "redelivery", line)
+        delay_s = self.backoff.next_s()
         if puller is not None:
             puller.hold()
             self._puller = puller
-            self._timer = self._runtime.call_later(
-                longest * self._runtime.random.uniform(0.5, 1), self._give_back
-            )
-
-    def went_well(self) -> None:
-        """A record is committed: the next failure is a first one."""
-        self._in_row = 0
+            self._timer = self._runtime.call_later(delay_s, self._return_failed)
 
     def cancel(self) -> None:
         """The run has ended."""
@@ -82,36 +76,36 @@ class Redelivery:
             self._timer = None
 
     def end(self) -> None:
-        """Another run begins, which has given back what failed."""
+        """A new run begins, and has returned the failed messages."""
         self.cancel()
         self.why = ""
 
-    def _give_back(self) -> None:
-        """Once the server owes nothing and nothing is open."""
+    def _return_failed(self) -> None:
+        """Returns the failed messages once no pull and no delivery is open."""
         self._timer = None
         puller = self._puller
         if puller is None:
             return
         if not puller.is_idle or self._deliveries.open:
-            self._timer = self._runtime.call_later(SETTLES_S, self._give_back)
+            self._timer = self._runtime.call_later(SETTLE_S, self._return_failed)
             return
-        count = self._deliveries.give_back()
+        count = self._deliveries.return_failed()
 
         def flushed(error: NatsError | None) -> None:
             if error is None and self._puller is puller:
-                self._timer = self._runtime.call_later(SETTLES_S, lambda: self._go_on(count))
+                self._timer = self._runtime.call_later(SETTLE_S, lambda: self._end_with(count))
 
         self._client.flush(flushed)
 
-    def _go_on(self, count: int) -> None:
+    def _end_with(self, count: int) -> None:
         self.end()
-        self._over(count)
+        self._done(count)
 
 
 class DeliveryAttempts:
-    """Counts how often each message of a durable consumer was refused, and decides what follows: `fail(delivered, why)` has it
-    delivered again; after nats.max.deliver attempts it goes to the dead letters, or without a topic for those is given up, with
-    a line in the log. With -1 there is no limit."""
+    """Counts the attempts to store each message of a durable consumer. Before nats.max.deliver attempts `fail(delivered, why)`
+    has it redelivered; then it goes to the dead letters, or without a topic for them is dropped with a line in the log. With
+    -1 there is no limit."""
 
     def __init__(
         self,
@@ -129,21 +123,21 @@ class DeliveryAttempts:
         self._attempts: dict[int, int] = {}  # by sequence
 
     def count(self, sequence: int) -> None:
-        """It was refused once more."""
+        """A message was refused once more."""
         self._attempts[sequence] = self._attempts.get(sequence, 0) + 1
 
     def is_last(self, sequence: int) -> bool:
-        """Whether it was refused as often as nats.max.deliver allows."""
+        """Whether a message was refused as often as nats.max.deliver allows."""
         return self._attempts.get(sequence, 0) >= self._binding.max_deliver > 0
 
     def forget(self, delivered: Iterable[Delivered]) -> None:
-        """Their records are committed."""
+        """Forgets messages whose records are committed."""
         if self._attempts:
             for sequence, _ in delivered:
                 self._attempts.pop(sequence, None)
 
     def refuse(self, letter: StreamMessage, delivered: Delivered) -> None:
-        """A message can't be stored. Without a reason in it, it was refused in attempts before."""
+        """A message can't be stored. `letter.why` is empty when it was refused in earlier attempts only."""
         sequence = letter.sequence
         if letter.why:
             self.count(sequence)
@@ -158,7 +152,7 @@ class DeliveryAttempts:
             )
             return
         log.error(
-            "topic %s: message %d of the stream %s was refused %d times and is given up: %s",
+            "topic %s: message %d of the stream %s was refused %d times and is dropped: %s",
             self._binding.topic,
             sequence,
             letter.stream,

@@ -1,9 +1,8 @@
-"""Finding the stream of a binding, and making a consumer that takes the binding's subjects and no others.
+"""Finds the stream of a binding, and creates consumers that deliver only the binding's subjects.
 
-A consumer of several subjects needs nats-server 2.10: an older one passes filter_subjects over without a word and
-delivers everything. So what the server says that it made is compared with what was asked for. Where it can't filter
-(an old server, or subjects that overlap) it delivers everything and the filtering is done here, which costs the way of
-what is not wanted, and is no way at all where a message is removed because a consumer has had it.
+A consumer with several filter subjects needs nats-server 2.10. An older server ignores them silently and delivers everything,
+so its answer is compared with the request. A server that can't filter (it is old, or the subjects overlap) delivers
+everything, and ingress filters; that costs bandwidth, and is impossible for a stream that removes acknowledged messages.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from barnabas.nats.jetstream.api import (
     JetStreamError,
     StreamInfo,
 )
-from barnabas.nats.jetstream.steps import Answer
+from barnabas.runtime.procedures import Call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,27 +40,27 @@ _NAME_ALPHABET: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRS
 
 
 class Blocked(NatsError):
-    """It can't go on before somebody does something; the text says what."""
+    """An administrator has to act, as the text says."""
 
 
 class Consumer(msgspec.Struct):
-    """A consumer as it was made. `takes_all`: the server filters nothing."""
+    """A consumer that exists. `takes_all`: the server filters nothing."""
 
     info: ConsumerInfo
     takes_all: bool
 
 
 def consumer_name(*parts: str) -> str:
-    """A name for a consumer that says whose it is: characters that servers do not take there become "_"."""
+    """A consumer's name made of these parts. Characters that servers do not take become "_"."""
     name = "-".join(part for part in parts if part)
     return "".join(each if each in _NAME_ALPHABET else "_" for each in name)[:NAME_MAX]
 
 
 async def find_stream(api: JetStreamApi, binding: Binding) -> StreamInfo:
-    """The stream that the binding reads. Blocked when there is none, or when it would be several."""
+    """The stream that the binding reads. Blocked when there is none, or more than one."""
     name = binding.stream or await _stream_of(api, binding.patterns)
     try:
-        return await Answer[StreamInfo](lambda done: api.stream_info(name, done))
+        return await Call[StreamInfo](lambda done: api.stream_info(name, done))
     except JetStreamError as error:
         if error.err_code != STREAM_NOT_FOUND:
             raise
@@ -75,7 +74,7 @@ async def find_stream(api: JetStreamApi, binding: Binding) -> StreamInfo:
 async def _stream_of(api: JetStreamApi, patterns: Iterable[str]) -> str:
     found: set[str] = set()
     for pattern in patterns:
-        names = await Answer[tuple[str, ...]](
+        names = await Call[tuple[str, ...]](
             lambda done, pattern=pattern: api.stream_names(pattern, done)  # type: ignore[misc]
         )
         if not names:
@@ -89,7 +88,7 @@ async def _stream_of(api: JetStreamApi, patterns: Iterable[str]) -> str:
 
 
 def unmatched_patterns(stream: StreamInfo, patterns: Iterable[str]) -> list[str]:
-    """The patterns that nothing can match that comes to the stream: somebody may have named another one than he meant."""
+    """The patterns that no subject of the stream matches: perhaps the wrong stream is configured."""
     config = stream.config
     if config.mirror is not None or config.sources or not config.subjects:
         return []
@@ -98,8 +97,8 @@ def unmatched_patterns(stream: StreamInfo, patterns: Iterable[str]) -> list[str]
 
 
 def needs_filter(stream: StreamInfo, patterns: tuple[str, ...]) -> bool:
-    """Whether the stream may hold subjects that no pattern matches. What it took before its own subjects were changed
-    does not count here: subjects are looked at again when messages come."""
+    """Whether the stream may hold subjects that no pattern matches. Messages from before a change of its subjects do not
+    count: ingress compares subjects again."""
     if REST in patterns:
         return False
     config = stream.config
@@ -111,7 +110,8 @@ def needs_filter(stream: StreamInfo, patterns: tuple[str, ...]) -> bool:
 async def make_consumer(
     api: JetStreamApi, stream: StreamInfo, config: ConsumerConfig, patterns: tuple[str, ...]
 ) -> Consumer:
-    """A consumer as `config` says, of the patterns, or of everything where the server can't filter. Blocked where it must."""
+    """Creates a consumer with this configuration for the patterns, or for everything if the server can't filter. Blocked if
+    that is impossible."""
     name = stream.config.name
     if not needs_filter(stream, patterns):
         return Consumer(await create(api, name, config), takes_all=True)
@@ -131,26 +131,24 @@ async def make_consumer(
         raise Blocked(
             f"{why}, and what the stream {name} delivers it also removes: bind one subject, or one topic for each"
         )
-    log.warning(
-        "stream %s: %s; it delivers everything, and what is not wanted is passed over here", name, why
-    )
+    log.warning("stream %s: %s; it delivers everything, and other subjects are dropped here", name, why)
     return Consumer(await create(api, name, config), takes_all=True)
 
 
 def with_filters(config: ConsumerConfig, patterns: tuple[str, ...]) -> ConsumerConfig:
-    """The same with these filters and no others; every server knows the form for one."""
+    """The configuration with these filter subjects. Every server knows the form for one."""
     if len(patterns) == 1:
         return msgspec.structs.replace(config, filter_subject=patterns[0], filter_subjects=None)
     return msgspec.structs.replace(config, filter_subject="", filter_subjects=patterns or None)
 
 
-def create(api: JetStreamApi, stream: str, config: ConsumerConfig) -> Answer[ConsumerInfo]:
-    return Answer(lambda done: api.create_consumer(stream, config, done))
+def create(api: JetStreamApi, stream: str, config: ConsumerConfig) -> Call[ConsumerInfo]:
+    return Call(lambda done: api.create_consumer(stream, config, done))
 
 
 async def delete(api: JetStreamApi, stream: str, name: str) -> None:
-    """Have a consumer removed; that it is not there is as good."""
+    """Removes a consumer, if there is one."""
     try:
-        await Answer[bool](lambda done: api.delete_consumer(stream, name, done))
+        await Call[bool](lambda done: api.delete_consumer(stream, name, done))
     except NatsError as error:
         log.debug("consumer %s of stream %s could not be removed: %s", name, stream, error)

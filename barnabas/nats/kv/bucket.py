@@ -1,9 +1,8 @@
-"""A NATS key-value bucket, as it stands in JetStream: what its messages mean.
+"""The messages of a NATS key-value bucket.
 
-A bucket B is the stream KV_B over the subjects $KV.B.>. The subject behind the bucket's name is the key, the payload the
-value and the message's sequence the revision. The header KV-Operation says DEL (a delete marker) or PURGE (one that has
-removed the older revisions); both are tombstones in Kafka. So is the marker that the server writes when a value has
-outlived its time (Nats-Marker-Reason).
+A bucket B is the stream KV_B with the subjects $KV.B.>. The rest of the subject is the key, the payload the value and the
+sequence the revision. The header KV-Operation is DEL (a delete marker) or PURGE (one that has removed the older revisions);
+both are tombstones in Kafka. So is the marker that the server writes when a value expires (Nats-Marker-Reason).
 
 Source: ADR-8 (key-value store), ADR-43 (limit markers).
 """
@@ -31,22 +30,22 @@ def stream_of(bucket: str) -> str:
 
 
 def subject_prefix(bucket: str) -> bytes:
-    """What stands in front of the key in a subject."""
+    """The part of a subject before the key."""
     return f"$KV.{bucket}.".encode()
 
 
 def key_of(subject: bytes) -> bytes:
-    """The key of a message to a bucket: what stands behind `$KV.<bucket>.`."""
+    """The key of a message, from its subject."""
     return subject.split(b".", 2)[2] if subject.count(b".") >= 2 else b""
 
 
 def bucket_key() -> KeyFunction:
-    """Gives records the keys of the bucket."""
+    """The key function of records from a bucket."""
     return KeyFunction(SUBJECT_KEY, SUBJECT, key_of)
 
 
 def is_removal(header_block: bytes) -> bool:
-    """Whether a message takes the key's value away."""
+    """Whether a message removes the key."""
     if not header_block:
         return False
     return (
@@ -56,17 +55,17 @@ def is_removal(header_block: bytes) -> bool:
 
 
 def value_of(header_block: bytes, payload: bytes) -> bytes | None:
-    """The value of the record that a message becomes; None is a tombstone."""
+    """The value of a message's record; None for a tombstone."""
     return None if is_removal(header_block) else payload
 
 
 def key_problem(key: bytes | None) -> str:
     """Why a bucket can't have this key; "" when it can."""
     if key is None:
-        return "it has no key, and a bucket keeps values by key"
+        return "it has no key, which a bucket needs"
     if not _KEY.fullmatch(key):
         return (
-            f"a bucket can't have the key {key[:100]!r}: letters, digits, - / _ = and single dots between them are "
-            "what NATS takes"
+            f"a bucket can't have the key {key[:100]!r}: NATS takes letters, digits, - / _ = and single dots between "
+            "them"
         )
     return ""

@@ -1,1 +1,4 @@
-"""From a message to the bytes of its record, and back."""
+"""The records of NATS messages: keys, partitions and bytes, and what is read back from logs.
+
+Imports binding and client only.
+"""

@@ -1,11 +1,11 @@
-"""Kafka record batches (format 2) of the tails of records, for one partition.
+"""Builds Kafka record batches (format 2) for one partition from the tails of records.
 
-Tails (see `records/parts.py`) are collected while a piece of socket data is parsed; `finish` then makes all of them
-records at once: what stands in front of each comes from tables, one join copies every byte once, and the batch header
-is written into the joined bytes. Batches are uncompressed, CreateTime, and without a producer id; those of a stream's
-messages say whose they are, as others may write records with the same headers.
+Tails (records/parts.py) are collected while a piece of socket data is parsed; `finish` makes a batch of all of them: the
+bytes before each tail come from tables, one join copies every byte once, and the batch header is written into the result.
+Batches are uncompressed, with CreateTime and without a producer id. Those of a stream's messages have a flag
+(BatchHeader.is_from_extension), because clients may write records with the same headers.
 
-The timestamp is one for all (core messages: when they were received) or each record's own (`add_at`).
+Timestamps are one for all records (core messages: the time of arrival) or one for each (`add_at`).
 """
 
 from __future__ import annotations
@@ -29,16 +29,14 @@ from barnabas.wire.record_batch import (
 )
 
 _ROOM: Final = bytes(HEADER_SIZE)
-# What stands between a record's length and its tail when it is the i-th and its timestamp the base: attributes 0,
-# timestamp delta 0, offset delta i.
+# A record's head is between its length and its tail. This is the head of the i-th record with the base timestamp:
+# attributes 0, timestamp delta 0, offset delta i.
 _HEADS: Final = tuple(b"\0\0" + delta for delta in VARINTS)
 
 
 class Batch(msgspec.Struct, gc=False):
-    """A batch to append: record number `first` of those that were collected, and the `header.record_count - 1` next.
-
-    `records` is the whole of it, writable (a log assigns offsets in place), `header` what stands at its beginning.
-    """
+    """A batch to append: `header.record_count` of the collected records, from number `first` on. `records` is the whole
+    batch, writable, because a log assigns offsets in place."""
 
     records: memoryview
     header: BatchHeader
@@ -46,7 +44,7 @@ class Batch(msgspec.Struct, gc=False):
 
 
 class TooLarge(msgspec.Struct, gc=False):
-    """Record number `first` of those that were collected, which no batch can hold: it alone would need `size` bytes."""
+    """Collected record number `first`, which alone would make a batch of `size` bytes."""
 
     first: int
     size: int
@@ -54,16 +52,16 @@ class TooLarge(msgspec.Struct, gc=False):
 
 
 class BatchBuilder:
-    """What arrived for one partition since the last `finish`.
+    """Collects the records of one partition until `finish`.
 
-    `tails` is there to be appended to directly, which is what the encoder does; the list stays the same one. Either
-    every record has a timestamp of its own or none has.
+    The encoder appends to `tails` directly, so it stays the same list. Either every record has its own timestamp or none
+    has.
     """
 
     __slots__ = ("_attributes", "tails", "timestamps")
 
     def __init__(self, *, is_bridged: bool = False) -> None:
-        """`is_bridged`: of a stream's messages, see BatchHeader.is_from_extension."""
+        """`is_bridged`: the records are messages of a stream."""
         self._attributes = EXTENSION_FLAG if is_bridged else 0
         self.tails: list[bytes] = []
         self.timestamps: list[int] = []
@@ -72,21 +70,19 @@ class BatchBuilder:
         return len(self.tails)
 
     def add(self, tail: bytes) -> int:
-        """Takes a record whose timestamp `finish` will give; returns its number, from 0 after each `finish`."""
+        """Adds a record whose timestamp is that of `finish`; returns its number, from 0 after each `finish`."""
         self.tails.append(tail)
         return len(self.tails) - 1
 
     def add_at(self, tail: bytes, timestamp_ms: int) -> int:
-        """As `add`, with a timestamp of its own."""
+        """As `add`, with the record's own timestamp."""
         self.timestamps.append(timestamp_ms)
         self.tails.append(tail)
         return len(self.tails) - 1
 
     def finish(self, timestamp_ms: int, size_max: int) -> list[Batch | TooLarge]:
-        """All records as batches of at most `size_max` bytes, in their order; the builder is empty then.
-
-        `timestamp_ms` counts for records without a timestamp of their own. Mostly this is one batch.
-        """
+        """Returns all records as batches of at most `size_max` bytes, in their order, and empties the builder. Usually this
+        is one batch. `timestamp_ms` is for records without their own."""
         tails = self.tails
         if not tails:
             return []
@@ -128,7 +124,7 @@ def _head(timestamp_delta: int, offset_delta: int) -> bytes:
 def _assemble(
     tails: Sequence[bytes], heads: Sequence[bytes], base: int, timestamp_max: int, attributes: int
 ) -> Batch:
-    """One batch; as many heads as tails."""
+    """One batch of these heads and tails."""
     try:
         sizes = [VARINTS[len(head) + len(tail)] for head, tail in zip(heads, tails, strict=True)]
     except IndexError:  # one beyond the table
@@ -161,7 +157,7 @@ def _assemble(
 def _split(
     tails: list[bytes], timestamps: list[int], size_max: int, attributes: int
 ) -> list[Batch | TooLarge]:
-    """As few batches as hold the records in their order, each filled as far as it goes."""
+    """As few batches as possible, in the order of the records."""
     finished: list[Batch | TooLarge] = []
     heads: list[bytes] = []
     first = size = 0

@@ -1,14 +1,13 @@
-"""From a message to the tail of its record, given to whoever collects those of its partition: the ingest path's core.
+"""Encodes messages as tails of records (records/parts.py), the core of the ingress path.
 
-`Encoder.take` is a sink for the protocol's parser. What a plain message costs is one look-up of its subject and one join
-(see records/routes.py, records/parts.py, records/batch_builder.py). Beside the plain way there are three:
+`Encoder.take` is a sink of the protocol's parser. A plain message costs one look-up of its subject and one join. Other
+messages:
 
-- A message whose partition is not served here, or whose subject is not wanted, is dropped without being encoded.
-- A message that asks for something (a special header, or a reply where those count) goes to `special`, encoded; that
-  decides whether it is taken.
-- A message that asks for a partition which does not exist goes to `refused`.
+- One whose partition is not served here, or whose subject is not bound, is dropped without being encoded.
+- One with a special header, or a reply subject where those are special, goes encoded to `special`, which decides.
+- One that names a partition that does not exist goes to `refused`.
 
-The functions are closures because their variables are then one instruction away; nothing here waits or reads a clock.
+The functions are closures, because access to their variables is fastest. Nothing here waits or reads a clock.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from barnabas.nats.records.routes import FROM_MESSAGE, NOWHERE, KeyRoutes, Route
 from barnabas.wire.primitives import varint
 
 Sink: TypeAlias = Callable[[bytes, bytes, bytes, bytes], object]
-# (partition, reply, header block, special headers, tail); called for partitions served here only
+# (partition, reply, header block, special headers, tail), for partitions served here
 Special: TypeAlias = Callable[[int, bytes, bytes, Pairs, bytes], object]
-# (subject, reply, header block, payload, what is wrong); called where the message would otherwise be served
+# (subject, reply, header block, payload, error), for messages that would otherwise be served here
 Refused: TypeAlias = Callable[[bytes, bytes, bytes, bytes, BadPartition], object]
 # (partition, special headers other than Kafka-Partition, tail)
 Encoded: TypeAlias = "tuple[int, Pairs | None, bytes]"
@@ -51,12 +50,12 @@ Encoded: TypeAlias = "tuple[int, Pairs | None, bytes]"
 EncodeParts: TypeAlias = Callable[
     [int, bytes, bytes, bytes, bytes, "bytes | None", tuple[bytes, ...]], Encoded
 ]
-# (route, subject, reply, header block, payload) -> partition and key's part of a message whose subject does not tell them
+# (route, subject, reply, header block, payload) -> partition and key's part, for keys that are not made of the subject
 Locate: TypeAlias = Callable[[Route, bytes, bytes, bytes, bytes], "tuple[int, bytes]"]
 
 
 class EncodeMessage(Protocol):
-    """See `Encoder`."""
+    """The type of `Encoder.encode`."""
 
     def __call__(
         self,
@@ -71,20 +70,20 @@ class EncodeMessage(Protocol):
 # A record's parts begin with the key, the value's size, the value, the number of headers and the first header, one part
 # each; all other headers are three parts.
 _COUNT_PLACE: Final = 3
-_PARTS_BESIDE: Final = 2  # so many parts do not divide by three
+_PARTS_BESIDE: Final = 2  # parts that are not of headers, modulo three
 
 
 class Encoder:
     """Encodes the messages of one subscription.
 
-    `takes` says who takes the tails of which partition; partitions that are not in it are not served here. `wanted` is
-    asked once a subject, `is_special` once a header's name. `reply_is_special` makes every message with a reply special.
+    `takes` has the receiver of the tails of each partition that is served here. `wanted` is called once a subject,
+    `is_special` once a header name. `reply_is_special` makes every message with a reply special.
 
     `take(subject, reply, header_block, payload)` is the sink.
 
-    `encode(subject, reply, header_block, payload, extra=())` returns what `take` would make of a message, wherever that
-    partition is served; None for a subject not wanted. A payload None is Kafka's null. `extra` holds parts of headers to add
-    behind nats.reply, three a header (see `header_parts`). Raises BadPartition.
+    `encode(subject, reply, header_block, payload, extra=())` returns the encoded message, whether its partition is served
+    here or not; None for a subject that is not wanted. Payload None is Kafka's null. `extra` are parts of headers to add
+    behind nats.reply (see `header_parts`). Raises BadPartition.
     """
 
     __slots__ = ("encode", "routes", "take")
@@ -112,7 +111,7 @@ class Encoder:
         self.encode: EncodeMessage = _make_encode_message(self.routes, locate, encode)
 
     def serve(self, takes: Mapping[int, Take]) -> None:
-        """From now on these partitions are served here, and no others."""
+        """Serves these partitions from now on, and no others."""
         self.routes.serve(takes)
 
 
@@ -169,7 +168,7 @@ def _make_encode(partition_count: int, add_headers: AddHeaders) -> EncodeParts:
 
 
 def _as_requested(partition: int, found: Pairs, tail: bytes, partition_count: int) -> Encoded:
-    """What `encode` returns of a message with special headers: the first Kafka-Partition goes before its partition."""
+    """The encoded message, in the partition that the first Kafka-Partition header names, if there is one."""
     for pair in found:
         if pair[0] == PARTITION_HEADER:
             try:
@@ -226,7 +225,7 @@ def _make_take(
     join = b"".join
     reply_name = sized(REPLY_HEADER)
 
-    # Where there are headers or a reply it does what `encode` does, without the calls.
+    # With headers or a reply it does the same as `encode`, without the calls.
     def take(subject: bytes, reply: bytes, header_block: bytes, payload: bytes) -> None:
         try:
             route = by_subject[subject]
@@ -240,7 +239,7 @@ def _make_take(
             take_tail = taker_of(partition)
         size = len(payload)
         value_size = VARINTS[size] if size < VARINT_COUNT else varint(size)
-        if take_tail is None:  # not for here, unless the message itself says so
+        if take_tail is None:  # not served here, unless a header names another partition
             if partition == NOWHERE or PARTITION_HEADER not in header_block:
                 return
         elif not (header_block or reply):

@@ -1,10 +1,9 @@
-"""Record keys from messages: what `nats.key` says, compiled into a function.
+"""Record keys: `nats.key` compiled into a function of the message.
 
-The key is always made of the message's own subject, never of the pattern it matched. A message that lacks what the key
-is made of (a token, a header, a JSON member) gets Kafka's null key, which is not the empty one: `header:NAME` with an
-empty value is an empty key.
+Keys are made of the message's own subject, not of the pattern that it matched. A message without the token, header or JSON
+member of the key gets a null key, which differs from an empty one: `header:NAME` with an empty value gives an empty key.
 
-Names of headers are compared with their letter case, as NATS does; the first of a name counts.
+Header names are compared case-sensitively, as in NATS; the first header of a name counts.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ import msgspec
 from barnabas.nats.binding.keys import KeySpec, parse_key
 from barnabas.nats.client.headers import find_header
 
-# The one part of the message that a key is made of -> the key, None for Kafka's null
+# The part of the message that a key is made of -> the key, None for null
 KeyOfPart: TypeAlias = Callable[[bytes], bytes | None]
 JsonText: TypeAlias = "bytes | msgspec.Raw"
 JsonStep: TypeAlias = "Callable[[JsonText], msgspec.Raw | None]"
 
 SUBJECT, REPLY, HEADER_BLOCK, PAYLOAD = range(4)
 
-# What a JSON decoder may say to bytes from anywhere; nesting without end is a RecursionError.
+# What a JSON decoder may raise; RecursionError for deep nesting.
 _NO_JSON: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _QUOTE: Final = ord('"')
 _OTHERS_EXPECTED: Final = 1000
 
 
 class KeyFunction:
-    """Called with (subject, reply, header block, payload) it returns the key, None for Kafka's null.
+    """A function (subject, reply, header block, payload) -> key, None for null.
 
-    Every kind of key looks at one of the four alone: at number `part`, by `of_part`. `of_subject_only` says whether
-    that is the subject, so that the key can be kept.
+    Every kind of key is made of one of the four, number `part`, by `of_part`. `of_subject_only`: it is the subject, so the
+    key can be kept with it.
     """
 
     __slots__ = ("of_part", "of_subject_only", "part", "spec")
@@ -52,7 +51,7 @@ class KeyFunction:
 
 
 def compile_key(spec: KeySpec | str) -> KeyFunction:
-    """The function for a value of `nats.key`; ConfigError when the text is none."""
+    """The function for a value of `nats.key`. ConfigError."""
     if isinstance(spec, str):
         spec = parse_key(spec)
     kind = spec.kind
@@ -99,10 +98,10 @@ def _regex(pattern: str) -> KeyOfPart:
 
 
 def _json(path: tuple[str | int, ...]) -> KeyOfPart:
-    """A scalar's text: of a string what it holds, of numbers, true and false what stands in the payload.
+    """A scalar: the content of a string; numbers, true and false as written in the payload.
 
-    Null when the payload is no JSON, the path leads nowhere, or to an object, an array or JSON's null. Of a member
-    that comes twice the last counts.
+    Null when the payload is not JSON, or the path leads nowhere, to an object, an array or JSON's null. Of duplicate members
+    the last one counts.
     """
     if len(path) == 1 and isinstance(path[0], str):
         return _json_member(path[0])
@@ -123,10 +122,10 @@ def _json(path: tuple[str | int, ...]) -> KeyOfPart:
 
 
 def _json_member(name: str) -> KeyOfPart:
-    """As `_json` of a path that is one name, which is the usual one; and its member is usually a string."""
+    """As `_json` for the usual path, one name, whose member is usually a string."""
     decode_string: Callable[[bytes], Any] = msgspec.json.Decoder(_holder(str, name)).decode
     decode: Callable[[bytes], Any] = msgspec.json.Decoder(_holder(msgspec.Raw, name)).decode
-    others_expected = 0  # a failed attempt takes as long as two
+    others_expected = 0  # other types than strings: an attempt that fails doubles the time
 
     def read_from(payload: bytes) -> bytes | None:
         nonlocal others_expected
@@ -163,7 +162,7 @@ def _unescaped(text: bytes) -> bytes | None:
 
 
 def _json_steps(path: tuple[str | int, ...]) -> list[JsonStep]:
-    """One step for each index and for each run of names, which one decoder goes through at once."""
+    """One step for each index, and one for each sequence of names, which one decoder reads at once."""
     steps: list[JsonStep] = []
     names: list[str] = []
     for each in path:
@@ -180,7 +179,7 @@ def _json_steps(path: tuple[str | int, ...]) -> list[JsonStep]:
 
 
 def _holder(kind: type, name: str) -> type:
-    """A class with one field: all other members are stepped over without becoming objects."""
+    """A class with one field, so that the decoder makes no objects of other members."""
     return msgspec.defstruct("Holder", [("value", kind, None)], rename={"value": name}, gc=False)
 
 

@@ -1,16 +1,16 @@
-"""Which partition a message belongs to: a pure function of the message, the same on every broker.
+"""The partition of a message: a pure function of the message, the same on every broker.
 
-    murmur2   what Java's producers do with a key, so that both agree: murmur2, made positive, modulo partitions
-    fnv1a     what nats-server's `partition(n, ...)` does in subject mappings: FNV-1a 32 modulo partitions
-    token:N   the decimal number in the subject's N-th token, modulo partitions; murmur2 when it holds none
+    murmur2   as Java's producers: murmur2 of the key, made positive, modulo partitions
+    fnv1a     as `partition(n, ...)` in nats-server's subject mappings: FNV-1a 32 modulo partitions
+    token:N   the decimal number in the subject's N-th token, modulo partitions; murmur2 if there is none
 
-A null key leaves the partition to the subject, hashed in the key's place, so that each subject keeps its order. With
-`tokens:...` keys fnv1a hashes the tokens without the dots between them, because nats-server does.
+With a null key the subject is hashed instead, so each subject keeps its order. With `tokens:...` keys fnv1a hashes the tokens
+without the dots between them, as nats-server does.
 
-A message's header `Kafka-Partition` goes before all of these: see `requested_partition`.
+A header `Kafka-Partition` overrides all of these: see `requested_partition`.
 
 Sources: org.apache.kafka.common.utils.Utils.murmur2 and toPositive; nats-server's documentation of subject mapping and
-partitioning; the FNV page of its authors (offset basis and prime of 32 bits). Hashing costs microseconds here, so
+partitioning; the FNV page of its authors (offset basis and prime of 32 bits). Hashing takes microseconds in Python, so
 records/routes.py keeps the results.
 """
 
@@ -43,11 +43,11 @@ def _words(count: int) -> Struct:
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's murmur2, as the 32 bits that they are (Java shows them signed)."""
+    """Kafka's murmur2, unsigned."""
     factor = _MURMUR_FACTOR
     size = len(data)
     value = _MURMUR_SEED ^ size
-    # Products stay whole until bits move down: what lies above 32 bits never comes back below.
+    # Products are cut to 32 bits only before a shift to the right: higher bits do not change lower ones.
     for word in _words(size >> 2).unpack_from(data):
         mixed = word * factor & _WORD
         value = (value * factor ^ (mixed ^ mixed >> 24) * factor) & _WORD
@@ -59,7 +59,7 @@ def murmur2(data: bytes) -> int:
 
 
 def positive_murmur2(data: bytes) -> int:
-    """murmur2 without the sign bit, which is what Kafka's default partitioner takes modulo partitions."""
+    """murmur2 without the sign bit, as in Kafka's default partitioner."""
     return murmur2(data) & 0x7FFFFFFF
 
 
@@ -72,10 +72,7 @@ def fnv1a(data: bytes) -> int:
 
 
 class Partitioner:
-    """Called with (subject, key or None for null) it returns the partition.
-
-    `follows_key` says that the key alone decides, without one the subject.
-    """
+    """A function (subject, key or None for null) -> partition. `follows_key`: a key that is not null alone decides."""
 
     __slots__ = ("_partition_of", "follows_key")
 
@@ -90,10 +87,7 @@ class Partitioner:
 def compile_partitioner(
     spec: PartitionerSpec | str, partition_count: int, key: KeySpec | str = "subject"
 ) -> Partitioner:
-    """The function for a value of `nats.partitioner` over this many partitions, beside this `nats.key`.
-
-    ConfigError when a text is none.
-    """
+    """The function for a value of `nats.partitioner`, with this value of `nats.key`. ConfigError."""
     if isinstance(spec, str):
         spec = parse_partitioner(spec)
     if isinstance(key, str):
@@ -129,24 +123,22 @@ def _by_number(token: int, partition_count: int) -> PartitionOf:
 
 
 def read_number(text: bytes) -> int | None:
-    """The number that decimal digits (ASCII, no sign) write, at most 64 of them; None for anything else."""
+    """The value of at most 64 decimal digits (ASCII, no sign); None for anything else."""
     return int(text) if text.isdigit() and len(text) <= _NUMBER_DIGITS_MAX else None
 
 
 class BadPartition(ValueError):
-    """A message asks for a partition that the topic does not have, or for none that can be read.
-
-    `partition` is where it would have gone without asking.
-    """
+    """A Kafka-Partition header that is malformed, or names a partition that the topic does not have. `partition` is the
+    message's partition without the header."""
 
     partition: int = -1
 
 
 def requested_partition(value: bytes, partition_count: int) -> int:
-    """The partition that a `Kafka-Partition` header names: decimal, blanks around it allowed. Raises BadPartition."""
+    """The partition that a `Kafka-Partition` header names: decimal digits, perhaps between blanks. Raises BadPartition."""
     number = read_number(value.strip(b" "))
     if number is None:
-        raise BadPartition(f"Kafka-Partition is no number: {value[:80]!r}")
+        raise BadPartition(f"Kafka-Partition is not a number: {value[:80]!r}")
     if number >= partition_count:
         raise BadPartition(f"Kafka-Partition is {number}, the topic has {partition_count} partitions")
     return number

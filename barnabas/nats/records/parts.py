@@ -1,20 +1,20 @@
-"""The pieces that a Kafka record of a NATS message is put together from, as bytes.
+"""The parts of a Kafka record made from a NATS message, as bytes.
 
-A record's *tail* is all of it behind its offset delta:
+A record's *tail* is the part behind its offset delta:
 
     key length, key | value length, value | header count, then each header: name length, name, value length, value
 
-with zigzag varints, and -1 as the length of null. The tail holds everything that was in the message and nothing of where
-and when it is stored, so the records that two brokers make of one message have the same tail.
+with zigzag varints; the length of null is -1. The tail depends on the message only, not on where and when it is stored, so
+two brokers make the same tail from one message.
 
 The headers of a record, in this order:
 
     nats.subject     always
-    nats.reply       when the message had a reply subject (not that of a JetStream delivery, which is for the consumer)
+    nats.reply       when the message had a reply subject (except that of a JetStream delivery)
     nats.stream, nats.seq, nats.timestamp    from JetStream: name, sequence and nanoseconds since 1970 in decimal
-    nats.status      when the first line of the header block said more than its version, as in `503 No Responders`
-    the message's own, all of them, as they were sent
-    nats.headers.raw     in their place, when the header block is none: the whole of it
+    nats.status      the status in the first line of the header block, as in `503 No Responders`
+    the message's own headers, unchanged
+    nats.headers.raw     in their place, when the header block is malformed: the whole block
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TIMESTAMP_HEADER: Final = b"nats.timestamp"
 STATUS_HEADER: Final = b"nats.status"
 RAW_HEADER: Final = b"nats.headers.raw"
 
-VARINTS: Final = tuple(map(varint, range(16_384)))  # what takes one or two bytes mostly, without a call
+VARINTS: Final = tuple(map(varint, range(16_384)))  # a table instead of calls
 VARINT_COUNT: Final = len(VARINTS)
 NULL_PART: Final = varint(-1)
 
@@ -41,14 +41,14 @@ NAMES_KEPT_MAX: Final = 4096
 NAME_KEPT_BYTES_MAX: Final = 256
 _FIRST_LINE: Final = b"NATS/1.0"
 
-# Appends a block's headers to a record's parts, three parts each, and returns the special ones: names and values.
+# Appends a block's headers to a record's parts, three parts each, and returns the special ones.
 AddHeaders: TypeAlias = Callable[[bytes, list[bytes]], Pairs | None]
 IsSpecial: TypeAlias = Callable[[bytes], bool]  # of a header's name
 NOTHING_SPECIAL: Final[IsSpecial] = frozenset[bytes]().__contains__
 
 
 def sized(text: bytes | None) -> bytes:
-    """A key, value, header name or header value with its length in front."""
+    """A key, value, header name or header value, preceded by its length."""
     if text is None:
         return NULL_PART
     size = len(text)
@@ -56,22 +56,21 @@ def sized(text: bytes | None) -> bytes:
 
 
 def header_parts(name: bytes, value: bytes) -> tuple[bytes, bytes, bytes]:
-    """One header."""
+    """The three parts of one header."""
     return sized(name), varint(len(value)), value
 
 
 def make_header_adder(is_special: IsSpecial = NOTHING_SPECIAL) -> AddHeaders:
-    """A function that appends all the headers of a block to a list of record parts, three parts a header.
+    """A function that appends the headers of a block to a list of record parts, three parts a header.
 
-    It returns those whose name `is_special` (asked once a name), None when there is none. A block that is no header
-    block becomes one header, nats.headers.raw, which is always special. Names that are met again and again are kept
-    encoded, a bounded number of them.
+    It returns the headers whose name `is_special` (called once a name); None without any. A malformed block becomes one
+    header, nats.headers.raw, which is always special. A bounded number of names is kept encoded.
     """
     usual: dict[bytes, bytes] = {}  # name -> its part
     special: dict[bytes, bytes] = {}
 
     def learn(name: bytes) -> bytes | None:
-        """The name's part, kept; None when the name needs a closer look each time."""
+        """Encodes and keeps a name; None for a name that the general way must check each time."""
         if b":" in name or not _is_text(name) or len(name) > NAME_KEPT_BYTES_MAX:
             return None
         kept = special if is_special(name) else usual
@@ -84,8 +83,8 @@ def make_header_adder(is_special: IsSpecial = NOTHING_SPECIAL) -> AddHeaders:
         found: Pairs | None = None
         start = len(parts)
         lines = block.split(b"\r\n")
-        if lines[0] != _FIRST_LINE or lines[-1] or lines[-2]:  # the last line is empty, and ended
-            return _add_carefully(block, parts, is_special)
+        if lines[0] != _FIRST_LINE or lines[-1] or lines[-2]:  # a status, or not ended by an empty line
+            return _add_any(block, parts, is_special)
         try:
             for line in lines[1:-2]:
                 name, colon, value = line.partition(b": ")
@@ -101,13 +100,14 @@ def make_header_adder(is_special: IsSpecial = NOTHING_SPECIAL) -> AddHeaders:
                 parts += part, VARINTS[len(value)], value
         except (ValueError, IndexError):  # no ": ", or a value too long for the table
             del parts[start:]
-            return _add_carefully(block, parts, is_special)
+            return _add_any(block, parts, is_special)
         return found
 
     return add_headers
 
 
-def _add_carefully(block: bytes, parts: list[bytes], is_special: IsSpecial) -> Pairs | None:
+def _add_any(block: bytes, parts: list[bytes], is_special: IsSpecial) -> Pairs | None:
+    """The general way, for any block."""
     try:
         status = read_status(block)
         pairs = parse_headers(block)

@@ -1,8 +1,8 @@
-"""What of a message's record follows from its subject alone, kept per subject: partition, key and the first header.
+"""Caches the parts of a record that depend on the subject alone: partition, key and the first header.
 
-A binding sees the same subjects again and again, so a message costs a look-up instead of a key, a hash and an encoding.
-Where keys come from elsewhere in the message, the same is kept of keys. How many subjects and keys are kept is bounded,
-in number and in bytes; beyond that all are forgotten and learned anew.
+A binding gets the same subjects again and again, so a message costs a look-up instead of a key, a hash and an encoding. If
+keys are not made of the subject, their partitions and parts are cached by key. The caches are bounded in number and bytes;
+a full one is cleared.
 """
 
 from __future__ import annotations
@@ -21,19 +21,18 @@ KEY_KEPT_BYTES_MAX: Final = 128
 
 # In place of a partition:
 FROM_MESSAGE: Final = -1  # it depends on more than the subject
-NOWHERE: Final = -2  # the subject is not wanted
+NOWHERE: Final = -2  # the subject is not bound
 
 Take: TypeAlias = Callable[[bytes], object]  # takes the tail of a record
-Wanted: TypeAlias = Callable[[bytes], bool]  # of a subject
+Wanted: TypeAlias = Callable[[bytes], bool]  # whether a subject is bound
 
 
 class Route:
-    """One subject's share in its records.
+    """The parts of a record for one subject.
 
-    `take` gets the tails of its partition; None when the partition is not served here, or is none (then `key_part` is
-    empty): FROM_MESSAGE when it depends on more than the subject (`null_partition` is for those messages that turn out to
-    have no key), NOWHERE for a subject not wanted. `header_part` is the number of headers, 1, and
-    nats.subject; `subject_part` is nats.subject alone, for records with more headers.
+    `partition` may be FROM_MESSAGE, then `null_partition` is for messages without a key, or NOWHERE; then `key_part` is
+    empty. `take` receives the tails of the partition; None when it is not served here. `subject_part` is the header
+    nats.subject; `header_part` the same preceded by a header count of 1.
     """
 
     __slots__ = ("header_part", "key_part", "null_partition", "partition", "subject_part", "take")
@@ -48,9 +47,9 @@ class Route:
 
 
 class Routes:
-    """The routes of one subscription: `by_subject`, and `learn` for what is not in there.
+    """The routes of one subscription: `by_subject`, and `learn` for a subject that is not in it.
 
-    `takes` has an entry for each partition that is served here. The dictionaries stay the same objects.
+    `takes` has an entry for each partition that is served here. Both dictionaries stay the same objects.
     """
 
     __slots__ = ("_bytes_kept", "_key_of", "_partition_of", "_wanted", "by_subject", "takes")
@@ -70,7 +69,7 @@ class Routes:
         self._bytes_kept = 0
 
     def learn(self, subject: bytes) -> Route:
-        """The route of a subject, kept from now on."""
+        """Makes and keeps the route of a subject."""
         if len(self.by_subject) >= SUBJECTS_KEPT_MAX or self._bytes_kept > SUBJECT_BYTES_KEPT_MAX:
             self.forget()
         route = self.by_subject[subject] = self._find(subject)
@@ -78,12 +77,12 @@ class Routes:
         return route
 
     def forget(self) -> None:
-        """Learn all subjects anew."""
+        """Drops all routes."""
         self.by_subject.clear()
         self._bytes_kept = 0
 
     def serve(self, takes: Mapping[int, Take]) -> None:
-        """From now on these partitions are served here, and no others."""
+        """Serves these partitions from now on, and no others."""
         self.takes.clear()
         self.takes.update(takes)
         self.forget()
@@ -101,7 +100,7 @@ class Routes:
 
 
 class KeyRoutes(dict[bytes, tuple[int, bytes]]):
-    """Key -> its partition and its part of the record, for a partitioner that follows the key alone."""
+    """Key -> partition and the key's part, for a partitioner with `follows_key`."""
 
     __slots__ = ("_partition_of",)
 

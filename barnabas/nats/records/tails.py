@@ -1,7 +1,7 @@
-"""The tails of the records in a batch that is stored: what `records/parts.py` makes of messages, read back.
+"""Reads the tails (records/parts.py) of the records in a stored batch.
 
-A broker that has received the same messages as the leader of a partition knows by their tails which of them the leader
-has appended. Batches come from the log, but what clients wrote there nobody has looked into, so nothing is trusted.
+A broker that received the same messages as the leader of a partition compares tails to find which of them the leader has
+appended. Clients may have written the batch, so any bytes are possible.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 
 
 def read_tails(batch: Bytes, decompressed_bytes_max: int) -> list[bytes]:
-    """The tail of each record of the one batch in `batch`, in order.
-
-    Raises RecordBatchError when the bytes are no such batch; compressed records may take so many bytes at most.
-    """
+    """The tail of each record of one batch, in order. RecordBatchError when the bytes are malformed, or the records are
+    larger than `decompressed_bytes_max`."""
     header = read_header(batch)
     if header.size != len(batch):
         raise CorruptBatch(f"a batch of {header.size} bytes in {len(batch)}")
@@ -58,7 +56,7 @@ def read_tails(batch: Bytes, decompressed_bytes_max: int) -> list[bytes]:
 
 
 def _long_size(data: bytes | mmap, size: int, position: int) -> tuple[int, int]:
-    """The rest of a length (still zigzag) whose first seven bits are `size`, and where it ends."""
+    """The rest of a length before zigzag decoding, whose first seven bits are `size`, and the position behind it."""
     for shift in (7, 14, 21, 28):
         byte = data[position]
         position += 1

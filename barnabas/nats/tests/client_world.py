@@ -1,4 +1,4 @@
-"""A client of ours on a real loop, with what its listener was told and what its sinks got, for tests."""
+"""Clients on a real loop, for tests: a listener and sinks that record their calls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Events(ClientListener):
-    """Everything a listener is told, in order."""
+    """A listener that records its calls, in order."""
 
     def __init__(self) -> None:
         self.connects: list[ServerInfo] = []
@@ -62,9 +62,12 @@ class ClientWorld:
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 120) -> T:
         return self.runtime.loop.run_until_complete(asyncio.wait_for(work, timeout_s))
 
-    def client(self, *urls: str, **options: Any) -> tuple[NatsClient, Events]:
+    def client(
+        self, *urls: str, on_read: Callable[[], object] = lambda: None, **options: Any
+    ) -> tuple[NatsClient, Events]:
         """A client that is started."""
-        client = NatsClient(self.runtime, settings(*urls, **options), f"client-{len(self.clients)}")
+        name = f"client-{len(self.clients)}"
+        client = NatsClient(self.runtime, settings(*urls, **options), name, on_read)
         events = Events()
         client.listeners.append(events)
         self.clients.append(client)
@@ -84,7 +87,7 @@ class ClientWorld:
 
 
 async def flushed(client: NatsClient) -> None:
-    """Until the server has dealt with all that was sent."""
+    """Waits until the server has processed all that was sent."""
     await outcome(client.flush)
 
 

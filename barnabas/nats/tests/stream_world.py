@@ -16,14 +16,14 @@ from barnabas.nats.binding.binding import Binding
 from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
+from barnabas.nats.jetstream.appender import StreamAppender
 from barnabas.nats.jetstream.exactly_once import ExactlyOnce
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import TopicRecord
-from barnabas.wire.record_batch import Record
-from barnabas.wire.records import decode_records
+from barnabas.wire.records import Record, iterate_records
 from compat_tests.harness.eventually import eventually_async, stays_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -93,9 +93,8 @@ class StreamWorld:
         self.runtime = AsyncioRuntime()
         self.world = Partitions(list(replicas), partitions, properties or {})
         settings = ConnectionSettings(servers=(parse_server(server.url),), **options)
-        self.client = NatsClient(self.runtime, settings, "streams")
+        self.client = NatsClient(self.runtime, settings, "streams", self._close)
         self.closers: list[Callable[[], object]] = []
-        self.client.on_read = self._close
         self.client.start()
         self.carriers: list[ExactlyOnce] = []
         self.peer: Any = self.run(nats.connect(server.url))
@@ -115,17 +114,14 @@ class StreamWorld:
 
     def carrier(self, bound: Binding | None = None, **options: Any) -> ExactlyOnce:
         """One that is started."""
-        carrier = ExactlyOnce(
-            self.runtime,
-            self,
-            bound or binding(),
-            partition_count=lambda: self.world.count,
-            cluster_id="cluster",
-            **options,
-        )
+        bound = bound or binding()
+        carrier = ExactlyOnce(self.runtime, self, bound, self.appender(bound), **options)
         self.carriers.append(carrier)
         carrier.start(self.leading)
         return carrier
+
+    def appender(self, bound: Binding) -> StreamAppender:
+        return StreamAppender(bound, "cluster", lambda: self.world.count)
 
     def add(self, name: str = "S", *subjects: str, **options: Any) -> None:
         self.run(self.jetstream.add_stream(name=name, subjects=list(subjects or ("a.>",)), **options))
@@ -155,7 +151,7 @@ class StreamWorld:
             (region,) = log.read(offset, 1 << 20).regions
             data = region.read()
             header_end = 12 + int.from_bytes(data[8:12], "big")
-            batch = list(decode_records(data[:header_end], 1 << 20))
+            batch = list(iterate_records(data[:header_end], 1 << 20))
             found += batch
             offset = batch[-1].offset + 1
         return found

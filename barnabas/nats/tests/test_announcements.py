@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.nats.announcements import for_whom, publishing, reading
+from barnabas.nats.announcements import publishing, purpose, reading
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.binding.reader import read_binding
 
@@ -20,13 +20,13 @@ def binding(**configs: str) -> Binding:
     [
         ({}, [1, 0], "for its partitions 0, 1"),
         ({}, [2], "for its partition 2"),
-        ({}, [], "to stand in for the leaders of its partitions"),
+        ({}, [], "as a standby of its partitions' leaders"),
         ({"queue_group": "q"}, [], "as a member of the queue group q"),
         ({"topic_template": "{1}"}, [], "for the topics of {1}"),
     ],
 )
 def test_core_bindings(configs: dict[str, str], leading: list[int], said: str) -> None:
-    assert for_whom(binding(subjects="a", **configs), leading) == said
+    assert purpose(binding(subjects="a", **configs), leading) == said
 
 
 def test_streams_buckets_and_records() -> None:

@@ -9,9 +9,8 @@ import pytest
 from barnabas.broker.extension import host_of
 from barnabas.broker.tests.replicas import DIRECTORY, Replicas
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, PartitionState, partition_record
-from barnabas.nats import bridge as bridge_module
 from barnabas.nats.bridge import NatsBridge
-from barnabas.nats.carriers import make_core
+from barnabas.nats.carrier_factory import CarrierFactory
 from barnabas.nats.client.errors import Cause
 from barnabas.nats.ingress.backpressure import OTHERS_WAIT_S
 from barnabas.nats.ingress.gap_checkpoint import GapCheckpoint
@@ -26,7 +25,7 @@ def bound(topic: str, name: str = "nats.subjects", value: str = "a.>") -> Config
     return ConfigRecord(resource_type=TOPIC_RESOURCE, resource_name=topic, name=name, value=value)
 
 
-def test_a_binding_that_fails_is_a_matter_of_its_own(
+def test_a_binding_that_can_not_start_does_not_affect_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     replicas = Replicas(ids=(1,))
@@ -38,12 +37,14 @@ def test_a_binding_that_fails_is_a_matter_of_its_own(
     )
     bridge.start()
 
-    def fails(host: Any, connections: Any, binding: Any, *others: Any) -> Any:
+    make_core = CarrierFactory.core
+
+    def fails(factory: CarrierFactory, binding: Any, *others: Any) -> Any:
         if binding.topic == "other":
             raise ZeroDivisionError
-        return make_core(host, connections, binding, *others)
+        return make_core(factory, binding, *others)
 
-    monkeypatch.setattr(bridge_module, "make_core", fails)
+    monkeypatch.setattr(CarrierFactory, "core", fails)
     state = PartitionState(
         replicas=[1], isr=[1], leader=1, leader_epoch=0, partition_epoch=0, directories=[DIRECTORY]
     )
@@ -66,7 +67,7 @@ def test_a_binding_that_fails_is_a_matter_of_its_own(
     bridge.stop()
 
 
-def test_stored_configs_without_effect_are_told_of_and_bind_all_the_same(
+def test_stored_configs_without_effect_are_logged_and_bind(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     replicas = Replicas(ids=(1,))

@@ -51,8 +51,8 @@ def test_connections_by_name() -> None:
     [
         ({"nats.user": "x"}, "nats.servers is missing"),
         ({"nats.connection.east.user": "x"}, "nats.connection.east.servers is missing"),
-        ({"nats.servers": "ws://h"}, "nats.servers: ws:// is not known here"),
-        ({"nats.servers": "h:0x"}, "nats.servers: nats://h:0x is no address"),
+        ({"nats.servers": "ws://h"}, "nats.servers: ws:// is no scheme of NATS"),
+        ({"nats.servers": "h:0x"}, "nats.servers: nats://h:0x is not the address"),
         ({"nats.servers": "h,,g"}, "'nats.servers' values must not be empty"),
         ({"nats.servers": "h", "nats.password": "p"}, "nats.user is missing"),
         ({"nats.servers": "h", "nats.user": "u", "nats.token": "t"}, "different ways to log in"),
@@ -63,19 +63,19 @@ def test_connections_by_name() -> None:
         ),
     ],
 )
-def test_what_a_broker_does_not_start_with(given: dict[str, str], message: str) -> None:
+def test_properties_that_a_broker_does_not_start_with(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         BrokerConfig.from_properties(given, EXTENSIONS)
 
 
-def test_secrets_are_in_no_refusal() -> None:
+def test_errors_show_no_secrets() -> None:
     for given in ({"nats.servers": f"nats://u:{SECRET}@[h"}, {"nats.servers": f"ws://{SECRET}@h"}):
         with pytest.raises(ConfigError) as raised:
             BrokerConfig.from_properties(given, EXTENSIONS)
         assert SECRET not in str(raised.value)
 
 
-def test_named_connections_are_known_and_their_mistakes_are_not() -> None:
+def test_named_connections_are_known_and_misspelled_ones_are_not() -> None:
     assert BrokerConfig.from_properties(GIVEN, EXTENSIONS).notes == []
     notes = BrokerConfig.from_properties(
         {
@@ -111,7 +111,7 @@ def test_no_secret_is_described() -> None:
         ("u:p@a,nats://token@b:4, tls://u:p/q:@@c", "[hidden]@a,nats://[hidden]@b:4, tls://[hidden]@c"),
     ],
 )
-def test_addresses_are_shown_without_who_logs_in(text: str, shown: str) -> None:
+def test_addresses_are_shown_without_credentials(text: str, shown: str) -> None:
     assert shown_servers("nats.servers", text) == shown
     assert shown_servers("nats.connection.x.servers", text) == shown
     assert shown_servers("controller.quorum.bootstrap.servers", text) == text

@@ -15,7 +15,7 @@ from compat_tests.harness.nats_server import NatsServer
 pytestmark = pytest.mark.sockets
 
 
-def test_a_binding_that_fails_costs_the_others_nothing(
+def test_a_binding_that_fails_does_not_affect_others(
     world: ClientWorld, shared_nats_server: NatsServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:

@@ -62,7 +62,7 @@ def test_records_of_messages_and_of_tails_are_alike(
     assert (from_tail.key, from_tail.value, from_tail.timestamp) == (subject, payload, 77)
 
 
-def test_header_blocks_that_are_none_are_kept_whole() -> None:
+def test_malformed_header_blocks_are_kept_whole() -> None:
     record = record_of_message(b"a", b"", b"no headers", b"x", 0)
     assert record.headers == [("nats.subject", b"a"), ("nats.headers.raw", b"no headers")]
 
@@ -85,7 +85,7 @@ def test_a_budget_is_full_from_its_limit_on_until_half_of_it(changes: list[tuple
     assert all(first != second for first, second in pairwise(told))
 
 
-def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_less_often(
+def test_waiting_letters_count_by_size_and_are_retried_with_backoff(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replicas = Replicas(ids=(1, 2))
@@ -124,7 +124,7 @@ def test_letters_that_wait_count_for_what_they_take_and_are_sent_again_less_and_
     assert answers == [ErrorCode.INVALID_REQUEST] * count
 
 
-def test_letters_without_a_topic_any_more_are_refused() -> None:
+def test_waiting_letters_are_refused_when_their_topic_is_unset() -> None:
     replicas = Replicas(ids=(1, 2))
     replicas.elect(-1, [1])
     fullness: list[bool] = []

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.binding.reader import read_binding
-from barnabas.nats.bound_topic import BoundTopic
-from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.nats.records.encoder import Encoder
 from barnabas.nats.records.keys import compile_key
 from barnabas.nats.records.partitioners import compile_partitioner
-from barnabas.nats.size_limits import log_size_warnings, overhead_of, size_warning
+from barnabas.nats.size_limits import SizeWarnings, overhead_of, size_warning
 from barnabas.nats.tests.stream_world import Partitions
 
 if TYPE_CHECKING:
@@ -54,32 +53,30 @@ class Connections:
     def __init__(self) -> None:
         self.payload = 0
 
-    def names(self) -> list[str]:
-        return [""]
-
     def max_payload(self, _name: str) -> int:
         return self.payload
 
 
-def test_topics_that_are_alike_are_one_line_and_no_line_comes_twice(
+def test_similar_topics_share_a_line_that_is_logged_once(
     world: Partitions, caplog: pytest.LogCaptureFixture
 ) -> None:
     connections = Connections()
-    topics = {f"t{number}": BoundTopic(b"", bound(), cast(Any, None), CarrierStats()) for number in range(8)}
+    warnings = SizeWarnings(cast("NatsConnections", connections))
+    bindings = [replace(bound(), topic=f"t{number}") for number in range(8)]
+    leading: dict[int, Any] = {}
 
     def look() -> list[str]:
         caplog.clear()
-        log_size_warnings(topics, cast("NatsConnections", connections))
+        warnings.log((binding, leading) for binding in bindings)
         return [each.getMessage().partition(": ")[0] for each in caplog.records]
 
     assert look() == []  # nothing is led
-    for each in topics.values():
-        each.leading = {0: world.partition()}
+    leading[0] = world.partition()
     assert look() == []  # no server is known
     connections.payload = MAX_PAYLOAD
     assert look() == ["topic t0, t1, t2, t3, t4 and 3 more"]
     assert look() == []
-    topics["t3"].binding = bound(nats_acks="reply")
+    bindings[3] = replace(bound(nats_acks="reply"), topic="t3")
     assert look() == []
     connections.payload = 1000
     assert look() == []
@@ -87,7 +84,7 @@ def test_topics_that_are_alike_are_one_line_and_no_line_comes_twice(
     assert look() == ["topic t0, t1, t2, t3, t4 and 3 more"]
 
 
-def test_what_is_said_to_be_taken_is_taken_and_hardly_more() -> None:
+def test_the_limit_in_a_warning_is_exact() -> None:
     subject = b"orders.x"
     encoder = Encoder(
         compile_key("subject"),

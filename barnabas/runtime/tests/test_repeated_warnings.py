@@ -45,6 +45,21 @@ def test_the_first_at_once_then_a_count(world: World) -> None:
     assert world.lines() == ["h:31 sends garbage"]
 
 
+def test_a_peer_that_is_forgotten_is_news_again(world: World) -> None:
+    for peer in ("h", "other"):
+        for _ in range(2):
+            world.warnings.warn(peer, "garbage", f"{peer} sends garbage")
+    world.warnings.forget("h")
+    world.warnings.forget("unknown")
+    assert world.pass_interval() == ["other sends garbage (1 times more since)"]
+    world.warnings.warn("h", "garbage", "h sends garbage")
+    world.warnings.forget("h")
+    world.warnings.forget("other")
+    world.warnings.warn("h", "garbage", "h sends garbage")
+    assert world.lines()[1:] == ["h sends garbage"] * 2
+    assert world.pass_interval() == []
+
+
 def test_a_traceback_is_logged_once(world: World) -> None:
     for _ in range(3):
         world.warnings.warn("h", "KeyError", "h: failed", level=logging.ERROR, error=KeyError("x"))

@@ -18,7 +18,8 @@ from barnabas.testing.faults.call import FETCH
 from barnabas.testing.faults.shapes import TOPIC_KEYS, list_fields, partition_of
 from barnabas.testing.seeding import seed_of
 from barnabas.wire.primitives import EncodeError
-from barnabas.wire.record_batch import Record, build_batch, iterate_headers
+from barnabas.wire.record_batch import iterate_headers
+from barnabas.wire.records import Record, build_batch
 from barnabas.wire.registry import API_NAMES, response_type
 
 if TYPE_CHECKING:

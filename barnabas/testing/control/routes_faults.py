@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from barnabas.testing.control import messages as m
 from barnabas.testing.control.table import route
-from barnabas.testing.faults.requests import WAIT_SECONDS
 from barnabas.testing.faults.rules import error_code_of
+from barnabas.testing.faults.waiting import WAIT_SECONDS
 from barnabas.wire.primitives import DecodeError
-from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,11 +84,11 @@ def _steps(rule: Rule, body: m.NewRule) -> list[Callable[[], object]]:
         error = error_code_of(body.error)
         steps.append(lambda: rule.error(error, message=body.error_message, whole=body.whole, **served))
     if body.answer is not None:
-        if rule.api_key is None:
+        if rule.conditions.api_key is None:
             raise ValueError("an answer is of one API")
         from barnabas.testing.control.json_answers import answering  # late: for rules that need it
 
-        answering_so = answering(rule.api_key, body.answer)
+        answering_so = answering(rule.conditions.api_key, body.answer)
         steps.append(lambda: rule.answer(answering_so))
     if body.drop_answer:
         steps.append(lambda: rule.drop_answer(**served))
@@ -114,7 +113,7 @@ def _rule(control: Control, number: str) -> Rule:
 def _rule_status(rule: Rule) -> m.RuleStatus:
     return m.RuleStatus(
         id=rule.number,
-        api="*" if rule.api_key is None else API_NAMES[rule.api_key],
+        api=rule.api,
         action=rule.description,
         calls=rule.calls,
         hits=rule.hits,

@@ -9,23 +9,26 @@ from __future__ import annotations
 import base64
 import os
 import shutil
-import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barnabas.testing.broker import BrokerFailed, default_properties
-from barnabas.testing.external.remote_kafka import RemoteKafka
+from barnabas.testing.external.node_process import (
+    HOST,
+    cluster_properties,
+    properties_text,
+    stop_processes,
+)
+from barnabas.testing.external.remote_kafka import METADATA, RemoteKafka
 from barnabas.testing.ports import free_port
+from barnabas.wire.messages.metadata import MetadataRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
-HOST = "127.0.0.1"
 START_SECONDS_MAX = 90.0
-STOP_SECONDS_MAX = 30.0
-# of Kafka's log, that it comes with the report of a failing test: without a file of its kind log4j prints errors alone
+# Without such a file log4j prints errors alone, and the report of a failing test shows Kafka's log.
 _LOG4J = """\
 status = error
 appender.console.type = Console
@@ -125,31 +128,19 @@ class ApacheKafka(RemoteKafka):
         return "".join(path.read_text(errors="replace") for path in logs)
 
     def stop(self) -> None:
-        """SIGTERM to all, SIGKILL to who does not listen."""
+        """End all nodes."""
         super().stop()
-        for process in self._processes:
-            process.send_signal(signal.SIGTERM)
-        for process in self._processes:
-            try:
-                process.wait(STOP_SECONDS_MAX)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        stop_processes(self._processes)
         self._processes.clear()
 
     def __enter__(self) -> ApacheKafka:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _brokers(self) -> int:
-        from barnabas.testing.external.remote_kafka import METADATA
-        from barnabas.wire.messages.metadata import MetadataRequest
-
-        return len(self._ask(METADATA, 8, MetadataRequest(topics=[])).brokers)
+        return len(self._ask(*METADATA, MetadataRequest(topics=[])).brokers)
 
     def _java(self, *arguments: str) -> list[str]:
         log4j = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"
@@ -158,21 +149,11 @@ class ApacheKafka(RemoteKafka):
     def _write_properties(self, node: int, ports: list[int]) -> str:
         folder = self._folder / f"node-{node}"
         folder.mkdir(parents=True)
-        voters = ",".join(f"{number}@{HOST}:{port}" for number, port in enumerate(ports[self._count :], 1))
-        clients = f"PLAINTEXT://{HOST}:{ports[node - 1]}"
         properties = {
             **default_properties(self._count),
-            "process.roles": "broker,controller",
-            "node.id": str(node),
-            "controller.quorum.voters": voters,
-            "controller.listener.names": "CONTROLLER",
-            "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-            "listeners": f"{clients},CONTROLLER://{HOST}:{ports[self._count + node - 1]}",
-            "advertised.listeners": clients,
-            "log.dirs": str(folder / "data"),
+            **cluster_properties(node, ports[: self._count], ports[self._count :], folder),
             **{name: str(value) for name, value in self._properties.items()},
         }
         path = folder / "server.properties"
-        path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        path.write_text(properties_text(properties))
         return str(path)

@@ -1,12 +1,12 @@
-"""A broker, or a cluster, whose nodes are processes of their own: kill -9 is one, and takes what a process has in its memory.
+"""A broker or a cluster whose nodes are processes of their own: kill_node is kill -9, and loses what the process had in memory.
 
-What a test does with it goes over its ports, as with any Kafka (remote_kafka.py); nodes are stopped, killed and held with
-signals. The nodes end with this process, however it ends, and their files go with them, unless a directory was given
-(process_guard.py).
+A test uses it over its ports, as any Kafka (remote_kafka.py). Signals stop, kill and suspend the nodes. The nodes end with this
+process, however it ends, and their files are removed unless a directory was given (process_guard.py).
 """
 
 from __future__ import annotations
 
+import asyncio  # noqa: TID251 - the loop is the test's
 import os
 import signal
 import tempfile
@@ -32,7 +32,6 @@ from barnabas.testing.steering.nodes import node_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Mapping
-    from types import TracebackType
 
     from barnabas.testing.steering.partitions import PartitionInfo
 
@@ -119,12 +118,12 @@ class BrokerProcesses(RemoteKafka):
         guard, self._guard = self._guard, None
         if guard is None:
             return
-        latest = [node.latest for node in self.nodes if node.latest is not None]
+        processes = [node.latest.process for node in self.nodes if node.latest is not None]
         try:
             if self._directory is None:
-                kill_processes(latest)
+                kill_processes(processes)
             else:
-                stop_processes(latest)
+                stop_processes(processes)
         finally:
             guard.close()
             for node in self.nodes:
@@ -133,22 +132,14 @@ class BrokerProcesses(RemoteKafka):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
-        import asyncio  # noqa: TID251 - the loop is the test's
-
         await asyncio.to_thread(self.start)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import asyncio  # noqa: TID251 - the loop is the test's
-
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.stop)
 
     def wait_until_ready(self) -> Awaitable[None]:
@@ -174,7 +165,7 @@ class BrokerProcesses(RemoteKafka):
         """kill -9: what it has not handed to the system is lost. UnknownNode."""
         found = node_of(self.nodes, node)
         if found.latest is not None:
-            kill_processes([found.latest])
+            kill_processes([found.latest.process])
             self._ended(found)
 
     def pause_node(self, node: int) -> None:
@@ -200,7 +191,7 @@ class BrokerProcesses(RemoteKafka):
         """SIGTERM, and wait: others take over what it leads. UnknownNode."""
         found = node_of(self.nodes, node)
         if found.latest is not None:
-            stop_processes([found.latest])
+            stop_processes([found.latest.process])
             self._ended(found)
         return Finished()
 

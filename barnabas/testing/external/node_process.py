@@ -1,7 +1,7 @@
 """One node as a process: `barnabas start` with a server.properties.
 
-Its files, its log and that server.properties lie in one folder. It has a session of its own, so Ctrl-C reaches the process that has
-started it, which stops it.
+Its files, its log and that server.properties lie in one folder. It has a session of its own: Ctrl-C reaches the process that
+started it, and that one stops it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LAST_WORDS: Final = 1500  # letters of its log
 def cluster_properties(
     node_id: int, ports: Sequence[int], controller_ports: Sequence[int], folder: Path
 ) -> dict[str, str]:
-    """server.properties of one of the nodes, which are numbered from 1: where all of them are, and where its files are."""
+    """The addresses and the log directory in server.properties of one node. Nodes are numbered from 1."""
     voters = ",".join(f"{number}@{HOST}:{port}" for number, port in enumerate(controller_ports, 1))
     clients = f"PLAINTEXT://{HOST}:{ports[node_id - 1]}"
     return {
@@ -90,40 +90,39 @@ class NodeProcess:
         return end.partition("\n")[2] or end
 
 
-def stop_processes(nodes: Sequence[NodeProcess]) -> None:
-    """SIGTERM to all, also to those that stand still, and SIGKILL to who does not listen."""
-    for node in nodes:
-        if node.is_running():
-            node.process.terminate()
-            node.process.send_signal(signal.SIGCONT)
-    for node in nodes:
+def stop_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """SIGTERM to all, also to those that SIGSTOP holds, and SIGKILL to those that do not end."""
+    for process in processes:
+        process.terminate()
+        process.send_signal(signal.SIGCONT)
+    for process in processes:
         try:
-            node.process.wait(STOP_SECONDS_MAX)
+            process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            node.process.kill()
-            node.process.wait()
+            process.kill()
+            process.wait()
 
 
-def kill_processes(nodes: Sequence[NodeProcess]) -> None:
+def kill_processes(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     """SIGKILL to all."""
-    for node in nodes:
-        node.process.kill()
-    for node in nodes:
-        node.process.wait()
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait()
 
 
 class ProcessNode:
-    """A node, whether it runs or not: the same id, port and files each time."""
+    """A node, running or not. It has the same id, port and files each time it starts."""
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.port = 0
         self.is_paused = False
-        self.latest: NodeProcess | None = None  # that runs, or has run last
+        self.latest: NodeProcess | None = None  # the run of now, or the last one
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process, be it one that stands still."""
+        """Whether there is a process, suspended or not."""
         return self.latest is not None and self.latest.is_running()
 
     @property

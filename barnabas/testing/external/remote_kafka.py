@@ -18,15 +18,14 @@ from barnabas.wire.messages.delete_topics import DeleteTopicsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
     from barnabas.testing.seeding import Seed
 
-METADATA: Final = 3
-# Versions that brokers from 2.4 to today's have
-_METADATA_VERSION: Final = 8
-_CREATE_VERSION: Final = 5
-_DELETE_VERSION: Final = 4
+# API keys with versions that brokers from 2.4 to today's have
+METADATA: Final = (3, 8)
+_CREATE_TOPICS: Final = (CREATE_TOPICS, 5)
+_DELETE_TOPICS: Final = (DELETE_TOPICS, 4)
 WAIT_SECONDS_MAX: Final = 30.0
 _POLL_S: Final = 0.02
 
@@ -42,7 +41,7 @@ class RemoteKafka:
 
     def topics(self) -> dict[str, int]:
         """Topics by name, with the number of their partitions; Kafka's own ones left out."""
-        answer = self._ask(METADATA, _METADATA_VERSION, MetadataRequest(topics=None))
+        answer = self._ask(*METADATA, MetadataRequest(topics=None))
         return {topic.name: len(topic.partitions) for topic in answer.topics if not topic.is_internal}
 
     def create_topic(
@@ -62,8 +61,8 @@ class RemoteKafka:
                 CreatableTopicConfig(name=key, value=str(value)) for key, value in (configs or {}).items()
             ],
         )
-        answer = self._ask(CREATE_TOPICS, _CREATE_VERSION, CreateTopicsRequest(topics=[topic]))
-        self._check(answer.topics)
+        answer = self._ask(*_CREATE_TOPICS, CreateTopicsRequest(topics=[topic]))
+        check_results(answer.topics)
         self._wait(lambda: self._is_led(name), f"{name} has no leader")
         return Finished()
 
@@ -71,10 +70,8 @@ class RemoteKafka:
         """Those that exist. RequestFailed."""
         wanted = sorted(set(names) & set(self.topics()))
         if wanted:
-            answer = self._ask(
-                DELETE_TOPICS, _DELETE_VERSION, DeleteTopicsRequest(topic_names=wanted, timeout_ms=30_000)
-            )
-            self._check(answer.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            answer = self._ask(*_DELETE_TOPICS, DeleteTopicsRequest(topic_names=wanted, timeout_ms=30_000))
+            check_results(answer.responses, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return Finished()
 
     def seed(self, topic: str, records: object) -> Awaitable[None]:
@@ -125,7 +122,7 @@ class RemoteKafka:
 
         def serves() -> bool:
             try:
-                answer = self._ask(METADATA, _METADATA_VERSION, MetadataRequest(topics=[]))
+                answer = self._ask(*METADATA, MetadataRequest(topics=[]))
             except (OSError, EOFError):
                 self.disconnect()
                 return False
@@ -145,15 +142,8 @@ class RemoteKafka:
 
     def _is_led(self, name: str) -> bool:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False)
-        topic = self._ask(METADATA, _METADATA_VERSION, request).topics[0]
+        topic = self._ask(*METADATA, request).topics[0]
         return not topic.error_code and all(not each.error_code for each in topic.partitions)
-
-    @staticmethod
-    def _check(results: list[Any], *harmless: ErrorCode) -> None:
-        for result in results:
-            error = ErrorCode.of(result.error_code)
-            if error and error not in harmless:
-                raise RequestFailed(error, getattr(result, "error_message", None) or result.name)
 
     @staticmethod
     def _wait(is_so: Any, why: str, seconds: float = WAIT_SECONDS_MAX) -> None:
@@ -180,6 +170,15 @@ class RemoteKafka:
             except OSError as error:
                 failure = error
         raise ConnectionError(f"no broker answers at {self.bootstrap_servers}: {failure}") from failure
+
+
+def check_results(results: Iterable[Any], *harmless: ErrorCode) -> None:
+    """RequestFailed for the first of them that has an error."""
+    for result in results:
+        error = ErrorCode.of(result.error_code)
+        if error and error not in harmless:
+            why = getattr(result, "error_message", None) or getattr(result, "name", None)
+            raise RequestFailed(error, why or "")
 
 
 def _absent(name: str, address: str) -> AttributeError:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.contents import UnknownTopic
 from barnabas.testing.external.raw_client import RawClient
-from barnabas.testing.external.remote_kafka import METADATA
-from barnabas.testing.operations import RequestFailed
+from barnabas.testing.external.remote_kafka import METADATA, check_results
 from barnabas.testing.steering.partitions import PartitionInfo
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from barnabas.testing.external.node_process import ProcessNode
 
-_METADATA_VERSION: Final = 8
 _ALTER_PARTITION_REASSIGNMENTS: Final = (45, 0)
 _ELECT_LEADERS: Final = (43, 2)
 _PREFERRED: Final = 0  # of ElectionType
@@ -47,7 +45,7 @@ class RemotePartitions:
 
     def info(self, topic: str, index: int) -> PartitionInfo:
         """UnknownTopic."""
-        for each in partitions_of(self._ask(METADATA, _METADATA_VERSION, _about(topic)), topic):
+        for each in partitions_of(self._ask(*METADATA, _about(topic)), topic):
             if each.partition == index:
                 return each
         raise UnknownTopic(f"there is no partition {index} of {topic!r}")
@@ -95,7 +93,7 @@ class RemotePartitions:
             topics=[ReassignableTopic(name=topic, partitions=[partition])]
         )
         answer = self._ask(*_ALTER_PARTITION_REASSIGNMENTS, request)
-        _check(answer, [each for one in answer.responses for each in one.partitions])
+        check_results([answer, *(each for one in answer.responses for each in one.partitions)])
 
         def is_so() -> bool:
             return self.info(topic, index).replicas == tuple(replicas)
@@ -109,7 +107,7 @@ class RemotePartitions:
         )
         answer = self._ask(*_ELECT_LEADERS, request)
         results = [each for one in answer.replica_election_results for each in one.partition_result]
-        _check(answer, results, ErrorCode.ELECTION_NOT_NEEDED)
+        check_results([answer, *results], ErrorCode.ELECTION_NOT_NEEDED)
 
     def _views(self, topic: str | None) -> list[list[PartitionInfo]]:
         """What each node that is awake answers."""
@@ -118,7 +116,7 @@ class RemotePartitions:
             with contextlib.suppress(OSError, EOFError):  # it may have ended a moment ago
                 client = RawClient(node.port)
                 with client.socket:
-                    answer = client.ask(METADATA, _METADATA_VERSION, _about(topic))
+                    answer = client.ask(*METADATA, _about(topic))
                 views.append(partitions_of(answer, topic))
         return views
 
@@ -141,13 +139,6 @@ def partitions_of(answer: Any, topic: str | None) -> list[PartitionInfo]:
                 )
             )
     return found
-
-
-def _check(answer: Any, results: list[Any], *harmless: ErrorCode) -> None:
-    for result in (answer, *results):
-        error = ErrorCode.of(result.error_code)
-        if error and error not in harmless:
-            raise RequestFailed(error, getattr(result, "error_message", None) or "")
 
 
 def _about(topic: str | None) -> MetadataRequest:

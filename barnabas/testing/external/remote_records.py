@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.contents import StoredRecord
 from barnabas.testing.operations import RequestFailed
-from barnabas.testing.seeding import Seed, partition_for_key
+from barnabas.testing.seeding import Seed, choose_partitions
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def append(
 ) -> list[StoredRecord]:
     """Produce them to where Barnabas itself would put them; as they are stored, when all are committed. RequestFailed;
     ValueError names a partition that there is not."""
-    places = list(_places(topic, partition_count, seeds))
+    places = list(choose_partitions(topic, partition_count, seeds))
     producer = _kafka().KafkaProducer(
         bootstrap_servers=bootstrap_servers, acks="all", max_request_size=_REQUEST_BYTES_MAX
     )
@@ -71,21 +71,6 @@ def read(bootstrap_servers: str, topic: str, partitions: Sequence[int]) -> list[
             elif time.monotonic() > deadline:
                 raise TimeoutError(f"{topic}: not all records have come after {WAIT_SECONDS_MAX:g} s")
     return [record for index in partitions for record in found[index]]
-
-
-def _places(topic: str, count: int, seeds: Sequence[Seed]) -> Iterator[int]:
-    """The partition of each, as seeding.append has it."""
-    turn = 0
-    for seed in seeds:
-        if seed.partition is not None:
-            if not 0 <= seed.partition < count:
-                raise ValueError(f"{topic} has {count} partitions, and no partition {seed.partition}")
-            yield seed.partition
-        elif seed.key is not None:
-            yield partition_for_key(seed.key, count)
-        else:
-            yield turn % count
-            turn += 1
 
 
 def _stored(record: Any) -> StoredRecord:

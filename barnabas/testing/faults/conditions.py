@@ -1,9 +1,15 @@
-"""What a rule may ask for: a slip that would make one that never acts is refused where it is written."""
+"""Conditions of rules: which requests a rule is about.
+
+A condition that no request can meet is a ValueError where the rule is made.
+"""
 
 from __future__ import annotations
 
 import math
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from barnabas.testing.faults.shapes import names_groups, names_topics
 from barnabas.wire.registry import API_NAMES
@@ -11,15 +17,85 @@ from barnabas.wire.registry import API_NAMES
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from barnabas.testing.faults.call import Call
+    from barnabas.testing.faults.shapes import Topic
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """A request meets them when it meets each that is not None. `topic`, `group` and `client_id` may be patterns (`orders-*`).
+    ValueError."""
+
+    api_key: int | None
+    topic: str | None
+    topic_id: bytes | None
+    partition: int | None
+    group: str | None
+    client_id: str | None
+    node: int | None
+
+    def __post_init__(self) -> None:
+        if self.api_key is None:
+            return
+        if not names_topics(self.api_key):
+            for name, value in (
+                ("topic", self.topic),
+                ("topic", self.topic_id),
+                ("partition", self.partition),
+            ):
+                if value is not None:
+                    self._refuse("topics", name)
+        if self.group is not None and not names_groups(self.api_key):
+            self._refuse("groups", "group")
+
+    def _refuse(self, what: str, condition: str) -> None:
+        assert self.api_key is not None
+        raise ValueError(
+            f"{API_NAMES[self.api_key]} requests name no {what}: a rule without {condition}= meets them"
+        )
+
+    @property
+    def is_single(self) -> bool:
+        """Whether they name a topic or a partition."""
+        return self.topic is not None or self.topic_id is not None or self.partition is not None
+
+    def is_about(self, topic: Topic | None, partition: int | None, call: Call) -> bool:
+        """Whether they include this topic and partition, which a request names."""
+        if self.topic is not None:
+            name = call.name_of(topic)
+            if name is None or not fnmatchcase(name, self.topic):
+                return False
+        if self.topic_id is not None and self.topic_id != (
+            call.id_of(topic) if isinstance(topic, str) else topic
+        ):
+            return False
+        return self.partition is None or partition == self.partition or partition is None
+
+    def may_include(self, call: Call) -> bool:
+        """Whether the request's header meets them. Requests of other brokers do so only where a client is named."""
+        return (
+            (self.api_key is None or self.api_key == call.api_key)
+            and (self.node is None or self.node == call.node)
+            and (self.client_id is None or fnmatchcase(call.client_id or "", self.client_id))
+            and (self.client_id is not None or not call.is_internal)
+        )
+
+    def include(self, call: Call) -> bool:
+        """Whether the topics, partitions and groups in the request meet them. DecodeError."""
+        if self.is_single and not any(
+            self.is_about(topic, partition, call) for topic, partition in call.targets()
+        ):
+            return False
+        return self.group is None or any(fnmatchcase(group, self.group) for group in call.groups())
+
 
 def check_count(what: str, value: object, least: int) -> None:
-    """ValueError: `value` is a whole number from `least` on. `what` begins the text."""
+    """ValueError unless `value` is a whole number and at least `least`. `what` begins the text."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{what} is a whole number, {least} or more, and not {value!r}")
 
 
 def check_amount(what: str, value: object, *, above_zero: bool = False) -> None:
-    """ValueError: `value` is a number from zero on, or above zero."""
+    """ValueError unless `value` is a finite number and at least zero, or above zero."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         is_right = False
     else:
@@ -31,29 +107,20 @@ def check_amount(what: str, value: object, *, above_zero: bool = False) -> None:
 
 
 def check_probability(value: object) -> None:
-    """ValueError: from 0 to 1."""
+    """ValueError unless `value` is a number from 0 to 1."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
         raise ValueError(f"probability is a number from 0 to 1, and not {value!r}")
 
 
 def check_node(node: int | None, nodes: Collection[int] | None) -> None:
-    """ValueError where these are the nodes and it is none of them."""
+    """ValueError when the nodes are known and `node` is not among them."""
     if node is not None and nodes is not None and node not in nodes:
         known = ", ".join(map(str, sorted(nodes)))
         raise ValueError(f"there is no node {node!r}; known are {known}")
 
 
-def check_names(api_key: int, topic: str | None, partition: int | None, group: str | None) -> None:
-    """ValueError where requests of the API name no topics, or no groups, and the condition is about one."""
-    if (topic is not None or partition is not None) and not names_topics(api_key):
-        what = "topic" if topic is not None else "partition"
-        raise ValueError(f"{API_NAMES[api_key]} requests name no topics: a rule without {what}= meets them")
-    if group is not None and not names_groups(api_key):
-        raise ValueError(f"{API_NAMES[api_key]} requests name no groups: a rule without group= meets them")
-
-
 def nearest(name: str, names: Iterable[str]) -> str:
-    """ "; did you mean ...?", or nothing where none is like it."""
+    """ "; did you mean ...?" with names that are like this one, or an empty text."""
     import difflib  # only a mistake needs it, and it takes milliseconds to import
 
     wanted, known = name.upper(), {each.upper(): each for each in names}

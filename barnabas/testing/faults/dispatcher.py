@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.requests.context import Outcome, RequestContext
+from barnabas.broker.requests.context import Outcome, PeerBroker, RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.testing.faults.call import Call, Encoded, name_of, size_of, whole
 from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
@@ -54,20 +54,8 @@ class Exchange(Call):
         self._completed = completed
 
     @property
-    def peer_broker_id(self) -> int:
-        return self.connection.peer_broker_id
-
-    @peer_broker_id.setter
-    def peer_broker_id(self, broker_id: int) -> None:
-        self.connection.peer_broker_id = broker_id
-
-    @property
-    def peer_handshake(self) -> object | None:
-        return self.connection.peer_handshake
-
-    @peer_handshake.setter
-    def peer_handshake(self, handshake: object | None) -> None:
-        self.connection.peer_handshake = handshake
+    def peer(self) -> PeerBroker:
+        return self.connection.peer
 
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:
         self._completed(self, context, response)

@@ -119,22 +119,29 @@ class Faults:
         times: int | None = None,
         probability: float | None = None,
     ) -> Rule:
-        """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic (also by an id that is gone:
-        16 bytes, or their text in base64), partition or group, come from this client and to this node; `topic`, `group` and `client_id` may be patterns (`orders-*`). From the
-        nth such request on (1 is the first), `times` times (once where nth is given, else always), each with this
-        probability. It acts once it has an action: see Rule. ValueError for a condition that no request can meet."""
-        from barnabas.testing.faults.conditions import check_node
-        from barnabas.testing.faults.rules import Rule  # late: most brokers of a suite have no rules
+        """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic, partition or group, come from
+        this client and to this node. `topic`, `group` and `client_id` may be patterns (`orders-*`); `topic_id` is 16 bytes or
+        their text in base64, also of a topic that was deleted. It acts from the nth such request on (1 is the first), `times`
+        times (once where nth is given, else always), each with this probability, as soon as it has an action: see Rule.
+        ValueError for a condition that no request can meet."""
+        from barnabas.testing.faults.conditions import (
+            Conditions,
+            check_node,
+        )  # late: most brokers have no rules
+        from barnabas.testing.faults.rules import ANY, Rule, topic_id_of
 
         check_node(node, self._node_ids())
-        return Rule(
-            api,
+        conditions = Conditions(
+            api_key=None if api == ANY else api_key_of(api),
             topic=topic,
-            topic_id=topic_id,
+            topic_id=None if topic_id is None else topic_id_of(topic_id),
             partition=partition,
             group=group,
             client_id=client_id,
             node=node,
+        )
+        return Rule(
+            conditions,
             nth=nth,
             times=times,
             probability=probability,
@@ -237,24 +244,17 @@ class Faults:
         return None if self._served is None else self._served(call)
 
     def match(self, call: Call) -> Rule | None:
-        """The rule that this request falls under."""
+        """The rule that acts on this request."""
         for rule in self._rules:
-            if call.is_internal and rule.client_id is None:
+            if rule.is_spent or not rule.conditions.may_include(call):
                 continue
-            if (
-                rule.may_match(call.api_key, call.node, call.client_id)
-                and self._meets(rule, call)
-                and rule.counts(self._random.random)
-            ):
+            try:
+                is_included = rule.conditions.include(call)
+            except (DecodeError, KeyError):  # the broker closes the connection for it
+                continue
+            if is_included and rule.counts(self._random.random):
                 return rule
         return None
-
-    @staticmethod
-    def _meets(rule: Rule, call: Call) -> bool:
-        try:
-            return rule.meets(call)
-        except (DecodeError, KeyError):  # the broker closes the connection for it
-            return False
 
     def is_plain(self, call: Call) -> bool:
         """Whether nothing slows its answer down."""

@@ -26,12 +26,12 @@ def answer_with_error(call: Call, rule: Rule) -> tuple[Any, bytes | None]:
         call.version,
         request,
         error,
-        single=rule.is_single or rule.error_depth == -1,
+        single=rule.conditions.is_single or rule.error_depth == -1,
         whole=rule.error_depth == 0,
     )
 
     def matches(topic: Topic | None, partition: int | None) -> bool:
-        return rule.is_about(topic, partition, call)
+        return rule.conditions.is_about(topic, partition, call)
 
     if rule.is_error_served or (depth and api_key in OVERWRITTEN):
         failures = failed(api_key, request, error, depth, matches, message) if depth else None
@@ -43,7 +43,7 @@ def answer_with_error(call: Call, rule: Rule) -> tuple[Any, bytes | None]:
         call.change = change
         return None, call.data if api_key != FETCH else _at_once(call)
     failures = failed(api_key, request, error, depth, matches, message)
-    rest = without(request, matches) if depth and rule.is_single else None
+    rest = without(request, matches) if depth and rule.conditions.is_single else None
     if rest is None:
         return failures, None
     call.change = lambda answer: merged(api_key, answer, failures)

@@ -144,7 +144,7 @@ class _Failing(msgspec.Struct, frozen=True):
     depth: int
     matches: Any
     message: str | None
-    keeps_errors: bool = False  # what the broker says of its own accord
+    keeps_errors: bool = False  # that the broker has answered
 
 
 def _fill(

@@ -1,19 +1,17 @@
-"""The last requests of clients and their answers, with times; decoded when they are read.
+"""Recorded requests: the last ones of clients, with their answers and times; decoded when they are read.
 
-A request is there from its arrival, its answer as soon as it left. Requests of brokers among themselves (the fetches of
-followers) are not. `Requests` may be used from any thread.
+A request is recorded when it arrives, its answer when it leaves. Requests between brokers (the fetches of followers) are not
+recorded. `Requests` may be used from any thread.
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - for tests that wait in a loop of their own
-import threading  # noqa: TID251 - for those that wait in a thread
-import time  # noqa: TID251 - and for how long
+import threading  # noqa: TID251 - requests are read in any
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.testing.faults.shapes import targets
+from barnabas.testing.faults.waiting import WAIT_SECONDS, Changes
 from barnabas.wire.headers import decode_request_header, decode_response_header
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import API_NAMES, request_type, response_type
@@ -27,8 +25,7 @@ COUNT_MAX: Final = 10_000
 BYTES_MAX: Final = 32 * 1024 * 1024  # of all frames together
 ANSWER_BYTES_MAX: Final = (
     1024 * 1024
-)  # of an answer whose records lie in a file; of a larger one only the size is kept
-WAIT_SECONDS: Final = 30.0
+)  # of an answer with records from a file; of a larger one only the size is kept
 
 _KEYS: Final = {name.lower(): key for key, name in API_NAMES.items()}
 
@@ -48,25 +45,6 @@ def api_key_of(api: str | int) -> int:
         )
         raise ValueError(f"there is no API {api!r}{hint}")
     return key
-
-
-def refuse_in_loop(instead: str) -> None:
-    """RuntimeError where waiting would stop a loop that has to go on."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(f"this blocks the loop that runs now: await {instead}(...) instead")
-
-
-def setter(changed: asyncio.Event, loop: asyncio.AbstractEventLoop) -> Callable[[], object]:
-    """Sets an event of that loop, from any thread; nothing happens where the loop has ended meanwhile."""
-
-    def tell() -> None:
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(changed.set)
-
-    return tell
 
 
 class Recorded:
@@ -109,7 +87,7 @@ class Recorded:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept of it."""
+        """Bytes of memory for its frames."""
         return len(self.request_bytes) + (0 if self.answer_bytes is None else len(self.answer_bytes))
 
     @property
@@ -136,7 +114,7 @@ class Recorded:
 
     @property
     def topics(self) -> list[str]:
-        """The names of the topics that the request names, by name or by id; of the latter those that there are still."""
+        """The names of the topics in the request. Ids of topics that were deleted have none."""
         try:
             asked = {topic for topic, _ in targets(self.request) if topic is not None}
         except DecodeError:
@@ -157,20 +135,19 @@ class Requests:
         self._recorded: deque[Recorded] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
-        self._waiting: list[Callable[[], object]] = []
+        self._changes = Changes()
 
     # -- the broker's side
 
     def add(self, recorded: Recorded) -> None:
-        """It came; perhaps it is answered already."""
+        """Record a request that has arrived; it may be answered already."""
         with self._lock:
             recorded.is_kept = True
             self._recorded.append(recorded)
             self._bytes += recorded.size
             if self._bytes > BYTES_MAX or len(self._recorded) > COUNT_MAX:
                 self._make_room()
-        if self._waiting:
-            self._tell()
+        self._changes.notify()
 
     def answered(self, recorded: Recorded, outcome: str, at_ms: int, answer: bytes | None, size: int) -> None:
         """`answer`: the frame with its size; None when it is not kept."""
@@ -184,18 +161,13 @@ class Requests:
                     self._bytes += len(answer)
                     if self._bytes > BYTES_MAX:
                         self._make_room()
-        if self._waiting:
-            self._tell()
+        self._changes.notify()
 
     def _make_room(self) -> None:
         while self._recorded and (len(self._recorded) > COUNT_MAX or self._bytes > BYTES_MAX):
             oldest = self._recorded.popleft()
             oldest.is_kept = False
             self._bytes -= oldest.size
-
-    def _tell(self) -> None:
-        for waiting in tuple(self._waiting):
-            waiting()
 
     # -- the test's side
 
@@ -223,7 +195,7 @@ class Requests:
         node: int | None = None,
         where: Callable[[Recorded], bool] | None = None,
     ) -> list[Recorded]:
-        """Those of one API that meet all of the conditions, in the order in which they came."""
+        """Those of one API that meet all of the conditions, in the order of their arrival."""
         key = api_key_of(api)
         return [
             each
@@ -245,21 +217,11 @@ class Requests:
         **conditions: Any,
     ) -> list[Recorded]:
         """Wait until there are `count` of them (as `of`; `answered`: that were answered) and return them. AssertionError,
-        with what there was, after `timeout` seconds. RuntimeError in a coroutine: see `arrived`."""
-        refuse_in_loop("arrived")
-        deadline = time.monotonic() + timeout
-        changed = threading.Event()
-        self._waiting.append(changed.set)
-        try:
-            while True:
-                found = self._found(api, answered, conditions)
-                if len(found) >= count:
-                    return found
-                if not changed.wait(max(0.0, deadline - time.monotonic())):
-                    raise AssertionError(self._missing(api, count, len(found), timeout))
-                changed.clear()
-        finally:
-            self._waiting.remove(changed.set)
+        with the last requests, after `timeout` seconds. RuntimeError in a coroutine: see `arrived`."""
+        search = _Search(self, api, count, answered, conditions)
+        if not self._changes.wait(search.is_complete, timeout, instead="arrived"):
+            raise AssertionError(search.missing(timeout))
+        return search.found
 
     async def arrived(
         self,
@@ -271,35 +233,13 @@ class Requests:
         **conditions: Any,
     ) -> list[Recorded]:
         """As `wait_for`, for coroutines."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        changed = asyncio.Event()
-
-        tell = setter(changed, loop)
-        self._waiting.append(tell)
-        try:
-            while True:
-                found = self._found(api, answered, conditions)
-                if len(found) >= count:
-                    return found
-                try:
-                    await asyncio.wait_for(changed.wait(), max(0.0, deadline - loop.time()))
-                except TimeoutError:
-                    raise AssertionError(self._missing(api, count, len(found), timeout)) from None
-                changed.clear()
-        finally:
-            self._waiting.remove(tell)
-
-    def _found(self, api: str | int, answered: bool, conditions: dict[str, Any]) -> list[Recorded]:
-        found = self.of(api, **conditions)
-        return [each for each in found if each.outcome != "waits"] if answered else found
-
-    def _missing(self, api: str | int, count: int, found: int, timeout: float) -> str:
-        lines = "\n".join(self.transcript()[-30:])
-        return f"{found} of {count} requests of {api} came within {timeout:g} s; the last of all:\n{lines}"
+        search = _Search(self, api, count, answered, conditions)
+        if not await self._changes.wait_async(search.is_complete, timeout):
+            raise AssertionError(search.missing(timeout))
+        return search.found
 
     def transcript(self) -> list[str]:
-        """A line for each request: when it came, who asked what of which node, and what became of it."""
+        """A line for each request: time, node, client, API, topics and outcome."""
         lines = []
         for each in self:
             took = "" if each.answered_ms is None else f" {each.answered_ms - each.received_ms} ms"
@@ -310,6 +250,32 @@ class Requests:
                 f"{topics + ' ' if topics else ''}-> {each.outcome}, {each.answer_size} bytes{took}{fault}"
             )
         return lines
+
+
+class _Search:
+    """The requests that a test waits for."""
+
+    def __init__(
+        self, requests: Requests, api: str | int, count: int, answered: bool, conditions: dict[str, Any]
+    ) -> None:
+        self.found: list[Recorded] = []
+        self._requests = requests
+        self._api = api
+        self._count = count
+        self._answered = answered
+        self._conditions = conditions
+
+    def is_complete(self) -> bool:
+        found = self._requests.of(self._api, **self._conditions)
+        self.found = [each for each in found if each.outcome != "waits"] if self._answered else found
+        return len(self.found) >= self._count
+
+    def missing(self, timeout: float) -> str:
+        lines = "\n".join(self._requests.transcript()[-30:])
+        return (
+            f"{len(self.found)} of {self._count} requests of {self._api} came within {timeout:g} s; "
+            f"the last of all:\n{lines}"
+        )
 
 
 def _clock(at_ms: int) -> str:

@@ -1,71 +1,50 @@
-"""Rules: which requests something happens to, and what.
+"""Rules: faults of requests that meet conditions.
 
-`faults.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")`. A rule holds from its first action
-until it is removed (`remove()`, the end of a `with`) or has happened `times` times. Of several that match, the
-oldest counts that still has something to do, so rules in a row make a script.
+`faults.on("Produce", topic="orders", nth=2).error("NOT_LEADER_OR_FOLLOWER")`. A rule is in force from its first action
+until it is removed (`remove()`, the end of a `with`) or has acted `times` times. Of several rules that match a request, the
+oldest that may still act does, so rules in a row make a script.
 
 `served` in the actions says whether the broker serves the request before the fault: a produce that was `close`d with
-served=True stands in the log, and the producer does not know.
+served=True is in the log, and the producer does not know.
 """
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251 - a test waits for what is held
-import threading  # noqa: TID251 - or waits in a thread
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from barnabas.testing.faults.conditions import (
-    check_amount,
-    check_count,
-    check_names,
-    check_probability,
-    nearest,
-)
-from barnabas.testing.faults.requests import WAIT_SECONDS, api_key_of, refuse_in_loop, setter
+import msgspec
+
+from barnabas.testing.faults.conditions import check_amount, check_count, check_probability, nearest
+from barnabas.testing.faults.waiting import WAIT_SECONDS, Changes
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.primitives import uuid_from_string
 from barnabas.wire.registry import API_NAMES
+from barnabas.wire.uuids import uuid_from_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import TracebackType
 
     from barnabas.testing.faults.call import Call
-    from barnabas.testing.faults.shapes import Topic
-
-# (call) -> the answer, or None: the broker shall answer
-Answering = "Callable[[Call], Any]"
-# (call, the broker's answer) -> the answer
-Rewriting = "Callable[[Call, Any], Any]"
+    from barnabas.testing.faults.conditions import Conditions
 
 ANY: Final = "*"
 
 
-class Held:
-    """A request that waits, or its answer."""
+class Held(NamedTuple):
+    """A request, or its answer, that waits for `release`."""
 
-    __slots__ = ("call", "resume")
-
-    def __init__(self, call: Call, resume: Callable[[], object]) -> None:
-        self.call = call
-        self.resume = resume
+    call: Call
+    resume: Callable[[], object]
 
 
 class Rule:
-    """See the module. Made by `Faults.on`; its methods may be called from any thread."""
+    """See the module. Made by `Faults.on`; its methods may be called from any thread. It counts the requests that meet its
+    conditions, and acts on them from the `nth` on, `times` times, each with this probability."""
 
     def __init__(
         self,
-        api: str | int,
+        conditions: Conditions,
         *,
-        topic: str | None = None,
-        topic_id: str | bytes | None = None,
-        partition: int | None = None,
-        group: str | None = None,
-        client_id: str | None = None,
-        node: int | None = None,
         nth: int | None = None,
         times: int | None = None,
         probability: float | None = None,
@@ -73,33 +52,24 @@ class Rule:
         end: Callable[[Rule], object],
         release: Callable[[Rule, int | None], object],
     ) -> None:
-        self.api_key = None if api == ANY else api_key_of(api)
-        if self.api_key is not None:
-            check_names(self.api_key, topic if topic_id is None else "", partition, group)
         if nth is not None:
             check_count("nth", nth, 1)
         if times is not None:
             check_count("times", times, 1)
         if probability is not None:
             check_probability(probability)
-        self.topic = topic
-        self.topic_id = None if topic_id is None else topic_id_of(topic_id)
-        self.partition = partition
-        self.group = group
-        self.client_id = client_id
-        self.node = node
+        self.conditions = conditions
         self.nth = nth
         self.times = 1 if nth is not None and times is None else times
         self.probability = probability
         self.calls = 0  # requests that met the conditions
-        self.hits = 0  # those of them that something was done to
+        self.hits = 0  # those of them that it acted on
         self.number = 0  # given by the engine
         self.description = ""
         self._begin, self._end, self._release = begin, end, release
-        self._is_held_back = False  # until all actions have been said
-        self._held = threading.Condition()
-        self._tell: list[Callable[[], object]] = []  # who waits for them
-        self._calls_held: tuple[Held, ...] = ()
+        self._is_deferred = False  # until all actions are given
+        self._changes = Changes()
+        self._held: tuple[Held, ...] = ()
         # What to do:
         self.delay_s = 0.0
         self.is_delay_served = False
@@ -113,25 +83,22 @@ class Rule:
         self.drops = False
         self.is_end_served = False  # of a close or a drop
         self.truncate_bytes: int | None = None
-        self.answering: Callable[[Call], Any] | None = None
+        self.answering: Callable[[Call], Any] | None = None  # None as its result: the broker answers
         self.rewriting: Callable[[Call, Any], Any] | None = None
 
+    @property
+    def api(self) -> str:
+        """Kafka's name of its API, or "*"."""
+        key = self.conditions.api_key
+        return ANY if key is None else API_NAMES[key]
+
     def __repr__(self) -> str:
-        api = ANY if self.api_key is None else API_NAMES[self.api_key]
-        names = (
-            "topic",
-            "topic_id",
-            "partition",
-            "group",
-            "client_id",
-            "node",
-            "nth",
-            "times",
-            "probability",
-        )
-        conditions = [f"{name}={value!r}" for name in names if (value := getattr(self, name)) is not None]
-        told = f"on({', '.join([repr(api), *conditions])}): {self.description or 'nothing yet'}"
-        return f"<Rule {self.number} {told}; {self.hits} of {self.calls} calls>"
+        counts = {"nth": self.nth, "times": self.times, "probability": self.probability}
+        given = {**msgspec.structs.asdict(self.conditions), **counts}
+        del given["api_key"]
+        texts = [repr(self.api), *(f"{name}={value!r}" for name, value in given.items() if value is not None)]
+        what = f"on({', '.join(texts)}): {self.description or 'nothing yet'}"
+        return f"<Rule {self.number} {what}; {self.hits} of {self.calls} calls>"
 
     # -- actions; each returns the rule
 
@@ -140,7 +107,7 @@ class Rule:
     ) -> Rule:
         """Answer with this error (Kafka's name or number), for the topics and partitions of the rule where the API's
         answer has an error for each; the others are served. `whole`: the answer as a whole fails (True), or its
-        innermost elements (False), instead of what Kafka does with this error. `served`: what has failed was done, too."""
+        innermost elements (False), instead of what Kafka does with this error. `served`: the broker serves what fails, too."""
         self.error_code = error_code_of(error)
         self.error_message = message
         self.is_error_served = served
@@ -148,21 +115,21 @@ class Rule:
         return self._act(f"error {self.error_code.name}")
 
     def delay(self, seconds: float, *, served: bool = False) -> Rule:
-        """Serve the request so much later; `served`: serve it at once, and answer later. Goes with another action."""
+        """Serve the request after so many seconds; `served`: serve it at once, and answer later. May be combined with another action."""
         check_amount("a delay in seconds", seconds)
         self.delay_s = seconds
         self.is_delay_served = served
         return self._act(f"delay {seconds:g} s")
 
     def hold(self, *, served: bool = False) -> Rule:
-        """As `delay`, until `release`."""
+        """Serve the request at `release`; `served`: serve it at once, and answer at `release`."""
         self.holds = True
         self.is_hold_served = served
         return self._act("hold")
 
     def drop_answer(self, *, served: bool = True) -> Rule:
-        """Never answer. As answers come in order, nothing that the connection asks later is answered either, until
-        the client gives up and closes it. `served=False`: the request is lost, not the answer."""
+        """Never answer. Answers leave in order, so later requests of the connection are not answered either, until the client
+        closes it. `served=False`: the request is lost, not the answer."""
         self.drops = True
         self.is_end_served = served
         return self._act("drop the answer")
@@ -180,7 +147,7 @@ class Rule:
         return self._act(f"truncate to {count} bytes")
 
     def answer(self, function: Callable[[Call], Any]) -> Rule:
-        """`function(call)` gives the answer, a response message of barnabas.wire.messages, or None: the broker shall serve
+        """`function(call)` gives the answer, a response message of barnabas.wire.messages, or None: the broker serves
         it. It runs on the broker's thread; an exception closes the connection."""
         self.answering = function
         return self._act("answer")
@@ -192,79 +159,60 @@ class Rule:
 
     @contextmanager
     def together(self) -> Iterator[Rule]:
-        """It acts when all of its actions have been said, however many requests come meanwhile:
+        """The rule is in force when all of its actions are given, however many requests come meanwhile:
         `with broker.on("Produce").together() as rule: rule.delay(1).error("NOT_COORDINATOR")`."""
-        self._is_held_back = True
+        self._is_deferred = True
         yield self
-        self._is_held_back = False
+        self._is_deferred = False
         if self.description:
             self._begin(self)
 
     def _act(self, what: str) -> Rule:
         is_first = not self.description
         self.description += what if is_first else f", {what}"
-        if is_first and not self._is_held_back:
+        if is_first and not self._is_deferred:
             self._begin(self)
         return self
 
-    # -- its life
+    # -- end
 
     def remove(self) -> None:
-        """It happens no more; what it holds is let go."""
+        """End the rule and release what it holds."""
         self._end(self)
 
     def __enter__(self) -> Rule:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def release(self, count: int | None = None) -> None:
-        """Let go the oldest `count` of the requests that are held; None: all of them, and hold no more."""
+        """Release the oldest `count` of the held requests; None: all of them, and the rule ends."""
         self._release(self, count)
 
     def wait_held(self, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
         """Wait until so many requests are held. AssertionError after `timeout` seconds; RuntimeError in a coroutine: see
         `held_async`."""
-        refuse_in_loop("held_async")
-        with self._held:
-            if not self._held.wait_for(lambda: self.held >= count, timeout):
-                raise AssertionError(self._not_held(count, timeout))
+        if not self._changes.wait(lambda: self.held >= count, timeout, instead="held_async"):
+            raise AssertionError(self._not_held(count, timeout))
 
     async def held_async(self, count: int = 1, timeout: float = WAIT_SECONDS) -> None:
         """As `wait_held`, for coroutines."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        changed = asyncio.Event()
-
-        tell = setter(changed, loop)
-        self._tell.append(tell)
-        try:
-            while self.held < count:
-                await asyncio.wait_for(changed.wait(), max(0.0, deadline - loop.time()))
-                changed.clear()
-        except TimeoutError:
-            raise AssertionError(self._not_held(count, timeout)) from None
-        finally:
-            self._tell.remove(tell)
+        if not await self._changes.wait_async(lambda: self.held >= count, timeout):
+            raise AssertionError(self._not_held(count, timeout))
 
     def _not_held(self, count: int, timeout: float) -> str:
         return f"{self.held} of {count} requests are held after {timeout:g} s"
 
     @property
     def held(self) -> int:
-        """Requests that wait for `release`, of clients that are still there."""
-        return sum(not each.call.closed for each in self._calls_held)
+        """Requests that wait for `release`, of clients that are still connected."""
+        return sum(not each.call.closed for each in self._held)
 
-    def set_held(self, calls: Iterable[Held]) -> None:
-        """The engine's."""
-        with self._held:
-            self._calls_held = tuple(calls)
-            self._held.notify_all()
-        for tell in tuple(self._tell):
-            tell()
+    def set_held(self, held: Iterable[Held]) -> None:
+        """Called by the engine."""
+        self._held = tuple(held)
+        self._changes.notify()
 
     # -- matching
 
@@ -272,34 +220,8 @@ class Rule:
     def is_spent(self) -> bool:
         return self.times is not None and self.hits >= self.times
 
-    def is_about(self, topic: Topic | None, partition: int | None, call: Call) -> bool:
-        """Whether what a request names there is meant."""
-        if self.topic is not None:
-            name = call.name_of(topic)
-            if name is None or not fnmatchcase(name, self.topic):
-                return False
-        if self.topic_id is not None and self.topic_id != (
-            call.id_of(topic) if isinstance(topic, str) else topic
-        ):
-            return False
-        return self.partition is None or partition == self.partition or partition is None
-
-    @property
-    def is_single(self) -> bool:
-        """Whether it is about some topics or partitions."""
-        return self.topic is not None or self.topic_id is not None or self.partition is not None
-
-    def may_match(self, api_key: int, node: int, client_id: str | None) -> bool:
-        """As far as the header tells."""
-        return (
-            not self.is_spent
-            and (self.api_key is None or self.api_key == api_key)
-            and (self.node is None or self.node == node)
-            and (self.client_id is None or fnmatchcase(client_id or "", self.client_id))
-        )
-
     def counts(self, draw: Callable[[], float]) -> bool:
-        """A request has met the conditions: whether something is done to it."""
+        """Count a request that meets the conditions; whether to act on it."""
         self.calls += 1
         if self.nth is not None and self.calls < self.nth:
             return False
@@ -307,14 +229,6 @@ class Rule:
             return False
         self.hits += 1
         return True
-
-    def meets(self, call: Call) -> bool:
-        """Whether a request is meant, by what it names. DecodeError."""
-        if self.is_single and not any(
-            self.is_about(topic, partition, call) for topic, partition in call.targets()
-        ):
-            return False
-        return self.group is None or any(fnmatchcase(group, self.group) for group in call.groups())
 
 
 def topic_id_of(topic_id: str | bytes) -> bytes:

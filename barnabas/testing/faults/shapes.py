@@ -39,8 +39,6 @@ _LIST = re.compile(r"list\[(\w+)\]")
 
 Topic = str | bytes  # a name, or an id
 Target = tuple[Topic | None, int | None]  # topic and partition, as a request names them
-# (topic, partition) -> whether it is meant
-Matches = "Callable[[Topic | None, int | None], bool]"
 
 
 class ListField(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What stands behind the plugin's fixtures: brokers in this process, Apache Kafka processes, or one that runs elsewhere."""
+"""Backends of the plugin's fixtures: brokers in this process, Apache Kafka processes, or a broker that runs elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from barnabas.testing.broker import Broker
+    from barnabas.testing.external.apache_kafka import ApacheKafka
+    from barnabas.testing.external.broker_processes import BrokerProcesses
+    from barnabas.testing.external.remote_kafka import RemoteKafka
 
 LOG_LINES_MAX = 2000  # of the log, and requests, in the report of a failing test
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -22,42 +25,20 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 Sections = list[tuple[str, str]]
 
 
-class Kafkas(Protocol):
-    """A broker or a cluster of any kind, as far as all kinds can do it."""
-
-    @property
-    def bootstrap_servers(self) -> str: ...
-
-    def topics(self) -> dict[str, int]: ...
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int | None = None,
-        *,
-        replication_factor: int | None = None,
-        configs: Mapping[str, object] | None = None,
-    ) -> object: ...
-
-    def delete_topics(self, *names: str) -> object: ...
-
-    def stop(self) -> None: ...
-
-
 class Backend:
-    """A broker that runs, and what the report of a failing test shows of it."""
+    """A broker that runs, and what the report of a failing test shows of it. `is_shared_with_others`: other programs may have
+    topics there."""
 
-    is_shared_with_others = False  # other programs' topics may be there
-
-    def __init__(self, broker: Kafkas) -> None:
+    def __init__(self, broker: Broker | RemoteKafka, *, is_shared_with_others: bool = False) -> None:
         self.broker = broker
-        self.lasting_prefixes: list[str] = []  # of names that no test's end takes away
+        self.is_shared_with_others = is_shared_with_others
+        self.lasting_prefixes: list[str] = []  # of topics that stay when a test ends
 
     def begin_test(self) -> None:
-        """What was before is not to be reported."""
+        """Report nothing of what was before."""
 
     def end_test(self) -> None:
-        """What a test has done to the broker is not to meet the next one."""
+        """Undo what the test has done to the broker."""
 
     def report_sections(self) -> Sections:
         return []
@@ -66,20 +47,23 @@ class Backend:
         self.broker.stop()
 
 
-class Backends(Protocol):
-    """Makes them."""
+class Backends:
+    """Makes brokers of one kind."""
 
-    def make_shared(self) -> Backend: ...
+    def make_shared(self) -> Backend:
+        """The broker of the session."""
+        return self.make_fresh(1, {})
 
-    def make_fresh(
-        self, nodes: int, properties: Mapping[str, object], *, processes: bool = False
-    ) -> Backend: ...
+    def make_fresh(self, nodes: int, properties: Mapping[str, object], *, processes: bool = False) -> Backend:
+        """A broker of one test; `processes`: each node is one."""
+        raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """At the end of the session, when each broker has been stopped."""
 
 
 def make_backends(config: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Backends:
-    """Of the kind that --kafka names; `check_options` has found nothing wrong with it."""
+    """Of the kind that --kafka names. `check_options` has checked the options."""
     kind = str(config.getoption("--kafka"))
     properties = _ini_properties(config.getini("kafka_properties"))
     if kind == "barnabas":
@@ -90,7 +74,7 @@ def make_backends(config: pytest.Config, tmp_path_factory: pytest.TempPathFactor
 
 
 def check_options(config: pytest.Config) -> None:
-    """pytest.UsageError, of one line, where there can't be a broker as --kafka and the ini file want it."""
+    """pytest.UsageError, of one line, where the options or the ini file ask for a broker that can't be had."""
     kind = str(config.getoption("--kafka"))
     _ini_properties(config.getini("kafka_properties"))
     if kind != "apache" and config.getoption("--kafka-home"):
@@ -152,14 +136,14 @@ def _ini_properties(lines: list[str]) -> dict[str, object]:
 
 
 class BrokerLog(logging.Handler):
-    """The last lines that brokers of this process have logged. They go nowhere else, so that `caplog` shows a test what its own
-    code says. It is a plugin because newer releases of pytest put their handlers, at each phase of each test, on loggers that
-    do not propagate, too."""
+    """The last log lines of brokers in this process. No other handler gets them, so `caplog` shows a test the lines of its own
+    code. It is a plugin because newer releases of pytest add their handlers at each phase of each test, also to loggers that
+    do not propagate."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.setFormatter(logging.Formatter(_LOG_FORMAT))
-        self.count = 0  # of all that there were
+        self.count = 0  # of all lines so far
         self._records: deque[logging.LogRecord] = deque(maxlen=LOG_LINES_MAX)
         self._logger = logging.getLogger("barnabas")
         self._before = self._logger.level, self._logger.propagate
@@ -171,21 +155,21 @@ class BrokerLog(logging.Handler):
 
     @pytest.hookimpl(wrapper=True, trylast=True)  # the innermost
     def pytest_runtest_setup(self) -> Generator[None]:
-        self._take_off_the_root_s()
+        self._remove_pytests_handlers()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None]:
-        self._take_off_the_root_s()
+        self._remove_pytests_handlers()
         return (yield)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None]:
-        self._take_off_the_root_s()
+        self._remove_pytests_handlers()
         return (yield)
 
-    def _take_off_the_root_s(self) -> None:
-        """pytest's handlers are on the root logger as well; those of a test or a program are on one of the two."""
+    def _remove_pytests_handlers(self) -> None:
+        """pytest puts its handlers on the root logger as well; a test or a program puts its own on one logger only."""
         for handler in logging.getLogger().handlers:
             if handler not in self._handlers_before:
                 self._logger.removeHandler(handler)
@@ -195,7 +179,7 @@ class BrokerLog(logging.Handler):
         self._records.append(record)
 
     def text(self, begin: int) -> str:
-        """What has come since there were so many."""
+        """The lines since `count` was `begin`."""
         records = tuple(self._records)
         since = max(0, len(records) - (self.count - begin))
         return "\n".join(map(self.format, records[since:]))
@@ -232,17 +216,14 @@ class InProcessBackend(Backend):
         ]
 
 
-class InProcess:
-    """Brokers of this process."""
+class InProcess(Backends):
+    """Brokers in this process."""
 
     def __init__(self, properties: Mapping[str, object], plugins: pytest.PytestPluginManager) -> None:
         self._properties = dict(properties)
         self._log = BrokerLog()
         self._plugins = plugins
         plugins.register(self._log, "barnabas-log")
-
-    def make_shared(self) -> Backend:
-        return self.make_fresh(1, {})
 
     def make_fresh(self, nodes: int, properties: Mapping[str, object], *, processes: bool = False) -> Backend:
         if processes:
@@ -265,20 +246,20 @@ class InProcess:
 class ProcessesBackend(Backend):
     """Processes of Barnabas, or of Apache Kafka."""
 
-    def __init__(self, broker: Any) -> None:
+    def __init__(self, broker: ApacheKafka | BrokerProcesses) -> None:
         super().__init__(broker)
-        self._kafka = broker
+        self._log_text = broker.log_text
         self._begin = 0
 
     def begin_test(self) -> None:
-        self._begin = len(self._kafka.log_text())
+        self._begin = len(self._log_text())
 
     def report_sections(self) -> Sections:
-        text = self._kafka.log_text()[self._begin :]
+        text = self._log_text()[self._begin :]
         return [("Kafka broker's log", "\n".join(text.splitlines()[-LOG_LINES_MAX:]))]
 
 
-class Apache:
+class Apache(Backends):
     """Starts Apache Kafka, with its files in pytest's folder for such."""
 
     def __init__(
@@ -288,15 +269,12 @@ class Apache:
         self._properties = dict(properties)
         self._folders = tmp_path_factory
 
-    def make_shared(self) -> Backend:
-        return self.make_fresh(1, {})
-
     def make_fresh(
         self,
         nodes: int,
         properties: Mapping[str, object],
         *,
-        processes: bool = False,  # noqa: ARG002 - they are
+        processes: bool = False,  # noqa: ARG002 - they are processes anyway
     ) -> Backend:
         from barnabas.testing.external.apache_kafka import ApacheKafka
 
@@ -304,24 +282,12 @@ class Apache:
         kafka = ApacheKafka(self._home, folder, {**self._properties, **properties}, nodes=nodes)
         return ProcessesBackend(kafka.start())
 
-    def close(self) -> None:
-        """Each has been stopped."""
-
 
 # -- elsewhere
 
 
-class ElsewhereBackend(Backend):
-    """A broker that runs, and goes on doing so."""
-
-    is_shared_with_others = True
-
-    def stop(self) -> None:
-        self.broker.stop()  # our connection to it
-
-
-class Elsewhere:
-    """A broker at an address, not started here."""
+class Elsewhere(Backends):
+    """A broker that runs at an address already, and goes on when the tests end."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -329,7 +295,7 @@ class Elsewhere:
     def make_shared(self) -> Backend:
         from barnabas.testing.external.remote_kafka import RemoteKafka
 
-        return ElsewhereBackend(RemoteKafka(self._address))
+        return Backend(RemoteKafka(self._address), is_shared_with_others=True)
 
     def make_fresh(
         self,
@@ -339,6 +305,3 @@ class Elsewhere:
         processes: bool = False,  # noqa: ARG002
     ) -> Backend:
         pytest.skip(f"needs a broker of its own; --kafka {self._address} is one that runs already")
-
-    def close(self) -> None:
-        """Nothing was started."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from barnabas.broker.groups.coordinator import partition_for
+from barnabas.broker.coordinator.topic import partition_for
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.testing.contents import image_of, services_of
 from barnabas.testing.operations import when
@@ -52,17 +52,21 @@ def load_coordinator(nodes: Sequence[BrokerNode], group_id: str, seconds: float 
     """Groups of its partition are answered COORDINATOR_LOAD_IN_PROGRESS for so long on the broker's clock, or until
     `coordinator_loaded`."""
     services = _services_of_coordinator(nodes, group_id)
-    services.groups.set_loading(_index(nodes, group_id), is_loading=True)
+    index = _index(nodes, group_id)
+    _set_loading(services, index, is_loading=True)
     if seconds is not None:
-        services.runtime.call_later(
-            seconds, partial(services.groups.set_loading, _index(nodes, group_id), is_loading=False)
-        )
+        services.runtime.call_later(seconds, partial(_set_loading, services, index, is_loading=False))
 
 
 def coordinator_loaded(nodes: Sequence[BrokerNode], group_id: str) -> None:
     """It serves its groups."""
-    services = _services_of_coordinator(nodes, group_id)
-    services.groups.set_loading(_index(nodes, group_id), is_loading=False)
+    _set_loading(_services_of_coordinator(nodes, group_id), _index(nodes, group_id), is_loading=False)
+
+
+def _set_loading(services: Services, index: int, *, is_loading: bool) -> None:
+    led = services.groups.shards.led.get(index)
+    if led is not None:
+        led.is_loading = is_loading
 
 
 def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) -> None:
@@ -93,7 +97,7 @@ def _index(nodes: Sequence[BrokerNode], group_id: str) -> int:
 
 def _find_shard(nodes: Sequence[BrokerNode], group_id: str) -> Shard | None:
     for services in services_of(nodes):
-        shard = services.groups.shard_of(group_id)
+        shard = services.groups.shards.of(group_id)
         if not isinstance(shard, ErrorCode):
             return shard
     return None
@@ -101,7 +105,7 @@ def _find_shard(nodes: Sequence[BrokerNode], group_id: str) -> Shard | None:
 
 def _find(nodes: Sequence[BrokerNode], group_id: str) -> tuple[Shard, ClassicGroup]:
     shard = _find_shard(nodes, group_id)
-    group = None if shard is None else shard.get(group_id)
+    group = None if shard is None else shard.groups.get(group_id)
     if shard is None or group is None:
         raise UnknownGroup(f"there is no group {group_id!r}")
     return shard, group

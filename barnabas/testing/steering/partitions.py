@@ -76,7 +76,7 @@ def drop_leader(nodes: Sequence[BrokerNode], topic: str, index: int, done: Done)
 
 
 def bump_epoch(nodes: Sequence[BrokerNode], topic: str, index: int, done: Done) -> None:
-    """The same leader, in the next epoch: who comes with the old one is fenced."""
+    """The same leader, in the next epoch; requests with the old one are fenced."""
     _change(nodes, topic, index, done, leader=_state(nodes, topic, index).leader)
 
 

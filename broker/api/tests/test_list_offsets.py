@@ -16,8 +16,7 @@ from barnabas.broker.tests.reply import Reply, send
 from barnabas.storage.log import timestamps
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from barnabas.wire.record_batch import Record, build_batch
-from barnabas.wire.records import record_heads
+from barnabas.wire.records import Record, build_batch, record_heads
 from barnabas.wire.registry import response_type
 from compat_tests.virtual.runtime import VirtualRuntime
 

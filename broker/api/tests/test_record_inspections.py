@@ -25,8 +25,7 @@ from barnabas.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from barnabas.wire.record_batch import Record, build_batch
-from barnabas.wire.records import record_heads
+from barnabas.wire.records import Record, build_batch, record_heads
 
 COMPACTED = LogConfig(cleanup_policy=frozenset({"compact"}))
 MANY = 5000

@@ -339,7 +339,7 @@ def test_metadata_creates_no_more_topics_than_a_request_may(asker: Asker) -> Non
 
 
 def test_many_resources_are_altered_some_at_a_time(asker: Asker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("barnabas.broker.cluster.config_changes.CHANGES_PER_TURN", 2)
+    monkeypatch.setattr("barnabas.broker.api.alter_configs.CHANGES_PER_TURN", 2)
     asker.create("t")
     controller = asker.node.services.controller
     decisions: list[int] = []

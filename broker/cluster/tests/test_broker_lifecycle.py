@@ -22,12 +22,12 @@ from barnabas.broker.cluster.broker_lifecycle import (
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.local_log import LocalMetadataLog
-from barnabas.storage.manager.directory import encode_uuid
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import BrokerRegistrationResponse
 from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from barnabas.wire.uuids import uuid_to_string
 from compat_tests.virtual.runtime import VirtualRuntime
 
 INTERVAL_S = 2.0
@@ -51,7 +51,8 @@ class Broker:
             None  # who waits for roles; None: they are taken at once
         )
         self.log_manager: Any = SimpleNamespace(
-            online_ids=list, offline={}, cordoned=[], directory_id=encode_uuid, broker_epoch=-1
+            directories=SimpleNamespace(online_ids=list, offline={}, cordoned=[], id_of=uuid_to_string),
+            registered=lambda _: None,
         )
         self.registrations: list[Any] = []
         self.fatal: list[str] = []
@@ -118,7 +119,7 @@ class Broker:
         )
 
 
-def test_a_broker_tells_at_once_that_it_knows_of_one_that_leaves() -> None:
+def test_a_broker_reports_at_once_that_it_has_applied_anothers_shutdown() -> None:
     broker = Broker()
     broker.runtime.advance(0.5)
     broker.beats.clear()
@@ -133,7 +134,7 @@ def test_a_broker_tells_at_once_that_it_knows_of_one_that_leaves() -> None:
     assert len(broker.beats) == 3
 
 
-def test_a_broker_does_not_claim_to_know_what_its_partitions_do_not_act_on_yet() -> None:
+def test_a_broker_reports_an_offset_when_its_partitions_have_applied_it() -> None:
     broker = Broker()
     before = broker.controller.image.offset
     broker.beats.clear()
@@ -193,7 +194,7 @@ def test_a_broker_that_leaves_does_not_wait_when_most_voters_have_ended() -> Non
     assert len(gone) == 1
 
 
-def test_one_that_is_to_leave_twice_leaves_once_and_says_so_to_both() -> None:
+def test_a_shutdown_requested_twice_happens_once_and_calls_both() -> None:
     broker = Broker()
     gone: list[str] = []
     broker.lifecycle.leave(lambda: gone.append("first"), 30)
@@ -207,17 +208,17 @@ def test_one_that_is_to_leave_twice_leaves_once_and_says_so_to_both() -> None:
     assert gone == ["first", "second"]
 
 
-def test_the_controller_hears_of_cordoned_directories_and_that_they_are_not_any_more() -> None:
+def test_heartbeats_report_directories_that_are_cordoned_and_uncordoned() -> None:
     broker = Broker()
     assert broker.beats[-1].cordoned_log_dirs is None
     first, second = (bytes([number]) * 16 for number in (1, 2))
-    broker.log_manager.cordoned = [second, first]
+    broker.log_manager.directories.cordoned = [second, first]
     broker.runtime.advance(INTERVAL_S)
     assert broker.beats[-1].cordoned_log_dirs == [first, second]
     broker.commit(
         BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=0, cordoned_log_dirs=[first, second])
     )
-    broker.log_manager.cordoned = []
+    broker.log_manager.directories.cordoned = []
     broker.runtime.advance(INTERVAL_S)
     assert broker.beats[-1].cordoned_log_dirs == []
 
@@ -253,7 +254,7 @@ def test_an_error_of_a_later_release_ends_no_heartbeats() -> None:
         ),
     ],
 )
-def test_the_states_of_a_life(events: str, states: str) -> None:
+def test_the_states_from_registration_to_shutdown(events: str, states: str) -> None:
     state, passed = State.REGISTERING, []
     for name in events.split():
         state = next_state(state, Event[name])
@@ -286,7 +287,7 @@ def test_every_state_can_be_shut_down(state: State) -> None:
     assert next_state(state, Event.SHUT_DOWN) is State.GONE
 
 
-def test_a_broker_whose_registration_is_gone_registers_anew_and_sends_no_heartbeat_before() -> None:
+def test_a_broker_whose_registration_is_lost_registers_again_before_it_sends_heartbeats() -> None:
     broker = Broker()
     broker.runtime.advance(INTERVAL_S)
     (first,) = broker.registrations
@@ -329,7 +330,7 @@ def test_a_broker_that_leaves_before_it_is_registered_waits_for_nothing() -> Non
     assert broker.beats == []
 
 
-def test_a_broker_whose_disk_refuses_asks_to_be_fenced_until_it_is() -> None:
+def test_a_broker_whose_disk_refuses_appends_requests_to_be_fenced_until_it_is() -> None:
     broker = Broker()
     broker.runtime.advance(INTERVAL_S)
     broker.beats.clear()

@@ -104,7 +104,7 @@ def test_a_handler_that_has_no_response_is_answered_for() -> None:
 
 
 @pytest.mark.parametrize("sessions", [SilentSessions(), BrokenSessions()])
-def test_another_node_hears_of_a_request_that_has_no_response(sessions: object) -> None:
+def test_a_request_without_a_response_is_answered_to_another_node(sessions: object) -> None:
     image = SimpleNamespace(offset=7)
     services: Any = SimpleNamespace(
         controller=SimpleNamespace(is_active=True, image=image), broker_sessions=sessions
@@ -121,7 +121,7 @@ def test_another_node_hears_of_a_request_that_has_no_response(sessions: object) 
 
 
 @pytest.mark.parametrize("key", [key for key, served in SERVED.items() if served.is_internal])
-def test_a_node_speaks_for_its_own_broker_alone(key: int) -> None:
+def test_a_node_sends_requests_of_its_own_broker_only(key: int) -> None:
     services: Any = SimpleNamespace(
         controller=SimpleNamespace(is_active=True, image=SimpleNamespace(offset=7))
     )
@@ -168,7 +168,7 @@ def test_an_answer_that_has_no_encoding_is_an_error_for_the_node_that_asked(
     [answer(31_999), msgspec.msgpack.encode(ControllerAnswer(ErrorCode.NONE, -1, b"cut"))],
     ids=["an error of a later release", "a response that is cut"],
 )
-def test_an_answer_that_says_nothing_here_is_an_error(payload: bytes) -> None:
+def test_an_answer_that_cannot_be_decoded_is_an_error(payload: bytes) -> None:
     links = Links()
     controller_channel, _ = made(links)
     answers: list[tuple[Any, ErrorCode]] = []
@@ -177,7 +177,7 @@ def test_an_answer_that_says_nothing_here_is_an_error(payload: bytes) -> None:
     assert answers == [(None, ErrorCode.UNKNOWN_SERVER_ERROR)]
 
 
-def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_last_ones_answer() -> None:
+def test_a_late_answer_of_the_last_controller_sends_nothing_again() -> None:
     links = Links()
     controller_channel, runtime = made(links)
     answers: list[tuple[Any, ErrorCode]] = []
@@ -192,7 +192,7 @@ def test_what_has_been_sent_to_the_next_controller_is_not_sent_again_for_the_las
     assert (response.is_fenced, error) == (True, ErrorCode.NONE)
 
 
-def test_what_can_not_be_read_is_refused_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_malformed_request_is_refused_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
     """Text that is not UTF-8 is no DecodeError of msgspec's."""
     requests = requests_of(SimpleNamespace(controller=SimpleNamespace(image=SimpleNamespace(offset=7))))
     answers: list[ControllerAnswer] = []

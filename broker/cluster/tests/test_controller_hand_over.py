@@ -57,7 +57,7 @@ class Quorum:
         return found
 
 
-def test_another_controller_is_active_before_the_active_one_goes() -> None:
+def test_another_controller_is_active_before_the_active_one_stops() -> None:
     quorum = Quorum()
     seconds, actives = quorum.stop()
     assert len(actives) == 1
@@ -65,14 +65,14 @@ def test_another_controller_is_active_before_the_active_one_goes() -> None:
     assert seconds < 0.05
 
 
-def test_a_controller_that_is_not_active_goes_at_once() -> None:
+def test_a_controller_that_is_not_active_stops_at_once() -> None:
     quorum = Quorum()
     before = quorum.active
     quorum.active = next(node_id for node_id in quorum.nodes if node_id != before)
     assert quorum.stop() == (0, [before])
 
 
-def test_a_stop_does_not_wait_long_for_others_that_are_silent_and_not_at_all_when_they_are_gone() -> None:
+def test_a_stop_waits_briefly_for_silent_nodes_and_not_for_stopped_ones() -> None:
     quorum = Quorum()
     own = f"n{quorum.active}"
     for node_id in quorum.nodes:

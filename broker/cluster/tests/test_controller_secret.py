@@ -43,7 +43,7 @@ def test_a_secret_that_others_can_read_is_warned_about(
     ("content", "says"),
     [(None, "does not exist"), (b"", "is empty"), (b"\n", "is empty"), (b"short\n", "holds 5 bytes")],
 )
-def test_a_secret_that_is_none_is_refused(content: bytes | None, says: str, tmp_path: Path) -> None:
+def test_an_unusable_secret_is_an_error(content: bytes | None, says: str, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     if content is not None:
         file.write_bytes(content)
@@ -55,7 +55,7 @@ def test_a_secret_that_is_none_is_refused(content: bytes | None, says: str, tmp_
 
 def test_other_ways_to_have_no_secret(tmp_path: Path) -> None:
     assert read_secret(None) is None
-    with pytest.raises(ConfigError, match="is set to nothing"):
+    with pytest.raises(ConfigError, match="is empty: name"):
         read_secret("")
     with pytest.raises(ConfigError, match="can't be read"):
         read_secret(str(tmp_path))
@@ -125,7 +125,7 @@ def test_one_of_several_nodes_that_others_can_reach_needs_the_secret(
         ("PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093", OTHERS, SECRET, SECRET),
     ],
 )
-def test_what_other_brokers_prove(
+def test_the_secret_between_brokers(
     listeners: str, properties: dict[str, str], secret: bytes | None, proves: bytes | None
 ) -> None:
     assert inter_broker_secret(config(BOTH, listeners, **properties), secret) == proves

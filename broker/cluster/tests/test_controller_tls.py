@@ -67,7 +67,7 @@ class Side:
         ("stranger.pem", "node.pem", False),
     ],
 )
-def test_only_who_shows_a_certificate_that_is_trusted_is_heard(
+def test_only_nodes_with_a_trusted_certificate_are_accepted(
     runtime: AsyncioRuntime, caller: str, truststore: str, is_heard: bool
 ) -> None:
     trusted = {"ssl.truststore.location": str(FILES / truststore)}
@@ -115,7 +115,7 @@ def assert_rules(context: ssl.SSLContext) -> None:
 
 
 @pytest.mark.sockets
-def test_a_server_that_the_authority_does_not_know_is_told_nothing(runtime: AsyncioRuntime) -> None:
+def test_nothing_is_sent_to_a_server_without_a_trusted_certificate(runtime: AsyncioRuntime) -> None:
     served: list[bytes] = []
     failures: list[OSError] = []
     server = runtime.listen("127.0.0.1", 0, lambda: Side(served, b""), tls=tls("stranger.pem").server)
@@ -142,6 +142,6 @@ def test_a_server_that_the_authority_does_not_know_is_told_nothing(runtime: Asyn
         ({"listener.name.controller.ssl.keystore.location": "/own.pem"}, "/own.pem must hold"),
     ],
 )
-def test_what_is_missing_is_named(properties: dict[str, str], message: str) -> None:
+def test_missing_files_are_named(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
         tls("node.pem", **properties)

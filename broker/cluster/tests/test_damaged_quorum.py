@@ -9,8 +9,8 @@ from barnabas.broker.node import Node
 from barnabas.controller.link.messages import Voter
 from barnabas.controller.link.quorum_bootstrap import install_genesis, read_genesis
 from barnabas.controller.link.quorum_state import FORMED, QuorumState, write_quorum_state
-from barnabas.storage.manager.directory import decode_uuid
 from barnabas.testing.memory_disk import MemoryDisk
+from barnabas.wire.uuids import uuid_from_string
 from compat_tests.virtual.runtime import VirtualRuntime
 
 METADATA = "/d/__cluster_metadata-0/barnabas"
@@ -41,7 +41,7 @@ def test_a_damaged_journal_is_named_and_the_node_stops() -> None:
     assert start(disk) == []
     found = re.search(rb"directory.id=(\S+)", disk.read_file("/d/meta.properties"))
     assert found is not None
-    own = decode_uuid(found[1].decode())
+    own = uuid_from_string(found[1].decode())
     voters = [Voter(at, f"h{at}", 9093, own if at == 1 else bytes([at]) * 16) for at in (1, 2, 3)]
     genesis = read_genesis(disk, METADATA)
     state = QuorumState(

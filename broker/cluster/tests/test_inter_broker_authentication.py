@@ -84,9 +84,9 @@ def greet(follower: Broker, leader: Broker, call: Reply) -> tuple[bytes, Handsha
 def test_both_sides_prove_that_they_know_the_secret() -> None:
     follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     _, handshake = greet(follower, leader, call)
-    assert call.peer_broker_id == -1, "a hello proves nothing"
+    assert call.peer.broker_id == -1, "a hello proves nothing"
     answer = leader.serve(call, handshake.prove())
-    assert (answer.error_code, call.peer_broker_id) == (0, FOLLOWER)
+    assert (answer.error_code, call.peer.broker_id) == (0, FOLLOWER)
     handshake.verify(answer.auth_bytes)
 
 
@@ -102,7 +102,7 @@ def test_both_sides_prove_that_they_know_the_secret() -> None:
         ({"epoch": 6}, E.STALE_BROKER_EPOCH, "broker epoch 7"),
     ],
 )
-def test_who_is_refused(
+def test_peers_that_are_refused(
     fields: dict[str, Any], error: E, word: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     follower, leader = Broker(FOLLOWER, **fields), Broker(LEADER)
@@ -110,7 +110,7 @@ def test_who_is_refused(
         call = Reply()
         _, handshake = greet(follower, leader, call)
         answer = leader.serve(call, handshake.prove())
-        assert (answer.error_code, call.peer_broker_id) == (error, -1)
+        assert (answer.error_code, call.peer.broker_id) == (error, -1)
         assert word in answer.error_message
         with pytest.raises(AuthenticationRefused):
             handshake.verify(answer.auth_bytes)
@@ -127,7 +127,7 @@ def test_who_is_refused(
         ({"listener": "PLAINTEXT"}, "inter.broker.listener.name"),
     ],
 )
-def test_what_a_hello_says_is_checked(changed: dict[str, Any], word: str) -> None:
+def test_the_fields_of_a_hello_are_checked(changed: dict[str, Any], word: str) -> None:
     """By one who knows the secret: it is not taken for another broker, nor on another listener."""
     leader, call = Broker(LEADER), Reply()
     hello = Hello("c", FOLLOWER, 7, LEADER, "INTERNAL", bytes(16))
@@ -135,7 +135,7 @@ def test_what_a_hello_says_is_checked(changed: dict[str, Any], word: str) -> Non
     answer = leader.serve(call, token)
     sending, _ = _seals(token, answer.auth_bytes)
     refused = leader.serve(call, sending.next(b"", b""))
-    assert (refused.error_code, call.peer_broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
+    assert (refused.error_code, call.peer.broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
     assert word in refused.error_message
 
 
@@ -149,10 +149,10 @@ def test_a_listener_for_clients_authenticates_no_broker() -> None:
     answer = leader.serve(call, hello, listener="PUBLIC")
     handshake = follower.side.greeted(LEADER, hello, answer.auth_bytes)
     answer = leader.serve(call, handshake.prove(), listener="PUBLIC")
-    assert (answer.error_code, call.peer_broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
+    assert (answer.error_code, call.peer.broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
 
 
-def test_a_recorded_proof_is_worth_nothing() -> None:
+def test_a_recorded_proof_is_refused() -> None:
     follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     hello, handshake = greet(follower, leader, call)
     proof = handshake.prove()
@@ -165,7 +165,7 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
         replayed = Reply()
         listener.serve(replayed, tokens[0])
         answer = listener.serve(replayed, tokens[1])
-        assert (answer.error_code, replayed.peer_broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
+        assert (answer.error_code, replayed.peer.broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
 
 
 def test_a_proof_of_a_controller_link_does_not_fit() -> None:
@@ -176,7 +176,7 @@ def test_a_proof_of_a_controller_link_does_not_fit() -> None:
     assert leader.serve(call, sending.next(b"", b"")).error_code == E.CLUSTER_AUTHORIZATION_FAILED
 
 
-def test_a_follower_takes_a_stranger_for_no_leader() -> None:
+def test_a_follower_does_not_fetch_from_a_stranger() -> None:
     follower, stranger, call = Broker(FOLLOWER), Broker(LEADER, secret=b"not the cluster's secret"), Reply()
     _, handshake = greet(follower, stranger, call)
     with pytest.raises(AuthenticationRefused):
@@ -200,11 +200,11 @@ def test_a_follower_takes_a_stranger_for_no_leader() -> None:
         msgspec.msgpack.encode(("c", 2, 1 << 63, 1, "INTERNAL" * 200, bytes(16))),
     ],
 )
-def test_what_is_no_hello_closes_the_connection(token: bytes) -> None:
+def test_a_malformed_hello_closes_the_connection(token: bytes) -> None:
     call = Reply()
     with pytest.raises(DecodeError):
         Broker(LEADER).serve(call, token)
-    assert call.peer_broker_id == -1
+    assert call.peer.broker_id == -1
 
 
 def test_a_connection_is_authenticated_once() -> None:
@@ -294,7 +294,7 @@ class Listening:
 def test_a_client_is_connected_once_both_sides_are_authenticated() -> None:
     listener = Listener(Broker(LEADER))
     (connection,) = listener.connections
-    assert (connection.steps, connection.call.peer_broker_id) == (2, FOLLOWER)
+    assert (connection.steps, connection.call.peer.broker_id) == (2, FOLLOWER)
     assert len(listener.connected) == 1
     assert listener.client.is_connected
     connection.transport.close()
@@ -336,7 +336,7 @@ def test_a_client_uses_no_connection_that_is_not_authenticated(
     assert len(listener.connected) == 1
 
 
-def test_a_broker_that_serves_nothing_is_not_connected_with_at_once_again() -> None:
+def test_reconnecting_to_a_broker_that_never_answered_is_delayed() -> None:
     listener = Listener(Broker(LEADER))
     for _ in range(60):
         listener.connections[-1].transport.close()
@@ -344,14 +344,14 @@ def test_a_broker_that_serves_nothing_is_not_connected_with_at_once_again() -> N
     assert len(listener.connections) < 90
 
 
-def test_a_client_is_closed_and_called_elsewhere_while_it_authenticates() -> None:
+def test_a_client_is_closed_or_reconnected_while_it_authenticates() -> None:
     listener = Listener(Broker(LEADER))
     listener.is_silent = True
     listener.connections[-1].transport.close()
     listener.runtime.advance(1)
     before = listener.connections[-1]
     listener.server = listener.runtime.listen("127.0.0.1", 0, lambda: Listening(listener))
-    listener.client.hurry()
+    listener.client.reconnect()
     listener.runtime.advance(0)
     assert before.is_lost
     assert not listener.connections[-1].is_lost
@@ -413,7 +413,7 @@ def test_a_strangers_fetch_joins_no_isr(leader: Leader) -> None:
     assert leader.state.isr == [1, 2]
 
 
-def test_a_broker_speaks_for_itself_alone(leader: Leader) -> None:
+def test_a_broker_fetches_under_its_own_id_only(leader: Leader) -> None:
     call = leader.produce("a")
     for replica_id in (2, 3):
         leader.ask(1, 18, fetch_as(replica_id, 1, epoch=100 + replica_id), peer_broker_id=2)
@@ -460,7 +460,7 @@ def test_offsets_beyond_what_is_committed_are_for_replicas(leader: Leader) -> No
         assert (found.error_code, found.offset) == expected, replica_id
 
 
-def test_leader_epochs_are_told_to_replicas_and_to_consumers(leader: Leader) -> None:
+def test_leader_epochs_are_returned_to_replicas_and_to_consumers(leader: Leader) -> None:
     topics = [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, 0)])]
     for replica_id, peer, expected in (
         (-1, -1, 0),
@@ -566,7 +566,7 @@ def of_brokers_and_controllers() -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("key", "version"), of_brokers_and_controllers())
-def test_clients_are_not_served_what_brokers_and_controllers_send(
+def test_requests_of_brokers_and_controllers_are_refused_to_clients(
     leader: Leader, key: int, version: int
 ) -> None:
     """A node alone has no other brokers, so it serves no AuthenticateBroker either."""

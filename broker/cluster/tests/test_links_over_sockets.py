@@ -12,7 +12,7 @@ import pytest
 
 from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.links import Links
-from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, LinkRefused
+from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.runtime.tls_contexts import client_context, server_context
 
@@ -51,7 +51,7 @@ def node(
     )
     settings = LinkSettings(hello_timeout_s=0.5)
     links = Links(runtime, identity, secret=secret, tls=tls, settings=settings)
-    links.on_request = lambda sender, payload, reply: reply(b"%d:" % sender + payload)
+    links.serve(lambda sender, payload, reply: reply(b"%d:" % sender + payload))
     return links
 
 
@@ -78,13 +78,12 @@ def test_requests_of_any_size(runtime: AsyncioRuntime, secret: bytes | None) -> 
 def test_a_node_comes_back(runtime: AsyncioRuntime) -> None:
     one, broker = node(runtime, 1), node(runtime, 9)
     port = one.listen("127.0.0.1", 0)
-    unreachable: list[Exception] = []
-    broker.on_unreachable = lambda _node_id, error: unreachable.append(error)
     broker.call([("127.0.0.1", port, 1)])
+    (calls,) = broker.dialers()
     run_until(runtime, lambda: broker.is_linked(1))
     one.close()
-    run_until(runtime, lambda: not broker.is_linked(1) and bool(unreachable))
-    assert isinstance(unreachable[0], ConnectionRefusedError)
+    run_until(runtime, lambda: not broker.is_linked(1) and calls.failures > 0)
+    assert isinstance(calls.error, ConnectionRefusedError)
     again = node(runtime, 1)
     again.listen("127.0.0.1", port)
     run_until(runtime, lambda: broker.is_linked(1))
@@ -135,11 +134,9 @@ def test_mutual_tls(runtime: AsyncioRuntime, certificates: Path, caplog: pytest.
 
     stranger = node(runtime, 8, None, context(certificates, "theirs", client_context()))
     plain = node(runtime, 7, None)
-    failures: list[Exception] = []
     for links in (stranger, plain):
-        links.on_unreachable = lambda _node_id, error: failures.append(error)
         links.call([("127.0.0.1", port, 1)])
-    run_until(runtime, lambda: len(failures) >= 6)
+    run_until(runtime, lambda: sum(d.failures for links in (stranger, plain) for d in links.dialers()) >= 6)
     assert not stranger.peers()
     assert not plain.peers()
     assert [peer.node_id for peer in one.peers()] == [9]
@@ -153,12 +150,10 @@ def test_a_caller_under_tls_at_a_plain_listener(
     runtime: AsyncioRuntime, certificates: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = node(runtime, 1)
-    refused: list[LinkRefused] = []
-    one.on_refused = lambda _who, reason: refused.append(reason)
     port = one.listen("127.0.0.1", 0)
     broker = node(runtime, 9, SECRET, context(certificates, "ours", client_context()))
     broker.call([("127.0.0.1", port, 1)])
-    run_until(runtime, lambda: bool(refused))
-    assert "begins with a TLS handshake, and this listener speaks plain text" in refused[0].reason
+    reason = "begins with a TLS handshake, and this listener speaks plain text"
+    run_until(runtime, lambda: reason in caplog.text)
     broker.close()
     one.close()

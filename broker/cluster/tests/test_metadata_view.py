@@ -56,7 +56,7 @@ def test_the_controller_is_any_broker_that_is_alive(view: View) -> None:
     assert (response.controller_id, response.brokers) == (-1, [])
 
 
-def test_a_leader_that_is_not_there(view: View) -> None:
+def test_a_leader_that_is_not_alive(view: View) -> None:
     view.register(2, listener="OTHER")
     view.register(3)
     view.partitions(state(2, [2, 3]), state(-1, [3], [9]))
@@ -73,7 +73,7 @@ def test_a_leader_that_is_not_there(view: View) -> None:
     ] * 2
 
 
-def test_version_0_leaves_replicas_out_that_are_not_there(view: View) -> None:
+def test_version_0_leaves_out_replicas_that_are_not_alive(view: View) -> None:
     view.register(2)
     view.register(3, fenced=True)
     view.partitions(state(2, [3, 2, 9], [2]))
@@ -100,7 +100,7 @@ def test_a_replica_in_a_failed_directory_is_offline(view: View) -> None:
     assert view.partition().offline_replicas == [2]
 
 
-def test_eligible_leaders_are_told(view: View) -> None:
+def test_eligible_leaders_are_listed(view: View) -> None:
     view.register(2)
     view.register(3)
     view.partitions(state(2, [2, 3], [2], eligible_leader_replicas=[3], last_known_elr=[9]))

@@ -156,7 +156,7 @@ def test_a_request_is_a_frame_of_kafkas() -> None:
     ],
     ids=["other", "negative", "short", "long", "garbled", "cut", "http"],
 )
-def test_what_is_no_answer_ends_the_connection(wrong: bytes) -> None:
+def test_a_malformed_answer_ends_the_connection(wrong: bytes) -> None:
     world = World()
     world.ask()
     world.say(wrong)
@@ -167,7 +167,7 @@ def test_what_is_no_answer_ends_the_connection(wrong: bytes) -> None:
     assert world.connected == 2, "it is tried again"
 
 
-def test_what_nobody_asked_for_ends_the_connection() -> None:
+def test_an_answer_without_a_request_ends_the_connection() -> None:
     world = World()
     world.say(answer(1, b"x"))
     assert len(world.lost) == 1
@@ -179,10 +179,10 @@ def test_a_huge_announcement_takes_no_memory() -> None:
     world.say(struct.pack(">i", (1 << 30) - 4) + b"x" * 1000)
     connection = world.client._connection
     assert connection is not None
-    assert len(connection._buffer) <= 1 << 18
+    assert len(connection._received.data) <= 1 << 18
 
 
-def test_an_answer_that_does_not_come_ends_the_connection() -> None:
+def test_a_missing_answer_ends_the_connection() -> None:
     world = World()
     world.ask()
     world.runtime.advance(4.9)
@@ -191,7 +191,7 @@ def test_an_answer_that_does_not_come_ends_the_connection() -> None:
     assert world.lost == ["no answer for 5 s"]
 
 
-def test_an_answer_that_cannot_be_dealt_with_ends_the_connection() -> None:
+def test_an_answer_that_cannot_be_processed_ends_the_connection() -> None:
     world = World()
 
     def fails(_: FetchResponse) -> None:
@@ -211,7 +211,7 @@ def test_a_connection_that_worked_is_made_again_at_once() -> None:
     assert world.connected == 2
 
 
-def test_attempts_become_rare_and_never_stop() -> None:
+def test_connecting_is_retried_with_growing_delays() -> None:
     world = World()
     world.connection.transport.close()
     world.broker.server.close()
@@ -234,35 +234,35 @@ def test_attempts_become_rare_and_never_stop() -> None:
     assert len(attempts) == count
 
 
-def test_news_of_the_broker_ends_the_waiting() -> None:
+def test_a_new_registration_ends_the_delay() -> None:
     world = World()
     world.connection.transport.close()
     world.broker.server.close()
     world.runtime.advance(30)
     world.broker = ScriptedBroker(world.runtime)
-    world.client.hurry()
+    world.client.reconnect()
     world.runtime.run_until_idle()
     assert world.connected == 2
 
 
-def test_a_broker_that_listens_elsewhere_is_connected_with_there() -> None:
+def test_a_broker_with_a_new_address_is_connected_to_there() -> None:
     world = World()
     old = world.broker
     world.ask()
-    world.client.hurry()
+    world.client.reconnect()
     world.runtime.run_until_idle()
     assert (world.connected, world.lost) == (1, []), "no news of where it listens"
     world.broker = ScriptedBroker(world.runtime)  # and the old place still answers
-    world.client.hurry()
+    world.client.reconnect()
     world.runtime.run_until_idle()
-    assert (world.connected, world.lost) == (2, ["the broker listens elsewhere now"])
+    assert (world.connected, world.lost) == (2, ["the broker's address has changed"])
     assert old.connections[0].is_lost
     world.ask()
     world.say(answer(2, b"x"))
     assert world.answers == [(0, b"x")]
 
 
-def test_nobody_hears_of_a_closed_client() -> None:
+def test_a_closed_client_calls_nothing_back() -> None:
     world = World()
     world.ask()
     world.client.close()
@@ -273,15 +273,15 @@ def test_nobody_hears_of_a_closed_client() -> None:
     assert world.broker.connections[0].is_lost
 
 
-def test_a_large_buffer_is_given_back_when_it_is_no_longer_needed() -> None:
+def test_a_large_buffer_is_released_after_many_small_answers() -> None:
     world = World()
     world.ask()
     world.say(answer(1, b"x" * 2_000_000))
     connection = world.client._connection
     assert connection is not None
-    assert len(connection._buffer) > 2_000_000
+    assert len(connection._received.data) > 2_000_000
     for number in range(300):
         world.ask()
         world.say(answer(number + 2, b"y"))
-    assert len(connection._buffer) < 500_000
+    assert len(connection._received.data) < 500_000
     assert len(world.answers) == 301

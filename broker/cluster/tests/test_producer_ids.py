@@ -36,7 +36,7 @@ class Supply:
 
 
 @given(steps=st.lists(st.sampled_from(["next", "next", "next", "next", "give", "fail"]), max_size=80))
-def test_every_question_is_answered_once_with_an_id_of_its_own(steps: list[str]) -> None:
+def test_every_request_gets_one_unique_id(steps: list[str]) -> None:
     supply = Supply()
     for step in steps:
         if step == "next":
@@ -52,7 +52,7 @@ def test_every_question_is_answered_once_with_an_id_of_its_own(steps: list[str])
     assert len(supply.answers) == steps.count("next")
 
 
-def test_the_next_block_is_there_before_it_is_needed() -> None:
+def test_the_next_block_is_requested_in_advance() -> None:
     supply = Supply()
     supply.next()
     supply.give()
@@ -66,7 +66,7 @@ def test_the_next_block_is_there_before_it_is_needed() -> None:
     assert [producer_id for producer_id, _ in supply.answers] == list(range(BLOCK + 1))
 
 
-def test_producers_hear_that_there_is_none_and_the_next_one_asks_again() -> None:
+def test_producers_get_the_error_and_the_next_one_requests_a_block() -> None:
     supply = Supply()
     supply.next()
     supply.next()

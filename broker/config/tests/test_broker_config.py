@@ -84,7 +84,7 @@ def test_a_kraft_server_properties_works_as_it_is(tmp_path: Path) -> None:
     assert [each.name for each in config.controller_listeners] == ["CONTROLLER"]
 
 
-def test_set_goes_before_variables_before_the_file_before_defaults(tmp_path: Path) -> None:
+def test_precedence_of_set_variables_file_and_defaults(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.partitions=2\nlog.retention.hours=2\nmessage.max.bytes=2\n")
     environ = {"KAFKA_LOG_RETENTION_HOURS": "3", "KAFKA_MESSAGE_MAX_BYTES": "3"}
@@ -108,7 +108,7 @@ def test_variables_are_mapped_as_kafkas_image_maps_them() -> None:
     assert properties_from_environment(environ) == {"log.dirs": "/d", "a_b.c-d": "x"}
 
 
-def test_an_unknown_property_is_noted_once_and_the_rest_counts() -> None:
+def test_an_unknown_property_is_warned_about_once_and_the_rest_is_applied() -> None:
     config = BrokerConfig.load(None, {"KAFKA_FOO_BAR": "1"}, ["foo.bar=2", "num.partitions=5"])
     assert config.notes == [("warning", "unknown property foo.bar is ignored")]
     assert config.num_partitions == 5
@@ -171,7 +171,7 @@ def test_a_controller_listens_on_every_address_without_an_advertised_one() -> No
     assert [each.host for each in config.controller_listeners] == ["0.0.0.0"]
 
 
-def test_dynamic_values_come_and_go_in_place() -> None:
+def test_dynamic_values_change_attributes_in_place() -> None:
     config = BrokerConfig.from_properties({"log.retention.hours": "1"})
     dynamic = {
         "log.retention.ms": "5",
@@ -190,7 +190,7 @@ def test_dynamic_values_come_and_go_in_place() -> None:
     assert config.topic_defaults()["retention.ms"] == "3600000"
 
 
-def test_what_a_topic_sets_goes_before_the_broker() -> None:
+def test_a_topics_value_takes_precedence_over_the_brokers() -> None:
     config = BrokerConfig.from_properties({"log.retention.ms": "5", "log.segment.bytes": "2000000"})
     properties = config.topic_properties({"retention.ms": "6"})
     assert (properties["retention.ms"], properties["segment.bytes"]) == ("6", "2000000")
@@ -244,14 +244,14 @@ def _warned(*settings: str) -> list[str]:
     return [text for level, text in BrokerConfig.load(settings=settings).notes if level == "warning"]
 
 
-def test_security_that_is_not_enforced_is_said() -> None:
+def test_security_that_is_not_enforced_is_warned_about() -> None:
     assert _warned("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer") == [
         "authorizer.class.name has no effect: this version enforces no ACLs, every client may do everything"
     ]
     assert _warned("authorizer.class.name=") == []
 
 
-def test_properties_without_effect_stand_in_one_line_without_their_values() -> None:
+def test_properties_without_effect_are_in_one_line_without_their_values() -> None:
     assert _warned(
         "super.users=User:admin",
         "allow.everyone.if.no.acl.found=false",
@@ -273,7 +273,7 @@ def test_properties_without_effect_stand_in_one_line_without_their_values() -> N
     ]
 
 
-def test_values_that_say_what_happens_anyway_are_not_warned_about() -> None:
+def test_values_equal_to_the_behaviour_here_are_not_warned_about() -> None:
     assert (
         _warned(
             "security.inter.broker.protocol=PLAINTEXT",

@@ -77,7 +77,7 @@ def test_a_broker_shows_static_and_dynamic_values(config: BrokerConfig) -> None:
     assert (read_only["node.id"], read_only["log.retention.ms"]) == (True, False)
 
 
-def test_secrets_and_unknown_names_come_without_value(config: BrokerConfig) -> None:
+def test_secrets_and_unknown_names_have_no_value(config: BrokerConfig) -> None:
     for entries in (broker_entries(config), cluster_entries(config, CLUSTER)):
         for name in ("ssl.keystore.password", "nope"):
             value, _, synonyms = shown(entries, name)

@@ -1,16 +1,17 @@
-"""Partitions of coordinators' logs that Kafka wrote, with transactions."""
+"""Partitions of coordinators' logs with transactions."""
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.broker.coordinator.compacted_records import CommittedRecords
+from barnabas.broker.coordinator.compacted_records import CommittedRecords, CompactedRecords
 from barnabas.storage.segment.transaction_marker import build_marker
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 Step = tuple[str, int, int]  # what, producer (0: none), key
 
@@ -21,9 +22,8 @@ def batches(steps: list[Step]) -> list[bytes]:
     for offset, (what, producer, key) in enumerate(steps):
         if what in ("commit", "abort"):
             if producer:
-                made.append(
-                    build_marker(producer, 0, commit=what == "commit", coordinator_epoch=0, timestamp=0)
-                )
+                marker = build_marker(producer, 0, commit=what == "commit", coordinator_epoch=0, timestamp=0)
+                made.append(offset.to_bytes(8, "big") + marker[8:])
             continue
         record = Record(offset, 0, b"%d" % key, None if what == "remove" else b"%d" % offset)
         inside: dict[str, Any] = {}
@@ -33,37 +33,25 @@ def batches(steps: list[Step]) -> list[bytes]:
     return made
 
 
-def model(steps: list[Step]) -> dict[int, int]:
-    """Key -> offset of the record that stands at the end; slow and obvious: at each end of a transaction all
-    steps before are looked through again."""
+def model(steps: list[Step]) -> tuple[dict[int, int], set[tuple[int, int, int]]]:
+    """Kafka's rules, as its coordinator replays a log. Key -> offset of the record that stands at the end; and of what is pending
+    (producer, key, offset)."""
     state: dict[int, int] = {}
-
-    def count(offset: int) -> None:
-        what, _, key = steps[offset]
-        if state.get(key, -1) < offset:
+    pending: set[tuple[int, int, int]] = set()
+    for offset, (what, producer, key) in enumerate(steps):
+        if what == "remove":
+            state.pop(key, None)
+            pending = {each for each in pending if each[1] != key}
+        elif what == "write" and producer:
+            pending = {each for each in pending if each[:2] != (producer, key)} | {(producer, key, offset)}
+        elif what == "write":
             state[key] = offset
-            if what == "remove":
-                del state[key]
-
-    for offset, (what, producer, _) in enumerate(steps):
-        if what in ("write", "remove") and not producer:
-            count(offset)
-        elif what == "commit" and producer:
-            ends = [
-                at for at in range(offset) if steps[at][0] in ("commit", "abort") and steps[at][1] == producer
-            ]
-            begin = max(ends, default=-1)
-            for at in range(begin + 1, offset):
-                if steps[at][0] in ("write", "remove") and steps[at][1] == producer:
-                    count(at)
-    return state
-
-
-def count(name: str, batches: list[bytes]) -> list[Record]:
-    records = CommittedRecords()
-    counted = [record for batch in batches for record in records.of(batch)]
-    records.end(name)
-    return counted
+        elif producer:
+            for each in [each for each in pending if each[0] == producer]:
+                pending.remove(each)
+                if what == "commit" and state.get(each[1], -1) < each[2]:
+                    state[each[1]] = each[2]
+    return state, pending
 
 
 STEPS = st.lists(
@@ -76,19 +64,47 @@ STEPS = st.lists(
 
 @settings(max_examples=400)
 @given(steps=STEPS)
-def test_what_counts_is_what_was_committed(steps: list[Step]) -> None:
+def test_committed_records_equal_those_of_a_simple_reader(steps: list[Step]) -> None:
+    records = CommittedRecords()
     state: dict[int, int] = {}
-    for record in count("p", batches(steps)):
-        key = int(record.key or b"")
-        state.pop(key, None)
-        if record.value is not None:
-            state[key] = int(record.value)
-    assert state == model(steps)
+    for batch in batches(steps):
+        for record in records.of(batch):
+            key = int(record.key or b"")
+            state.pop(key, None)
+            if record.value is not None:
+                state[key] = int(record.value)
+    found = [(write, int(key or b"")) for key, writes in records.pending for write in writes]
+    pending = {(write.producer_id, key, write.value.offset) for write, key in found}
+    assert (state, pending) == model(steps)
+    for write, key in found:
+        assert write.is_superseded == (state.get(key, -1) > write.value.offset)
+
+
+def test_pending_writes_are_replayed_at_the_end() -> None:
+    steps: list[Step] = [("write", 1, 0), ("write", 0, 0), ("write", 2, 0), ("write", 1, 1)]
+    replayed: list[object] = []
+    records = CompactedRecords(
+        "p-0",
+        lambda key, value: replayed.append((key, value)),
+        replay_pending=lambda *write: replayed.append(write),
+    )
+    for _ in chain(records.take(b"".join(batches(steps))), records.finish()):
+        pass
+    assert replayed == [
+        (b"0", b"1"),
+        (b"0", b"0", 1, True),
+        (b"0", b"2", 2, False),
+        (b"1", b"3", 1, False),
+    ]
 
 
 def test_an_open_transaction_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     steps: list[Step] = [("write", 1, 0), ("write", 1, 1), ("write", 0, 2)]
-    assert [record.value for record in count("p-0", batches(steps))] == [b"2"]
+    values: list[bytes | None] = []
+    records = CompactedRecords("p-0", lambda _, value: values.append(value))
+    for _ in chain(records.take(b"".join(batches(steps))), records.finish()):
+        pass
+    assert values == [b"2"]
     assert [record.message for record in caplog.records] == [
         "p-0: 2 records of transactions that have not ended are passed over"
     ]

@@ -14,7 +14,8 @@ from barnabas.broker.coordinator.compacted_records import CommittedRecords, Comp
 from barnabas.storage.errors import StorageError
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, RecordBatchError, assemble_batch, build_batch, read_header
+from barnabas.wire.record_batch import RecordBatchError, assemble_batch, read_header
+from barnabas.wire.records import Record, build_batch
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -95,14 +96,14 @@ def fast(batches: list[bytes], cuts: list[int], *, every: bool = False) -> list[
 
 @settings(max_examples=400, deadline=None)
 @given(log=LOG, cuts=st.lists(st.integers(0, 300), max_size=3))
-def test_the_last_of_each_key_is_what_a_slow_look_finds(log: list[Any], cuts: list[int]) -> None:
+def test_the_last_record_of_each_key_equals_that_of_a_simple_reader(log: list[Any], cuts: list[int]) -> None:
     batches = made(log)
     assert [pair for pair in fast(batches, cuts) if pair[0] is not None] == slow(batches)
 
 
 @settings(max_examples=100, deadline=None)
 @given(log=LOG)
-def test_every_record_comes_when_asked_for(log: list[Any]) -> None:
+def test_every_record_is_replayed_with_every(log: list[Any]) -> None:
     batches = made(log)
     settled = CommittedRecords()
     assert fast(batches, [], every=True) == [
@@ -115,7 +116,7 @@ def test_every_record_comes_when_asked_for(log: list[Any]) -> None:
 @given(
     log=LOG, damage=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)
 )
-def test_damage_is_an_error_or_nothing(log: list[Any], damage: list[tuple[int, int]]) -> None:
+def test_damage_is_an_error_or_without_effect(log: list[Any], damage: list[tuple[int, int]]) -> None:
     data = bytearray(b"".join(made(log)))
     for position, byte in damage:
         if data:
@@ -132,7 +133,7 @@ def _put_key(to: list[bytes | None], key: bytes | None, _: bytes | None) -> None
     to.append(key)
 
 
-def test_the_loop_is_never_left_waiting_for_long() -> None:
+def test_steps_are_short() -> None:
     """Many batches, many records in one batch, and many keys: a step has a few hundred records at most."""
     records = [Record(offset, 0, b"%d" % offset, b"v") for offset in range(5000)]
     singles = [build_batch([each], base_offset=each.offset) for each in records]
@@ -154,7 +155,7 @@ def test_a_record_of_many_bytes() -> None:
 
 
 @pytest.mark.parametrize("filler", [0, 1, 0x7F, 0x80, 0xFF])
-def test_records_that_end_nowhere(filler: int) -> None:
+def test_records_with_lengths_past_the_batch(filler: int) -> None:
     header = read_header(build_batch([Record(0, 0, b"k", b"v")]))
     for size in range(12):
         for count in (1, 2, 1 << 30):

@@ -9,15 +9,15 @@ import pytest
 from barnabas.broker.coordinator import compacted_records as last_records
 from barnabas.broker.coordinator import loading as coordinator_loading
 from barnabas.broker.coordinator.compacted_records import CompactedRecords
-from barnabas.broker.coordinator.loading import Loading
+from barnabas.broker.coordinator.loading import replay_partition
 from barnabas.broker.tests.coordinator_world import CONFIG, Ticking, World
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode as E
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 
-def test_all_of_several_segments_comes_in_order() -> None:
+def test_records_of_several_segments_are_replayed_in_order() -> None:
     world = World([1])
     for number in range(200):
         assert world.append(number) == [E.NONE]
@@ -27,7 +27,7 @@ def test_all_of_several_segments_comes_in_order() -> None:
     assert world.load(1)[:2] == ([], [None])
 
 
-def test_what_is_not_in_memory_is_read_by_a_thread() -> None:
+def test_a_thread_reads_records_that_are_not_in_memory() -> None:
     world = World([1])
     for number in range(100):
         world.append(number)
@@ -52,8 +52,8 @@ def test_records_are_removed_while_a_thread_reads_them() -> None:
     world.disk.is_cold = True
     world.open()
     world.disk.warm.clear()
-    keys, ended, loading = world.load()
-    assert loading.for_a_thread is not None
+    keys, ended, _ = world.load()
+    assert (keys, ended) == ([], []), "a thread reads"
     world.partition().log.increment_log_start_offset(40)
     world.runtime.run_until_idle()
     assert ended == [None]
@@ -102,7 +102,7 @@ def test_a_partition_lost_while_it_is_loaded(leader: int) -> None:
     assert behind == [None]
 
 
-def test_after_a_cancelled_loading_the_next_one_goes_on() -> None:
+def test_after_a_cancelled_loading_the_next_one_begins() -> None:
     runtime = Ticking()
     world = World([1], runtime=runtime)
     for number in range(50):
@@ -117,7 +117,7 @@ def test_after_a_cancelled_loading_the_next_one_goes_on() -> None:
     assert (len(behind_keys), behind) == (50, [None])
 
 
-def test_what_the_log_holds_is_loaded_before_it_is_committed() -> None:
+def test_uncommitted_records_are_loaded() -> None:
     world = World([1, 2])
     answers = [world.append(number) for number in range(3)]
     keys, ended, _ = world.load()
@@ -133,7 +133,7 @@ def test_what_the_log_holds_is_loaded_before_it_is_committed() -> None:
     assert held[1:] == [E.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_what_the_others_do_not_have_is_lost_with_the_leadership() -> None:
+def test_appends_that_followers_lack_fail_with_the_leadership() -> None:
     world = World([1, 2])
     answer = world.append(0)
     held: list[E] = []
@@ -172,22 +172,19 @@ def test_a_log_is_cleaned_while_it_is_loaded_and_is_short_from_then_on(
     assert before > 100_000
     taken: dict[bytes | None, bytes | None] = {}
     replay = CompactedRecords("", taken.__setitem__)
-    ended: list[Exception | None] = []
-    loading = Loading(world.partition(), replay, ended.append)
-    steps = loading.steps()
+    steps = replay_partition(world.partition(), replay, lambda: False)
     while replay.next_offset < 300:
         next(steps)
     world.runtime.advance(60)
     assert world.partition().log.size < before / 10
-    for _ in steps:
-        """To the end."""
-    loading.end()
-    assert (taken, ended) == (last, [None])
+    assert not any(steps), "nothing was left to a thread"
+    assert taken == last
     cleaner.stop()
     world.manager.close()
     world.open()
     records: list[bytes | None] = []
+    ended: list[Exception | None] = []
     world.log.load(0, CompactedRecords("", lambda key, _: records.append(key), every=True), ended.append)
-    assert ended == [None, None]
+    assert ended == [None]
     assert set(records) == set(last)
     assert len(records) < 100

@@ -28,7 +28,7 @@ from barnabas.wire.messages.fetch import (
     ReplicaState,
 )
 from barnabas.wire.primitives import DecodeError
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 
 VERSIONS = range(12, 19)

@@ -4,6 +4,7 @@ that get the same requests, one of which may take the fast path, must behave ali
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -387,7 +388,7 @@ def test_what_a_fetch_lets_others_append_elsewhere_is_answered_at_once(fast: boo
         follower.session_epoch = 1
 
     def fetch(at: int, offset: int, *, index: int = 0, wait: bool = False) -> Reply:
-        last_epoch = side.partition(index).log.latest_epoch
+        last_epoch = side.partition(index).log.epochs.latest_epoch
         call = followers[at].fetch(
             offset, index=index, wait=wait, last_epoch=last_epoch, version=FETCH_VERSION
         )
@@ -430,7 +431,8 @@ def test_a_batch_that_waits_for_its_replicas_keeps_nothing_of_its_request() -> N
 
 
 class Ends:
-    log_end_offset, log_start_offset, latest_epoch = 123_456_789_012, 5, 6
+    log_end_offset, log_start_offset = 123_456_789_012, 5
+    epochs = SimpleNamespace(latest_epoch=6)
 
 
 def followed(log: Any) -> Partition:

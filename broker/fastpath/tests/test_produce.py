@@ -29,7 +29,8 @@ from barnabas.wire.messages.produce import (
     TopicProduceData,
 )
 from barnabas.wire.primitives import DecodeError
-from barnabas.wire.record_batch import HEADER_SIZE, Record, assemble_batch, build_batch, read_header
+from barnabas.wire.record_batch import HEADER_SIZE, assemble_batch, read_header
+from barnabas.wire.records import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 
 NOW = 1_700_000_000_000

@@ -27,7 +27,7 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
@@ -131,7 +131,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     assert partition is not None
     log = partition.log
     eventually(
-        lambda: log.recovery_point >= BATCHES_IN_SEGMENT
+        lambda: log.flusher.recovery_point >= BATCHES_IN_SEGMENT
     )  # from then on its index is on the disk alone
     yield broker
     broker.stop()

@@ -12,7 +12,7 @@ from barnabas.broker.tests.one_of_several import TOPIC_ID, View, state
 from barnabas.controller.metadata.image import partition_record
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 RACK_AWARE = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
 BATCH_COUNT = 4

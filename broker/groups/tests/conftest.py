@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from barnabas.broker.coordinator.loading import Replay
+from barnabas.broker.coordinator.log import Marker
 from barnabas.broker.groups.classic import Client
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
+from barnabas.storage.log.verification import Verification
+from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -55,6 +58,8 @@ def replay_all(replay: Replay, batches: Iterable[bytes]) -> None:
 class MemoryLog:
     """A coordinator log. With `hold` appends stay pending until `settle`; with `error` they fail."""
 
+    topic = "__consumer_offsets"
+
     def __init__(self) -> None:
         self.batches: list[bytes] = []
         self.error = ErrorCode.NONE
@@ -69,6 +74,27 @@ class MemoryLog:
             self.batches.append(batch)
         done(self.error)
 
+    def append_in_transaction(
+        self,
+        partition_index: int,
+        batch: bytes,
+        verification: Verification | None,
+        done: Callable[[ErrorCode], object],
+    ) -> None:
+        self.append(partition_index, batch, done)
+
+    def append_marker(
+        self, partition_index: int, marker: Marker, done: Callable[[ErrorCode], object]
+    ) -> None:
+        batch = build_marker(
+            marker.producer_id,
+            marker.producer_epoch,
+            commit=marker.commit,
+            coordinator_epoch=marker.coordinator_epoch,
+            timestamp=0,
+        )
+        self.append(partition_index, batch, done)
+
     def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
         batch, done = self.held.pop(0)
         if not error:
@@ -81,8 +107,12 @@ class MemoryLog:
         replay: Replay,
         done: Callable[[Exception | None], object],
     ) -> MemoryLog:
-        replay_all(replay, self.batches)
-        done(None)
+        try:
+            replay_all(replay, self.batches)
+        except Exception as error:  # noqa: BLE001 - as Loading has it
+            done(error)
+        else:
+            done(None)
         return self
 
     def is_replicated(self, partition_index: int) -> bool:
@@ -124,7 +154,7 @@ class Bench:
     def __init__(self, settings: GroupSettings | None = None, seed: int = 0) -> None:
         self.settings = settings or GroupSettings()
         self.clock = Clock(seed)
-        self.log = MemoryLog()
+        self.log = cast("Any", MemoryLog())
         self.shard = Shard(0, self.log, self.clock, self.settings)
 
     @property

@@ -139,9 +139,7 @@ def test_a_forgotten_pending_id_holds_no_rebalance(bench: Any, monkeypatch: pyte
     )
 
 
-def test_the_members_of_a_group_may_say_so_much_of_themselves(
-    bench: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_metadata_of_a_groups_members_is_bounded(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(classic, "MEMBER_BYTES_OF_GROUP_MAX", 10_000)
     bench.stable(protocols=[("range", bytes(5000))])
     size = bench.group.member_bytes
@@ -153,19 +151,19 @@ def test_the_members_of_a_group_may_say_so_much_of_themselves(
     assert bench.group.member_bytes == bench.shard.rebalancer.usage.member_bytes == size
 
 
-def test_the_groups_of_a_broker_hold_so_much_of_their_members(
+def test_the_metadata_of_all_groups_of_a_broker_is_bounded(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(classic, "MEMBER_BYTES_MAX", 10_000)
     bench.stable(protocols=[("range", bytes(5000))])
     refused = bench.join(version=3, protocols=[("range", bytes(5000))], group="other")
     assert refused.error is E.COORDINATOR_NOT_AVAILABLE
-    bench.shard.drop(bench.group, E.NOT_COORDINATOR)
+    bench.shard.store.drop(bench.group, E.NOT_COORDINATOR)
     assert bench.shard.rebalancer.usage.member_bytes == 0
     assert bench.join(version=3, protocols=[("range", bytes(5000))], group="other").waiting
 
 
-def test_what_members_take_is_counted_through_their_lives(bench: Any) -> None:
+def test_member_bytes_are_counted_from_join_to_leave(bench: Any) -> None:
     counted = bench.shard.rebalancer.usage
     (member,), _ = bench.stable(protocols=[("range", bytes(100))])
     small = counted.member_bytes
@@ -214,7 +212,7 @@ def test_newcomer_rebalances_and_others_learn_by_heartbeat(bench: Any) -> None:
     assert len(rejoined.members) == 2
 
 
-def test_who_does_not_rejoin_in_time_is_out(bench: Any) -> None:
+def test_a_member_that_does_not_rejoin_in_time_is_removed(bench: Any) -> None:
     (member,), generation = bench.stable(rebalance_ms=7_000)
     newcomer = bench.join(bench.join().member_id, rebalance_ms=5_000)
     for _ in range(7):
@@ -320,7 +318,7 @@ def test_sync_errors(bench: Any) -> None:
     assert bench.sync(member, generation).error is E.REBALANCE_IN_PROGRESS
 
 
-def test_who_does_not_sync_is_out(bench: Any) -> None:
+def test_a_member_that_does_not_sync_is_removed(bench: Any) -> None:
     ids = [bench.join().member_id for _ in range(2)]
     answers = [bench.join(member_id, rebalance_ms=8_000) for member_id in ids]
     bench.clock.pass_ms(0)
@@ -357,7 +355,7 @@ def test_assignment_that_cannot_be_stored(bench: Any, failure: E, told: E) -> No
     assert bench.sync(member_id, 2, {member_id: b"x"}).assignment == b"x"
 
 
-def test_join_while_the_assignment_is_on_its_way(bench: Any) -> None:
+def test_join_while_the_assignment_is_appended(bench: Any) -> None:
     member_id = bench.join().member_id
     bench.join(member_id)
     bench.clock.pass_ms(0)
@@ -502,13 +500,13 @@ def test_static_member_returns_without_a_rebalance(bench: Any) -> None:
     assert bench.restarted().group.static_members == bench.group.static_members
 
 
-def test_static_leader_returns_v9_and_is_told_to_skip_the_assignment(bench: Any) -> None:
+def test_static_leader_returns_v9_with_skip_assignment(bench: Any) -> None:
     stable_static(bench, "a")
     back = bench.join(instance="a")
     assert (back.skip_assignment, back.leader, len(back.members)) == (True, back.member_id, 1)
 
 
-def test_static_leader_returns_before_v9_and_does_not_know_that_it_leads(bench: Any) -> None:
+def test_static_leader_returns_before_v9_with_the_old_leaders_id(bench: Any) -> None:
     ids = stable_static(bench, "a", version=8)
     back = bench.join(instance="a", version=8)
     assert (back.skip_assignment, back.leader, back.members) == (False, ids["a"], [])
@@ -521,7 +519,7 @@ def test_static_member_returns_with_another_protocol_choice(bench: Any) -> None:
     assert back.protocol_name == "sticky"
 
 
-def test_static_replacement_that_cannot_be_stored_is_taken_back(bench: Any) -> None:
+def test_static_replacement_that_cannot_be_stored_is_reverted(bench: Any) -> None:
     ids = stable_static(bench, "a", "b")
     generation = bench.group.generation_id
     bench.log.error = E.NOT_ENOUGH_REPLICAS
@@ -608,7 +606,7 @@ def test_restart_keeps_a_stable_group_and_its_members(bench: Any) -> None:
     assert after.group.members == {}
 
 
-def test_restart_forgets_who_was_only_pending(bench: Any) -> None:
+def test_restart_forgets_pending_members(bench: Any) -> None:
     bench.join()
     after = bench.restarted()
     assert after.group.state == GroupState.EMPTY
@@ -632,10 +630,22 @@ def test_new_group_that_cannot_be_stored_leaves_no_trace(bench: Any) -> None:
     assert bench.shard.groups == {}
 
 
-def test_unload_answers_everybody(bench: Any) -> None:
+def test_unload_answers_all_waiting_requests(bench: Any) -> None:
     (member,), _generation = bench.stable()
     bench.join()
     waiting = bench.join(member)
     bench.shard.unload()
     assert waiting.error is E.NOT_COORDINATOR
     bench.clock.pass_ms(1_000_000)
+
+
+def test_members_do_not_time_out_when_the_coordinator_stood_still(bench: Any) -> None:
+    ids, generation = bench.stable(2)
+    bench.clock.pass_ms(9_000)  # of 10,000
+    bench.clock.hold_until(bench.clock.monotonic() + 14)
+    bench.clock.pass_ms(14_000)
+    assert [bench.heartbeat(member_id, generation) for member_id in ids] == [E.NONE] * 2
+    bench.clock.pass_ms(9_999)
+    assert bench.heartbeat(ids[0], generation) == E.NONE
+    bench.clock.pass_ms(1)
+    assert bench.heartbeat(ids[1], generation) == E.UNKNOWN_MEMBER_ID

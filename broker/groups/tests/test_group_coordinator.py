@@ -172,7 +172,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster.node.stop()
 
 
-def test_before_the_first_question_nobody_coordinates(cluster: Cluster) -> None:
+def test_before_the_first_find_coordinator_there_is_no_coordinator(cluster: Cluster) -> None:
     cluster.create_topic("t")
     assert cluster.join().error_code == E.NOT_COORDINATOR
     assert cluster.ask(HeartbeatRequest(group_id="g"), 4).error_code == E.NOT_COORDINATOR
@@ -191,7 +191,7 @@ def test_before_the_first_question_nobody_coordinates(cluster: Cluster) -> None:
     assert cluster.ask(fetch, 2).error_code == E.NOT_COORDINATOR
 
 
-def test_the_first_question_creates_the_topic_and_is_answered(cluster: Cluster) -> None:
+def test_the_first_find_coordinator_creates_the_topic_and_is_answered(cluster: Cluster) -> None:
     for version in range(4):
         found = cluster.ask(FindCoordinatorRequest(key="g"), version)
         assert (found.error_code, found.node_id, found.host) == (E.NONE, 1, "127.0.0.1")
@@ -215,7 +215,7 @@ def test_the_first_question_creates_the_topic_and_is_answered(cluster: Cluster) 
         (3, "k", E.INVALID_REQUEST),
     ],
 )
-def test_coordinators_that_are_not_here(cluster: Cluster, key_type: int, key: str, error: E) -> None:
+def test_groups_that_another_broker_coordinates(cluster: Cluster, key_type: int, key: str, error: E) -> None:
     old = cluster.ask(FindCoordinatorRequest(key=key, key_type=key_type), 3)
     assert (old.error_code, old.node_id, old.host, old.port) == (error, -1, "", -1)
     assert old.error_message == error.message
@@ -223,7 +223,7 @@ def test_coordinators_that_are_not_here(cluster: Cluster, key_type: int, key: st
     assert (new.error_code, new.node_id, new.host, new.port) == (error, -1, "", -1)
 
 
-def test_a_transactional_id_is_refused_for_good_and_with_a_reason(cluster: Cluster) -> None:
+def test_a_transactional_id_is_refused_with_a_reason(cluster: Cluster) -> None:
     old = cluster.ask(FindCoordinatorRequest(key="t", key_type=1), 3)
     assert (old.error_code, old.node_id, old.host, old.port) == (
         E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -282,7 +282,7 @@ def test_empty_group_id(cluster: Cluster) -> None:
     assert set(cluster.commit(8, {("t", bytes(16)): {0: 1}}, group="").values()) == {E.NONE}
 
 
-def test_sync_v5_has_to_tell_the_protocol(cluster: Cluster) -> None:
+def test_sync_v5_requires_the_protocol(cluster: Cluster) -> None:
     assert cluster.ask(SyncGroupRequest(group_id="g"), 5).error_code == E.INCONSISTENT_GROUP_PROTOCOL
 
 
@@ -463,7 +463,7 @@ def test_offsets_expire_by_the_check(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 7, 9])
-def test_a_coordinator_whose_session_has_ended_tells_no_offsets(cluster: Cluster, version: int) -> None:
+def test_a_coordinator_whose_session_has_ended_returns_no_offsets(cluster: Cluster, version: int) -> None:
     """Another may coordinate by now, and hold newer ones."""
     cluster.create_topic("t")
     cluster.find()

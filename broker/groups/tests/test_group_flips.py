@@ -174,7 +174,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_what_is_told_is_in_the_log_and_committed(
+def test_returned_offsets_are_in_the_log_and_committed(
     slow_loads: None, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     view = Flipping(tmp_path_factory.mktemp("flips"))
@@ -213,7 +213,7 @@ def test_what_is_told_is_in_the_log_and_committed(
         view.node.stop()
 
 
-def test_a_load_is_given_up_with_its_epoch(slow_loads: None, tmp_path: Path) -> None:
+def test_loading_ends_with_its_leader_epoch(slow_loads: None, tmp_path: Path) -> None:
     view = Flipping(tmp_path)
     view.offset()
     view.lose(1)
@@ -225,9 +225,9 @@ def test_a_load_is_given_up_with_its_epoch(slow_loads: None, tmp_path: Path) -> 
     view.lose(0)
     view.lead(1)
     groups = view.node.services.groups
-    assert groups.is_loading
+    assert groups.shards.is_loading
     view.run(10_000)
-    assert not groups.is_loading
+    assert not groups.shards.is_loading
     view.ask_position()
     (_, reply) = view.asked[-1]
     view.replicate()

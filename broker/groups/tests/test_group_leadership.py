@@ -10,6 +10,7 @@ import pytest
 
 from barnabas.broker.tests.one_of_several import TOPIC_ID, View, state
 from barnabas.controller.metadata.image import partition_record
+from barnabas.runtime.slices import Steps
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
@@ -164,7 +165,7 @@ def test_a_commit_is_answered_when_the_other_replica_has_it(view: Coordinators) 
     assert (committed(reply), view.offset()) == (E.NONE, (E.NONE, 5))
 
 
-def test_a_commit_without_end_is_answered(view: Coordinators) -> None:
+def test_a_commit_that_does_not_end_is_answered(view: Coordinators) -> None:
     reply = view.commit_offset(5)
     view.runtime.advance(4.9)
     assert reply.responses == []
@@ -172,7 +173,7 @@ def test_a_commit_without_end_is_answered(view: Coordinators) -> None:
     assert committed(reply) == E.COORDINATOR_NOT_AVAILABLE
 
 
-def test_who_waits_hears_that_the_coordinator_has_moved(view: Coordinators) -> None:
+def test_waiting_requests_get_not_coordinator_when_the_partition_moves(view: Coordinators) -> None:
     reply = view.commit_offset(5)
     view.lead(2)
     assert committed(reply) == E.NOT_COORDINATOR
@@ -181,7 +182,7 @@ def test_who_waits_hears_that_the_coordinator_has_moved(view: Coordinators) -> N
     assert errors == dict.fromkeys(set(ALL) - {LIST}, E.NOT_COORDINATOR)
 
 
-def test_offsets_are_told_when_all_that_was_loaded_is_committed(view: Coordinators) -> None:
+def test_offsets_are_returned_when_all_loaded_records_are_committed(view: Coordinators) -> None:
     view.commit_offset(5)
     view.other_follows()
     view.commit_offset(6)
@@ -200,7 +201,7 @@ def test_offsets_are_told_when_all_that_was_loaded_is_committed(view: Coordinato
     assert (committed(committed_next), view.offset()) == (E.NONE, (E.NONE, 7))
 
 
-def test_stable_offsets_are_told_by_who_still_leads(view: Coordinators) -> None:
+def test_stable_offsets_are_returned_by_a_confirmed_leader(view: Coordinators) -> None:
     view.commit_offset(5)
     view.other_follows()
     fetched = view.ask_offset(require_stable=True)
@@ -252,26 +253,19 @@ class Busy:
     """Another partition that is being loaded: a thread reads for it until `end`."""
 
     def __init__(self, view: Coordinators, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.for_a_thread: Callable[[], None] | None = None
         self._done: list[Callable[[None, None], object]] = []
+
+        def steps() -> Steps[None]:
+            yield lambda: None
+
         with monkeypatch.context() as patch:
             patch.setattr(view.runtime, "run_in_thread", lambda _work, done: self._done.append(done))
             coordinator_log: Any = view.node.services.groups._log
-            coordinator_log._loadings.append(self)
-            coordinator_log._work()
-
-    def steps(self) -> Iterator[None]:
-        self.for_a_thread = None if self._done else lambda: None
-        yield
-
-    def thread_has_read(self, _data: None, _error: None) -> None:
-        """It will see."""
+            coordinator_log._loadings.add(steps(), lambda _result, _error: None)
 
     def end(self) -> None:
-        """Called by the test, and when the log has got so far."""
-        done, self._done = self._done[:1], [lambda _data, _error: None]
-        for call in done:
-            call(None, None)
+        (done,) = self._done
+        done(None, None)
 
 
 @pytest.fixture
@@ -279,14 +273,14 @@ def busy(view: Coordinators, monkeypatch: pytest.MonkeyPatch) -> Busy:
     return Busy(view, monkeypatch)
 
 
-def test_a_partition_that_is_led_on_is_not_loaded_again(view: Coordinators) -> None:
+def test_a_partition_led_in_the_next_epoch_is_not_loaded_again(view: Coordinators) -> None:
     view.commit_offset(5)
     view.other_follows()
-    shard = view.node.services.groups.shard_of("g")
+    shard = view.node.services.groups.shards.of("g")
     view.lead(1, [1])  # a new epoch all the same
-    assert view.node.services.groups.shard_of("g") is shard
+    assert view.node.services.groups.shards.of("g") is shard
     view.commit(view.change(2), view.change(1))  # in one go: somebody else may have led in between
-    assert view.node.services.groups.shard_of("g") is not shard
+    assert view.node.services.groups.shards.of("g") is not shard
     assert view.offset() == (E.NONE, 5)
 
 

@@ -20,7 +20,7 @@ from barnabas.broker.groups.records import (
 )
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.messages.consumer_offsets import GroupMetadataValue, MemberMetadata
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 MEMBERS = [MemberMetadata("m", None, "c", "/h", 6000, 6000, b"", b"part")]
 LATER_VALUE = (99).to_bytes(2, "big") + b"of a later version"
@@ -72,7 +72,7 @@ def loaded(bench: Any, batches: list[bytes], *, every: bool) -> dict[str, Any]:
     bench.shard.load(errors.append, every=every)
     assert errors == [None]
     shard = bench.shard
-    offsets = {group: shard.offsets.topics(group) for group in "ab" if shard.offsets.has_offsets(group)}
+    offsets = {group: shard.offsets.topics(group) for group in "ab" if shard.offsets.topics(group)}
     groups = {
         name: (
             group.state,
@@ -92,7 +92,7 @@ def loaded(bench: Any, batches: list[bytes], *, every: bool) -> dict[str, Any]:
 
 @settings(max_examples=400, deadline=None)
 @given(steps=st.lists(STEP, max_size=14))
-def test_the_quick_way_comes_to_what_all_records_come_to(make_bench: Any, steps: list[Any]) -> None:
+def test_compacted_records_give_the_state_of_all_records(make_bench: Any, steps: list[Any]) -> None:
     log = batches(steps)
     assert loaded(make_bench(), log, every=False) == loaded(make_bench(), log, every=True)
 
@@ -118,7 +118,18 @@ def test_a_value_of_a_later_version_hides_none_before_it(
     ]
 
 
-def test_unknown_kinds_are_told_in_one_line(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_members_that_are_loaded_twice_are_counted_once(bench: Any) -> None:
+    bench.stable(protocols=[("range", bytes(1000))])
+    counted = bench.restarted().shard.rebalancer.usage.member_bytes
+    assert counted > 1000
+    key, _ = encode_record(OffsetWritten(("group", "t", 0), None))
+    bench.log.batches.append(
+        build_batch([Record(0, 0, key, LATER_VALUE)])
+    )  # all records are loaded, once more
+    assert bench.restarted().shard.rebalancer.usage.member_bytes == counted
+
+
+def test_unknown_kinds_are_logged_in_one_line(bench: Any, caplog: pytest.LogCaptureFixture) -> None:
     kinds = [3, 5, 5, 6, 7, 8, 8, 8]
     records = [
         Record(index, 0, kind.to_bytes(2, "big") + b"%d" % index, b"\0\0") for index, kind in enumerate(kinds)

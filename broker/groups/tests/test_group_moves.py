@@ -54,6 +54,8 @@ class ReplicatedLog:
 class Replica:
     """The log of the broker that leads, for its coordinator."""
 
+    topic = "__consumer_offsets"
+
     def __init__(self, log: ReplicatedLog) -> None:
         self._log = log
         self._waiting: list[Callable[[E], object]] = []
@@ -266,7 +268,7 @@ def test_members_get_a_session_timeout_and_no_rebalance(make_bench: Any) -> None
     assert bench.heartbeat(ids[0], generation) == E.REBALANCE_IN_PROGRESS
 
 
-def test_requests_that_wait_hear_of_the_move_at_every_point(make_bench: Any) -> None:
+def test_waiting_requests_are_answered_by_a_move_at_every_point(make_bench: Any) -> None:
     """A join and a sync, with the leadership lost after each append that is on its way."""
     for appends_committed in range(3):
         cluster = Cluster(make_bench)
@@ -290,7 +292,7 @@ def test_requests_that_wait_hear_of_the_move_at_every_point(make_bench: Any) -> 
             assert again == (E.NONE if appends_committed == 2 else E.UNKNOWN_MEMBER_ID)
 
 
-def test_an_append_without_end_is_answered_and_counts_when_it_is_committed(make_bench: Any) -> None:
+def test_an_append_that_times_out_counts_when_it_is_committed(make_bench: Any) -> None:
     cluster = Cluster(make_bench)
     timeout_ms = GroupSettings().offsets_commit_timeout_ms
     cluster.commit_offset("a", 0, 1)
@@ -308,16 +310,16 @@ def test_an_append_without_end_is_answered_and_counts_when_it_is_committed(make_
     assert cluster.answered[1:] == [(("a", 0), 2, E.NONE)]
 
 
-def test_who_waits_for_stable_offsets_hears_of_the_timeout(make_bench: Any) -> None:
+def test_a_fetch_of_stable_offsets_is_answered_at_the_timeout(make_bench: Any) -> None:
     cluster = Cluster(make_bench)
     heard: list[E] = []
     cluster.commit_offset("a", 0, 1)
-    cluster.bench.shard.when_settled(heard.append)
+    cluster.bench.shard.log.when_settled(heard.append)
     cluster.bench.clock.pass_ms(GroupSettings().offsets_commit_timeout_ms)
-    cluster.bench.shard.when_settled(heard.append)
+    cluster.bench.shard.log.when_settled(heard.append)
     assert heard == [E.REQUEST_TIMED_OUT] * 2
     cluster.log.commit(1)
-    cluster.bench.shard.when_settled(heard.append)
+    cluster.bench.shard.log.when_settled(heard.append)
     assert heard[2:] == [E.NONE]
 
 

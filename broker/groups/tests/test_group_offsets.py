@@ -48,7 +48,7 @@ def test_generation_of_a_missing_group(bench: Any, version: int, expected: E) ->
     assert error_of(bench.commit({("t", 0): 5}, generation=1, member_id="m", version=version)) is expected
 
 
-def test_members_commit_and_strangers_do_not(bench: Any) -> None:
+def test_members_commit_and_others_do_not(bench: Any) -> None:
     (member,), generation = bench.stable()
     position = {("t", 0): 5}
     assert error_of(bench.commit(position, member_id=member, generation=generation)) is E.NONE
@@ -98,7 +98,7 @@ def test_pending_commit_is_not_read_until_committed(bench: Any) -> None:
     bench.log.hold = True
     answers = bench.commit({("t", 0): 2, ("t", 1): 3})
     settled: list[E] = []
-    bench.shard.when_settled(settled.append)
+    bench.shard.log.when_settled(settled.append)
     assert (answers, settled) == ([], [])
     assert (offset(bench), offset(bench, committed=False)) == (1, 2)
     assert bench.shard.offsets.committed_topics("group").keys() == {"t"}
@@ -107,7 +107,7 @@ def test_pending_commit_is_not_read_until_committed(bench: Any) -> None:
     assert (error_of(answers), offset(bench), settled) == (E.NONE, 2, [E.NONE])
 
 
-def test_pending_commit_that_fails_is_taken_back(bench: Any) -> None:
+def test_pending_commit_that_fails_is_reverted(bench: Any) -> None:
     bench.log.hold = True
     first = bench.commit({("t", 0): 1})
     second = bench.commit({("t", 0): 2})
@@ -222,7 +222,7 @@ def test_offsets_of_members_expire_after_the_group_is_empty(make_bench: Any) -> 
     assert bench.shard.groups == {}
 
 
-def test_a_stable_group_loses_only_what_it_no_longer_reads(make_bench: Any) -> None:
+def test_a_stable_group_loses_only_offsets_of_topics_that_it_no_longer_reads(make_bench: Any) -> None:
     bench = make_bench(RETENTION)
     (member,), generation = bench.stable(session_ms=30 * MINUTE, protocols=[("range", subscription("t"))])
     bench.commit({("t", 0): 1, ("gone", 0): 1}, member_id=member, generation=generation)
@@ -232,7 +232,7 @@ def test_a_stable_group_loses_only_what_it_no_longer_reads(make_bench: Any) -> N
     assert bench.group.state is GroupState.STABLE
 
 
-def test_retention_time_of_the_request_overrules(make_bench: Any) -> None:
+def test_retention_time_of_the_request_takes_precedence(make_bench: Any) -> None:
     bench = make_bench(RETENTION)
     bench.commit({("t", 0): 1}, retention_ms=MINUTE)
     bench.commit({("t", 1): 1}, retention_ms=60 * MINUTE)
@@ -243,7 +243,7 @@ def test_retention_time_of_the_request_overrules(make_bench: Any) -> None:
         assert (offset(each), offset(each, "t", 1)) == (None, 1)
 
 
-def test_an_empty_group_without_offsets_goes_at_the_next_check(bench: Any) -> None:
+def test_an_empty_group_without_offsets_is_removed_at_the_next_check(bench: Any) -> None:
     (member,), _generation = bench.stable()
     bench.leave(member)
     bench.shard.offset_requests.expire(bench.clock.time_ms())
@@ -302,4 +302,4 @@ def test_store_equals_a_model_that_keeps_every_append(steps: list[tuple[str, int
                 assert (None if found is None else found.offset) == expected.get(partition)
         everything = {index: each.offset for index, each in store.committed_topics("g").get("t", {}).items()}
         assert everything == {key: value for key, value in committed.items() if value is not None}
-        assert store.has_offsets("g") == any(value is not None for value in latest.values())
+        assert bool(store.topics("g")) == any(value is not None for value in latest.values())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.groups.coordinator import java_string_hash, partition_for
+from barnabas.broker.coordinator.topic import java_string_hash, partition_for
 from barnabas.broker.groups.group import MalformedSubscription, subscribed_topics
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.records import (
@@ -22,7 +22,7 @@ from barnabas.broker.groups.records import (
     encode_record,
 )
 from barnabas.wire.messages.consumer_offsets import GroupMetadataValue, MemberMetadata
-from barnabas.wire.record_batch import Record, build_batch, iterate_records
+from barnabas.wire.records import Record, build_batch, iterate_records
 
 MEMBER = "i1-d8c4b114-0a97-43a3-84e4-44462200ed27"
 
@@ -113,7 +113,7 @@ def test_older_value_versions() -> None:
         (bytes.fromhex("0002000161"), bytes.fromhex("000300010a")),
     ],
 )
-def test_what_cannot_be_read_is_named_so(key: bytes | None, value: bytes | None) -> None:
+def test_records_that_cannot_be_read_are_unknown(key: bytes | None, value: bytes | None) -> None:
     with pytest.raises(UnknownRecord):
         decode_record(key, value)
 

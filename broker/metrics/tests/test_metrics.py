@@ -36,7 +36,7 @@ def test_one_family() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(LABELS, VALUES), min_size=1), st.text())
-def test_what_is_written_is_read(samples: list[tuple[dict[str, str], float]], help_text: str) -> None:
+def test_the_text_format_is_read_back(samples: list[tuple[dict[str, str], float]], help_text: str) -> None:
     family = Family("a", GAUGE, help_text)
     for labels, value in samples:
         family.add(value, labels)
@@ -57,7 +57,7 @@ def test_a_source_that_fails_leaves_the_others(caplog: pytest.LogCaptureFixture)
         raise ValueError("no")
 
     assert b"a 1\n" in b"".join(make_page([bad, good]))
-    assert "some metrics can't be had" in caplog.text
+    assert "a source of metrics has failed" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -192,18 +192,18 @@ def test_the_page(world: World) -> None:
         (b"x" * 1_000_000, b"431 Request Header Fields Too Large"),
     ],
 )
-def test_what_is_no_request_for_it(world: World, request_bytes: bytes, status: bytes) -> None:
+def test_other_requests_are_errors(world: World, request_bytes: bytes, status: bytes) -> None:
     assert world.ask(request_bytes).startswith(b"HTTP/1.1 " + status + b"\r\n")
     assert world.ask(REQUEST).endswith(b"a 1\n")
 
 
-def test_before_there_is_anything_to_tell(world: World) -> None:
+def test_before_the_first_page(world: World) -> None:
     world.page = None
     assert world.ask(REQUEST).startswith(b"HTTP/1.1 503 ")
 
 
 @pytest.mark.sockets
-def test_a_request_that_does_not_come_is_not_waited_for(world: World) -> None:
+def test_a_connection_without_a_request_times_out(world: World) -> None:
     client = Client(world)
     client.send(REQUEST[:10])
     world.runtime.advance(BOUNDS.request_s - 0.1)
@@ -233,7 +233,7 @@ def test_a_client_that_leaves_while_its_page_is_made_gets_nothing(world: World) 
     assert client.transport.written == b""
 
 
-def test_silent_connections_keep_no_scraper_out(world: World) -> None:
+def test_silent_connections_do_not_block_a_scraper(world: World) -> None:
     opened = [Client(world) for _ in range(5)]
     for client in opened:
         client.send(b"GET /metrics HTTP/1.1\r\nX: ")  # and never the rest
@@ -243,7 +243,7 @@ def test_silent_connections_keep_no_scraper_out(world: World) -> None:
     assert world.ask(REQUEST).endswith(b"a 1\n")
 
 
-def test_clients_that_do_not_read_their_answer_keep_no_scraper_out(world: World) -> None:
+def test_clients_that_do_not_read_do_not_block_a_scraper(world: World) -> None:
     opened = [Client(world) for _ in range(BOUNDS.connections)]
     for client in opened:
         client.send(REQUEST)
@@ -251,7 +251,7 @@ def test_clients_that_do_not_read_their_answer_keep_no_scraper_out(world: World)
     assert [client.transport.is_aborted for client in opened] == [True] + [False] * (BOUNDS.connections - 1)
 
 
-def test_nothing_makes_room_where_all_pages_are_being_made(world: World) -> None:
+def test_no_connection_is_closed_while_all_wait_for_a_page(world: World) -> None:
     world.runtime.look_s = TURN_S
     opened = [Client(world) for _ in range(BOUNDS.connections)]
     for client in opened:

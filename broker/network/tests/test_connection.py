@@ -511,9 +511,7 @@ def test_a_node_that_takes_the_port_for_a_controllers_is_refused_in_its_own_prot
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.receive(PREFACE + bytes(20))
-    frames: list[tuple[int, bytes]] = []
-    FrameReader(lambda kind, payload: frames.append((kind, payload))).feed(bytes(world.socket.sent))
-    ((kind, payload),) = frames
+    ((kind, payload),) = FrameReader().read(bytes(world.socket.sent))
     assert kind == REFUSED
     assert "PLAINTEXT is a listener for clients" in decode(payload, Refused).reason
     assert world.transport.is_aborted
@@ -529,7 +527,7 @@ def test_a_tls_handshake_is_refused(world: World, caplog: pytest.LogCaptureFixtu
 
 
 def test_idle_connections_are_closed(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "barnabas.connection")
     world = World(**{"connections.max.idle.ms": "10000"})
     world.receive(request(0))
     world.loop.moment += 9

@@ -29,7 +29,7 @@ from barnabas.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
@@ -310,9 +310,7 @@ def test_garbage_costs_a_few_lines_of_the_log(connect: Connect, caplog: pytest.L
 
 def refusal_in(received: bytes) -> Refused:
     """What a node is answered, which is one frame."""
-    frames: list[tuple[int, bytes]] = []
-    FrameReader(lambda kind, payload: frames.append((kind, payload))).feed(received)
-    ((kind, payload),) = frames
+    ((kind, payload),) = FrameReader().read(received)
     assert kind == REFUSED
     return decode(payload, Refused)
 

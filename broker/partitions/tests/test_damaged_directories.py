@@ -21,7 +21,7 @@ from barnabas.storage.manager.manager import LogManager
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import TopicRecord
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 
 BATCH = build_batch([Record(offset=0, timestamp=1_700_000_000_000, key=b"k", value=b"v")])
@@ -80,7 +80,7 @@ def test_a_log_without_a_topic_id_keeps_its_records(content: bytes | None) -> No
         manager.close()
 
 
-def test_a_log_that_cannot_be_made_stops_no_other_and_is_tried_again() -> None:
+def test_a_log_that_cannot_be_created_is_retried_and_stops_no_other() -> None:
     disk = MemoryDisk()
     _, partitions = opened(disk)
     image = image_of("a", "b", "c")
@@ -106,7 +106,7 @@ def test_a_log_that_cannot_be_made_stops_no_other_and_is_tried_again() -> None:
 
 
 @pytest.mark.sockets
-def test_a_damaged_partition_of_consumer_offsets_stops_no_start(tmp_path: Path) -> None:
+def test_a_broker_starts_with_a_damaged_partition_of_consumer_offsets(tmp_path: Path) -> None:
     config = BrokerConfig.from_properties(
         {
             "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -117,7 +117,7 @@ def test_a_damaged_partition_of_consumer_offsets_stops_no_start(tmp_path: Path) 
     runtime = AsyncioRuntime()
     node = Node(config, runtime)
     node.start()
-    runtime.loop.call_soon(lambda: node.services.groups.find("g", lambda _error, _node: runtime.stop()))
+    runtime.loop.call_soon(lambda: node.services.groups.topic.find("g", lambda _error, _node: runtime.stop()))
     runtime.run()
     partition = node.services.partitions.get("__consumer_offsets", 0)
     assert partition is not None
@@ -129,12 +129,12 @@ def test_a_damaged_partition_of_consumer_offsets_stops_no_start(tmp_path: Path) 
     runtime = AsyncioRuntime()
     node = Node(config, runtime)
     node.start()
-    assert len(list(node.services.groups.shards())) == 1
+    assert len(list(node.services.groups.shards.loaded())) == 1
     node.stop()
     runtime.close()
 
 
-def test_loading_a_coordinator_log_whose_offsets_go_back_ends() -> None:
+def test_loading_a_coordinator_log_whose_offsets_go_back_fails() -> None:
     disk = MemoryDisk()
     manager, partitions = opened(disk)
     partitions.load(image_of("c"))
@@ -180,7 +180,7 @@ def test_logs_of_unknown_topics_are_kept_aside() -> None:
     assert sorted(disk.size(f"/logs/{name}/{0:020d}.log") for name in names) == [0, len(BATCH), len(BATCH)]
 
 
-def test_a_coordinator_does_not_take_an_offline_log_for_an_empty_one() -> None:
+def test_a_coordinator_does_not_load_an_offline_log_as_an_empty_one() -> None:
     manager, partitions = opened(MemoryDisk())
     partitions.load(image_of())
     partitions.metadata_changed(image_of("c"), {b"c".ljust(16): {0}}, set())

@@ -80,7 +80,7 @@ def test_a_report_that_the_controller_refuses_is_retried_at_growing_intervals() 
     assert all(request == {0: HERE} for request in reporter.reported())
 
 
-def test_what_is_assigned_meanwhile_waits_for_nothing() -> None:
+def test_an_assignment_during_a_retry_delay_is_reported_at_once() -> None:
     reporter = Reporter()
     reporter.error = ErrorCode.NOT_CONTROLLER
     reporter.assign(0)
@@ -93,7 +93,7 @@ def test_what_is_assigned_meanwhile_waits_for_nothing() -> None:
     assert len(reporter.requests) == 1
 
 
-def test_one_request_is_under_way_at_a_time_and_the_newest_directory_counts() -> None:
+def test_one_report_is_in_flight_at_a_time_and_the_newest_directory_counts() -> None:
     reporter = Reporter()
     reporter.holds = True
     reporter.assign(0)

@@ -77,7 +77,7 @@ def test_one_acknowledgement_or_none_waits_for_no_replica(leader: Leader) -> Non
     assert leader.partition().high_watermark == 0
 
 
-def test_consumers_see_what_is_committed_and_followers_everything(leader: Leader) -> None:
+def test_consumers_read_committed_records_and_followers_all(leader: Leader) -> None:
     leader.create()
     leader.produce("a")
     assert leader.fetched(leader.fetch(0)).records == b""
@@ -97,7 +97,7 @@ def test_consumers_see_what_is_committed_and_followers_everything(leader: Leader
     assert seen.high_watermark == 1
 
 
-def test_a_follower_that_waits_is_answered_at_once_by_an_append(leader: Leader) -> None:
+def test_an_append_answers_a_waiting_follower_at_once(leader: Leader) -> None:
     leader.create()
     waiting = leader.follower(2).fetch(0, wait=True)
     assert not waiting.done
@@ -163,7 +163,7 @@ def test_a_batch_of_acks_all_is_refused_while_too_few_are_in_sync() -> None:
     assert leader.partition().high_watermark == 0, "below min.insync.replicas nothing is committed (KIP-966)"
 
 
-def test_the_high_watermark_stands_still_once_too_few_are_in_sync() -> None:
+def test_the_high_watermark_does_not_move_while_too_few_are_in_sync() -> None:
     leader = Leader("/d", MemoryDisk(), min_insync_replicas="2")
     leader.register(2, 3)
     leader.create(replicas=[1, 2])
@@ -175,7 +175,7 @@ def test_the_high_watermark_stands_still_once_too_few_are_in_sync() -> None:
     assert leader.produced(call).error_code == E.REQUEST_TIMED_OUT
 
 
-def test_what_the_leader_has_not_synced_is_not_committed() -> None:
+def test_records_that_the_leader_has_not_synced_are_not_committed() -> None:
     leader = Leader("/d", MemoryDisk(), log_flush_interval_messages="1")
     leader.register(2)
     leader.create(replicas=[1, 2])
@@ -225,7 +225,7 @@ def test_a_replica_that_falls_behind_leaves_the_isr(leader: Leader) -> None:
     assert leader.partition().isr == [1, 2, 3]
 
 
-def test_a_replica_that_takes_in_everything_within_the_lag_stays(leader: Leader) -> None:
+def test_a_replica_that_copies_everything_within_the_lag_stays_in_the_isr(leader: Leader) -> None:
     """Kafka's rule: at or behind the leader's end of its last fetch, it was caught up then."""
     leader.create(replicas=[1, 2])
     two = leader.follower(2)
@@ -270,7 +270,7 @@ def test_a_replica_joins_when_it_has_reached_the_high_watermark_and_the_epoch(le
     assert leader.partition().high_watermark == 2
 
 
-def test_what_is_proposed_is_waited_for(leader: Leader) -> None:
+def test_the_high_watermark_waits_for_a_replica_whose_admission_is_proposed(leader: Leader) -> None:
     leader.create(isr=[1, 2])
     silence(leader)
     two, three = leader.follower(2), leader.follower(3)
@@ -305,7 +305,7 @@ def test_a_follower_that_may_not_join(leader: Leader, how: str) -> None:
         assert leader.state.isr == [1, 2, 3], "the next fetch finds it eligible"
 
 
-def test_a_replica_that_lacks_what_is_not_in_the_log_joins_when_it_has_that(leader: Leader) -> None:
+def test_a_replica_that_an_extension_keeps_out_joins_when_it_may(leader: Leader) -> None:
     leader.create(isr=[1, 2])
     asked: list[tuple[LocalReplica, int, int | None]] = []
     is_ready = False
@@ -344,7 +344,7 @@ def test_an_idle_session_does_not_keep_a_replica_out(leader: Leader) -> None:
     assert leader.state.isr == [1, 2, 3]
 
 
-def test_a_proposal_that_comes_too_late_changes_nothing(leader: Leader) -> None:
+def test_a_late_proposal_changes_nothing(leader: Leader) -> None:
     leader.create(isr=[1, 2])
     three = leader.follower(3)
     three.fetch(0)  # proposed with partition epoch 0, sent on the next turn
@@ -357,7 +357,7 @@ def test_a_proposal_that_comes_too_late_changes_nothing(leader: Leader) -> None:
     assert leader.state.isr == [1, 3]
 
 
-def test_many_changes_go_to_the_controller_together(leader: Leader) -> None:
+def test_many_changes_are_sent_to_the_controller_in_one_request(leader: Leader) -> None:
     leader.create(isr=[1, 2], partitions=20)
     asked: list[int] = []
     channel: Any = leader.node.services.controller_channel
@@ -375,7 +375,7 @@ def test_many_changes_go_to_the_controller_together(leader: Leader) -> None:
     assert all(leader.partition(index).isr == [1, 2, 3] for index in range(20))
 
 
-def test_the_controller_may_be_out_of_reach_for_a_while(leader: Leader) -> None:
+def test_proposals_are_retried_while_the_controller_is_unreachable(leader: Leader) -> None:
     leader.create(isr=[1, 2])
     channel: Any = leader.node.services.controller_channel
     send = channel.send
@@ -412,7 +412,7 @@ def test_waiting_requests_are_answered_when_leadership_ends(leader: Leader) -> N
     assert latest(leader) == (E.NOT_LEADER_OR_FOLLOWER, -1)
 
 
-def test_a_consumer_may_read_from_a_follower_what_it_knows_is_committed(leader: Leader) -> None:
+def test_a_consumer_reads_from_a_follower_up_to_its_high_watermark(leader: Leader) -> None:
     leader.create()
     leader.produce("a")
     leader.change(leader=2)
@@ -424,7 +424,7 @@ def test_a_consumer_may_read_from_a_follower_what_it_knows_is_committed(leader: 
     assert leader.fetched(leader.fetch(0, version=10)).error_code == E.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_new_leader_does_not_say_what_it_does_not_know(leader: Leader) -> None:
+def test_a_new_leader_returns_no_offsets_before_its_high_watermark_is_known(leader: Leader) -> None:
     leader.create()
     two, three = leader.follower(2), leader.follower(3)
     leader.produce("a")
@@ -450,7 +450,7 @@ def end_of(leader: Leader, epoch: int, current: int = 2) -> tuple[int, int, int]
     return answer.error_code, answer.leader_epoch, answer.end_offset
 
 
-def test_a_leader_whose_session_has_ended_does_not_say_where_anything_ends(leader: Leader) -> None:
+def test_a_leader_whose_session_has_ended_returns_no_offsets(leader: Leader) -> None:
     """Another may lead by now, and have answered with later offsets. Produce and Fetch are served: nothing is committed
     without followers."""
     leader.create()
@@ -462,14 +462,14 @@ def test_a_leader_whose_session_has_ended_does_not_say_where_anything_ends(leade
     partitions.has_session = lambda: False
     assert latest(leader) == (E.NOT_LEADER_OR_FOLLOWER, -1)
     assert end_of(leader, 0, -1)[0] == E.NOT_LEADER_OR_FOLLOWER
-    assert not leader.node.services.log_manager.is_led(leader.partition().log), "it removes nothing, either"
+    assert not leader.node.services.partitions.is_led(leader.partition().log), "it removes nothing, either"
     leader.produce("c")
     assert leader.partition().log.log_end_offset == 3
     partitions.has_session = lambda: True
     assert (latest(leader), end_of(leader, 0, -1)) == ((0, 2), (0, 0, 3))
 
 
-def test_epochs_begin_where_the_log_ends_then(leader: Leader) -> None:
+def test_an_epoch_starts_at_the_log_end_of_that_time(leader: Leader) -> None:
     leader.create()
     leader.produce("a")
     leader.change(leader=1)
@@ -498,7 +498,7 @@ def test_a_diverging_follower_gets_the_diverging_epoch(leader: Leader) -> None:
     assert leadership.replicas[2].end_offset == 1
 
 
-def test_whom_a_leader_refuses(leader: Leader) -> None:
+def test_fetches_that_a_leader_refuses(leader: Leader) -> None:
     leader.create(replicas=[1, 2])
     leader.register(4)
     assert leader.fetched(leader.follower(4).fetch(0)).error_code == E.UNKNOWN_LEADER_EPOCH
@@ -515,7 +515,7 @@ def test_whom_a_leader_refuses(leader: Leader) -> None:
     assert unnamed.error_code == E.NOT_LEADER_OR_FOLLOWER, "it names no broker epoch"
 
 
-def test_a_replica_comes_and_goes_by_reassignment(leader: Leader) -> None:
+def test_a_reassignment_adds_and_removes_a_replica(leader: Leader) -> None:
     leader.create(replicas=[1])
     assert leader.produced(leader.produce("a")).error_code == 0
     leader.change(replicas=[1, 2], adding_replicas=[2])
@@ -570,7 +570,7 @@ def delete(leader: Leader, offset: int, timeout_ms: int = 1000) -> Reply:
     return leader.ask(21, 2, DeleteRecordsRequest([wanted], timeout_ms))
 
 
-def test_records_are_deleted_when_every_replica_alive_has_gone_on(leader: Leader) -> None:
+def test_delete_records_waits_for_every_live_replica(leader: Leader) -> None:
     leader.create()
     two, three = leader.follower(2), leader.follower(3)
     for value in "abc":
@@ -592,7 +592,7 @@ def test_records_are_deleted_when_every_replica_alive_has_gone_on(leader: Leader
     assert (answer.error_code, answer.low_watermark) == (0, 2)
 
 
-def test_a_deletion_that_a_replica_does_not_follow_times_out(leader: Leader) -> None:
+def test_delete_records_times_out_when_a_replica_does_not_follow(leader: Leader) -> None:
     leader.create()
     leader.produce("a")
     leader.follower(2).fetch(1)
@@ -619,7 +619,7 @@ def test_a_replica_that_is_being_admitted_counts_even_while_it_lags(leader: Lead
     assert leader.partition().high_watermark == 2
 
 
-def test_a_new_reign_knows_nothing_of_followers(leader: Leader) -> None:
+def test_a_new_leadership_starts_without_the_offsets_of_followers(leader: Leader) -> None:
     leader.create()
     leader.produce("a")
     leader.produce("b")
@@ -631,7 +631,7 @@ def test_a_new_reign_knows_nothing_of_followers(leader: Leader) -> None:
     assert leader.partition().high_watermark == 2
 
 
-def test_a_reign_of_others_that_was_never_seen_ends_what_was_known(leader: Leader) -> None:
+def test_a_skipped_leader_epoch_resets_the_offsets_of_followers(leader: Leader) -> None:
     leader.create()
     two = leader.follower(2)
     waiting = leader.produce("a")
@@ -663,7 +663,7 @@ def test_records_that_no_follower_fetches_cost_no_memory_and_wake_readers_when_c
     assert leader.fetched(waiting).records
 
 
-def test_one_who_waits_and_fails_is_no_others_affair(
+def test_a_callback_that_fails_does_not_stop_the_others(
     leader: Leader, caplog: pytest.LogCaptureFixture
 ) -> None:
     leader.create(replicas=[1, 2])

@@ -172,7 +172,7 @@ steps = st.lists(
 
 @settings(max_examples=150)
 @given(steps=steps, min_isr=st.integers(1, 2))
-def test_what_a_leader_says_holds(steps: list[tuple[Any, ...]], min_isr: int) -> None:
+def test_what_a_leader_has_acknowledged_holds(steps: list[tuple[Any, ...]], min_isr: int) -> None:
     world = World(min_isr)
     for step in steps:
         match step:

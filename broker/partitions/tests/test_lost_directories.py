@@ -9,11 +9,11 @@ import pytest
 from barnabas.broker.tests.partition_managers import make_partition_manager
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.storage.log.log_config import LogConfig
-from barnabas.storage.manager.directory import decode_uuid
 from barnabas.storage.manager.manager import LogManager
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.metadata_records import TopicRecord
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.uuids import uuid_from_string
 from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = b"t".ljust(16)
@@ -45,7 +45,7 @@ class Start:
         self.partitions = make_partition_manager(self.manager, VirtualRuntime())
 
     def id_of(self, log_dir: str) -> bytes:
-        return decode_uuid(self.manager.directory_id(log_dir))
+        return uuid_from_string(self.manager.directories.id_of(log_dir))
 
     def end_offset(self) -> int:
         partition = self.partitions.get("t", 0)
@@ -74,7 +74,7 @@ def strays(disk: MemoryDisk) -> list[str]:
     return [path for path in ("/q", "/r") for name in disk.list(path) if name.endswith("-stray")]
 
 
-def test_no_copy_is_made_of_what_lies_in_a_directory_that_is_not_here(
+def test_no_empty_log_replaces_one_in_a_missing_directory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     disk, ids = two_directories()
@@ -97,7 +97,7 @@ def test_no_copy_is_made_of_what_lies_in_a_directory_that_is_not_here(
     ("named", "end_offset", "aside"),
     [("/q", 3, "/r"), ("/r", 1, "/q"), (None, 3, "/r")],
 )
-def test_of_two_copies_that_differ_the_one_that_the_metadata_names_is_served(
+def test_of_two_logs_that_differ_the_one_in_the_directory_of_the_metadata_is_served(
     caplog: pytest.LogCaptureFixture, named: str | None, end_offset: int, aside: str
 ) -> None:
     disk, ids = two_directories()
@@ -122,7 +122,7 @@ def test_of_two_copies_that_differ_the_one_that_the_metadata_names_is_served(
 
 
 @pytest.mark.parametrize("beginning", [(), (b"a",), (b"a", b"b", b"c")])
-def test_a_copy_that_goes_on_where_the_other_ends_is_served(
+def test_of_two_logs_one_a_prefix_of_the_other_the_longer_is_served(
     caplog: pytest.LogCaptureFixture, beginning: tuple[bytes, ...]
 ) -> None:
     """So a power failure leaves a move whose last step was not on the disk: nothing may be lost, even where the

@@ -75,7 +75,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     bench.node.stop()
 
 
-def test_a_large_topic_takes_turns_and_is_answered_when_it_is_there(bench: Bench) -> None:
+def test_creating_a_large_topic_takes_several_turns_and_is_answered_at_the_end(bench: Bench) -> None:
     bench.create("large", 50)
     seen = set()
     while not bench.answers:
@@ -113,7 +113,7 @@ def test_a_topic_deleted_while_it_is_created_leaves_nothing(bench: Bench, turns:
     assert all(bench.partitions.by_id(topic_id, index) is not None for index in range(3))
 
 
-def test_an_internal_topic_is_there_for_its_coordinator_at_once(bench: Bench) -> None:
+def test_an_internal_topic_is_open_in_the_turn_of_its_creation(bench: Bench) -> None:
     bench.create("__consumer_offsets", 50)
     bench.delete("__consumer_offsets")
     bench.create("__consumer_offsets", 50)
@@ -170,7 +170,7 @@ class CountingPartitions(dict[int, PartitionState]):
         return super().__iter__()
 
 
-def test_a_change_of_one_partition_looks_at_no_other(bench: Bench) -> None:
+def test_a_change_of_one_partition_touches_no_other(bench: Bench) -> None:
     bench.create("large", 50)
     bench.turns_until(1)
     topic = bench.controller.image.topics["large"]

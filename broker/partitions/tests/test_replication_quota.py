@@ -39,7 +39,7 @@ def test_the_rate_is_kept_over_time() -> None:
     assert 90_000 <= copied <= 115_000  # the windows may be filled at once at the beginning
 
 
-def test_what_is_not_limited_is_never_exceeded() -> None:
+def test_without_a_rate_a_quota_is_never_exceeded() -> None:
     quota = ReplicationQuota(VirtualRuntime(), 1, lambda: NO_LIMIT, lambda _: "*")
     quota.record(1 << 50)
     assert not quota.is_set
@@ -56,7 +56,7 @@ def fill(replicas: Replicas) -> None:
     replicas.wipe(2)
 
 
-def test_a_follower_that_catches_up_is_slowed_down() -> None:
+def test_a_follower_that_catches_up_is_throttled() -> None:
     replicas = Replicas(fetching={"max_bytes": 3000})
     fill(replicas)
     follower = replicas.start(2)
@@ -69,7 +69,7 @@ def test_a_follower_that_catches_up_is_slowed_down() -> None:
     assert follower.log.log_end_offset == 100
 
 
-def test_a_leader_holds_back_what_is_not_in_sync() -> None:
+def test_a_leader_throttles_followers_out_of_sync() -> None:
     replicas = Replicas(fetching={"max_bytes": 3000})
     fill(replicas)
     leader = replicas[1]

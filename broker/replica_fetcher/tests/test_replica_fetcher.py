@@ -14,7 +14,7 @@ from barnabas.broker.tests.replicas import NO_LEADER, Replicas
 from barnabas.storage.log.follower_append import FollowerAppend
 from barnabas.storage.log.log import Log
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 
 def test_followers_copy_their_leader() -> None:
@@ -104,23 +104,23 @@ def test_a_slice_is_appended_where_the_one_before_has_left_the_log(monkeypatch: 
         return memoryview(batches)
 
     data = records(10, 5)
-    fetcher._take(state, data, 10, 0)
+    fetcher._append(state, data, 10, 0)
     data[:] = bytes(len(data))  # its buffer is used again
     assert log.log_end_offset == 13
-    fetcher._take(state, records(13, 5), 10, 0)  # a second answer about the same
+    fetcher._append(state, records(13, 5), 10, 0)  # a second answer about the same
     assert log.log_end_offset == 13
     replicas.run(0.01)
     assert log.log_end_offset == 15, "the second one speaks of what has changed"
     assert (state.status, state.failures) == (Status.READY, 0)
     assert appends.most() == 3
     fetcher._batches_left = 0
-    fetcher._take(state, records(15, 5), 10, 0)
+    fetcher._append(state, records(15, 5), 10, 0)
     fetcher.remove(*state.key)
     replicas.run(0.01)
     assert log.log_end_offset == 15, "it is fetched no more"
 
 
-def test_what_is_left_is_dropped_when_the_log_has_a_new_role() -> None:
+def test_remaining_batches_are_dropped_when_the_log_has_a_new_role() -> None:
     replicas = behind(9500)
     catch_up_to(replicas, 2000)
     replicas.elect(2)  # takes a few events, and so slices
@@ -198,7 +198,7 @@ def test_retention_is_the_leaders_and_followers_take_its_start_over() -> None:
 
 def test_a_start_inside_a_batch() -> None:
     """DeleteRecords up to the middle of a batch: an empty follower gets the whole batch and hides its beginning."""
-    from barnabas.wire.record_batch import Record, build_batch
+    from barnabas.wire.records import Record, build_batch
 
     replicas = Replicas()
     replicas.kill(2)
@@ -370,7 +370,7 @@ def test_the_number_of_fetchers_changes_while_they_fetch() -> None:
     wheres = set()
     for count in (2, 3, 1, 5):
         follower.fetchers.resize(count, [follower.partition])
-        (where,) = follower.fetchers._where.values()
+        (where,) = follower.fetchers._assigned.values()
         wheres.add(where)
         assert list(follower.fetchers._fetchers) == [where], "none is left without partitions"
         errors.append(replicas.produce(1, f"with {count}", acks=-1))
@@ -390,7 +390,7 @@ def test_a_partition_without_a_leader_is_not_fetched() -> None:
 
 
 @pytest.mark.parametrize("flush_messages", [1, 3])
-def test_a_follower_claims_what_it_has_synced(flush_messages: int) -> None:
+def test_a_follower_acknowledges_only_what_it_has_synced(flush_messages: int) -> None:
     replicas = Replicas(log_flush_interval_messages=str(flush_messages))
     for broker_id in (2, 3):
         replicas[broker_id].runtime.thread_delay_s = lambda: 0.02
@@ -402,7 +402,7 @@ def test_a_follower_claims_what_it_has_synced(flush_messages: int) -> None:
     replicas.check_identical()
 
 
-def test_a_leader_that_is_gone_is_tried_again_and_again_but_not_too_often() -> None:
+def test_connecting_to_a_stopped_leader_is_retried_with_backoff() -> None:
     replicas = Replicas()
     replicas.produce(1, "a")
     replicas.run()

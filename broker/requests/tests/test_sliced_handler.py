@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.cluster.config_changes import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import (
@@ -22,6 +21,7 @@ from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, REPETITIONS_MAX
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.tests.reply import Reply, make_context
+from barnabas.controller.operations.configs import CONFIGS_MAX, TOO_MANY_CONFIGS
 from barnabas.controller.operations.topics import TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import alter_configs as ac
@@ -376,7 +376,7 @@ def test_of_a_position_committed_twice_the_last_is_written_and_both_are_answered
     wanted = oc.OffsetCommitRequestTopic(topic_id=topic_id, partitions=twice)
     (topic,) = client.ask(8, oc.OffsetCommitRequest(group_id="g", topics=[wanted])).topics
     assert [(part.partition_index, part.error_code) for part in topic.partitions] == [(1, 0), (1, 0)]
-    shard: Any = client.node.services.groups.shard_of("g")
+    shard: Any = client.node.services.groups.shards.of("g")
     assert shard.offsets.get("g", "t", 1).offset == 5
 
 

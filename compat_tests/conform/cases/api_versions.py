@@ -1,4 +1,4 @@
-"""ApiVersions: the advertised table and the answer to versions that neither serves."""
+"""ApiVersions: the advertised table and the answer to versions that neither broker serves."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def reassignments(session: Session) -> None:
 
 
 @case("ListPartitionReassignments")
-def none_under_way(session: Session) -> None:
+def no_reassignments(session: Session) -> None:
     topic = session.create_topic("t", 1)
     session.ask(ListPartitionReassignmentsRequest(topics=None), note="all")
     session.ask(ListPartitionReassignmentsRequest(topics=[]), note="nothing")

@@ -206,7 +206,7 @@ def change_others(session: Session) -> None:
 
 @case("ListConfigResources")
 def list_resources(session: Session) -> None:
-    """Topics of other cases come and go, so of the topics only this one's is compared."""
+    """Other cases create and delete topics meanwhile, so only this case's topic is compared."""
     made = session.create_topic()
     for kinds in ([], [2], [4], [8], [16], [32], [0], [99], [2, 4]):
         if session.version == 0 and kinds:

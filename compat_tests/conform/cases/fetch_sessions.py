@@ -1,6 +1,6 @@
-"""Fetch sessions (KIP-227): made, gone on with, forgotten in part, closed, and wrongly used.
+"""Fetch sessions (KIP-227): created, continued, with forgotten partitions, closed, and misused.
 
-A session's id is the broker's own; the cases name it, so that one that is given where none should be differs.
+The broker chooses a session's id; the cases replace it by a name, so that an unexpected id is a difference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Reader:
         max_bytes: int = 1 << 20,
         isolation_level: int = 0,
     ) -> Any:
-        """Ask with this session and epoch, which then go on as a client's do."""
+        """Ask with this session and epoch, then take the id and the next epoch as a client does."""
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=min_bytes,
@@ -303,7 +303,7 @@ def session_isolation_changes(session: Session) -> None:
 
 @case("Fetch", first=12, last=13)
 def session_of_another_kind(session: Session) -> None:
-    """By id and by name do not mix."""
+    """A session cannot change between topic ids and topic names."""
     topic = session.create_topic()
     session.produce(topic, batch([b"a"]))
     reader = Reader(session)

@@ -1,5 +1,5 @@
-"""Fetches that say they are a follower's. One broker has no followers, so these are what a leader refuses: Kafka for what
-they ask, this broker for who asks (allowed.py)."""
+"""Fetches with a replica id. A single broker has no followers, so the leader refuses them: Kafka because of the request,
+this broker because the client is not that replica (allowed.py)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STATES_FROM = 15
 def as_follower(
     session: Session, request: FetchRequest, replica: int, broker_epoch: int = -1
 ) -> FetchRequest:
-    """The request of a broker with this id, where the version says it."""
+    """The request of the broker with this id, in the field that the version has for it."""
     if session.version >= STATES_FROM:
         request.replica_state = ReplicaState(replica, broker_epoch)
     else:

@@ -1,4 +1,4 @@
-"""ListOffsets and OffsetForLeaderEpoch: where things are in the log."""
+"""ListOffsets and OffsetForLeaderEpoch: offsets by timestamp and by leader epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs, as far as one directory goes: what is refused, and what changes nothing."""
+"""AlterReplicaLogDirs with a single directory: refused requests, and requests that change nothing."""
 
 from __future__ import annotations
 

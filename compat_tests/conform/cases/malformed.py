@@ -18,7 +18,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def register(api: str) -> None:
-    """The same handful of damages for every API and version."""
+    """The same few kinds of damage for every API and version."""
 
     @case(api)
     def malformed(session: Session) -> None:
@@ -90,7 +90,7 @@ def unserved_versions(session: Session) -> None:
 
 @case("Produce", first=3, last=3)
 def refused_versions(session: Session) -> None:
-    """Produce 0-2 are advertised for librdkafka's sake, and close the connection."""
+    """Produce 0-2 are advertised because librdkafka needs them, and close the connection."""
     for version in (0, 1, 2):
         head = struct.pack(">hhih", 0, version, 1, -1)
         body = (

@@ -1,4 +1,4 @@
-"""Metadata, DescribeTopicPartitions and DescribeCluster: what the cluster looks like."""
+"""Metadata, DescribeTopicPartitions and DescribeCluster."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def no_topics(session: Session) -> None:
 
 @case("Metadata")
 def all_topics(session: Session) -> None:
-    """Other cases make topics at the same time, so only what belongs to this one is compared."""
+    """Other cases create topics at the same time, so only this case's topics are compared."""
     topic = session.create_topic()
     request = MetadataRequest(topics=None if session.version >= 1 else [], allow_auto_topic_creation=False)
     answer = session.quiet(request, version=session.version)

@@ -1,4 +1,4 @@
-"""Produce: what is appended, what is refused and with which error, at every served version."""
+"""Produce: accepted and refused batches, with their errors, at every served version."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def produce(
     acks: int = -1,
     transactional_id: str | None = None,
 ) -> ProduceRequest:
-    """One batch to one partition; names and ids both, each version takes its own."""
+    """One batch to one partition, with the topic's name and id; each version encodes one of them."""
     data = PartitionProduceData(index=partition, records=records)
     return ProduceRequest(
         transactional_id=transactional_id,
@@ -37,7 +37,7 @@ def produce(
 
 
 def new_producer(session: Session) -> Any:
-    """A fresh producer id and epoch. Kafka has none to give until its controller has answered the first time."""
+    """A new producer id and epoch; waits until Kafka's controller has allocated the first block of ids."""
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60000)
 
     def given() -> Any:

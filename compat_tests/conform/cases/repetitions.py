@@ -1,4 +1,4 @@
-"""What a request is answered that names the same thing several times. The answer bounds what such a request costs."""
+"""Requests that name the same thing several times; how they are answered limits their cost."""
 
 from __future__ import annotations
 

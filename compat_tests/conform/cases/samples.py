@@ -1,4 +1,4 @@
-"""One plain request of every API, to be damaged or sent where any request will do."""
+"""A simple request of every API, for cases that damage it or need any request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Administration requests naming several things at once, and the corners that one refusal at a time leaves out."""
+"""Administration requests that name several things, and requests with several faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from compat_tests.conform.session import Session, made_up_id
 
 @case("CreateTopics")
 def several_faults_at_once(session: Session) -> None:
-    """Which of a topic's faults is named: the order of the checks."""
+    """Which of a topic's faults the answer names, which shows the order of the checks."""
     taken = session.create_topic("taken")
     bad: dict[str, str | None] = {"no.such.config": "1"}
     create(session, "name, counts and config", creatable("bad name", 0, 0, bad))

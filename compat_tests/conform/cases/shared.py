@@ -22,7 +22,7 @@ def fetch_request(
     session_id: int = 0,
     session_epoch: int = -1,
 ) -> FetchRequest:
-    """A fetch of one partition, by name and id both: each version takes its own."""
+    """A fetch of one partition, with the topic's name and id; each version encodes one of them."""
     wanted = FetchPartition(
         partition=partition,
         current_leader_epoch=leader_epoch,

@@ -1,4 +1,4 @@
-"""Values of properties: what is accepted, and Kafka 4.3.1's own words for what is not (asked of it)."""
+"""Validation of config values, with the error texts of Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ REFUSED_BY_BROKERS = [
 
 
 @pytest.mark.parametrize(("name", "value", "message"), REFUSED_BY_TOPICS)
-def test_topics_refuse_in_kafkas_words(name: str, value: str, message: str) -> None:
+def test_topic_config_errors_have_kafkas_texts(name: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         validate_topic_configs({name: value})
     assert str(raised.value) == message
 
 
 @pytest.mark.parametrize(("name", "value", "message"), REFUSED_BY_BROKERS)
-def test_brokers_refuse_in_kafkas_words(name: str, value: str, message: str) -> None:
+def test_broker_config_errors_have_kafkas_texts(name: str, value: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         BROKER_CONFIGS[name].parse(value)
     assert str(raised.value) == message
@@ -151,12 +151,12 @@ def test_brokers_refuse_in_kafkas_words(name: str, value: str, message: str) -> 
         ("retention.bytes", "-5", -5),
     ],
 )
-def test_what_kafka_accepts_is_accepted(name: str, value: str, parsed: object) -> None:
+def test_values_that_kafka_accepts_are_accepted(name: str, value: str, parsed: object) -> None:
     validate_topic_configs({name: value})
     assert TOPIC_CONFIGS[name].parse(value) == parsed
 
 
-def test_compaction_lags_must_fit_each_other_and_the_defaults() -> None:
+def test_minimum_compaction_lag_is_at_most_the_maximum() -> None:
     message = r"^conflict topic config setting min.compaction.lag.ms \(10\) > max.compaction.lag.ms \(5\)$"
     with pytest.raises(ConfigError, match=message):
         validate_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
@@ -166,7 +166,7 @@ def test_compaction_lags_must_fit_each_other_and_the_defaults() -> None:
 
 
 @pytest.mark.parametrize("table", [BROKER_CONFIGS, TOPIC_CONFIGS, GROUP_CONFIGS, CLIENT_METRICS_CONFIGS])
-def test_every_default_passes_its_own_checks(table: ConfigDef) -> None:
+def test_every_default_is_valid(table: ConfigDef) -> None:
     for key in table.values():
         if not key.required:
             key.parse(key.default)
@@ -192,7 +192,7 @@ def test_the_finest_unit_that_is_set_decides_a_topics_default() -> None:
     assert default({"log.retention.minutes": "3", "log.retention.ms": "4"}) == "4"
 
 
-def test_groups_stay_within_the_brokers_bounds() -> None:
+def test_group_configs_are_bounded_by_broker_configs() -> None:
     def broker_value(name: str) -> str | None:
         return BROKER_CONFIGS[name].default
 
@@ -204,7 +204,7 @@ def test_groups_stay_within_the_brokers_bounds() -> None:
 
 
 @given(st.sampled_from(sorted(TOPIC_CONFIGS)), st.text(max_size=30))
-def test_no_text_raises_anything_else(name: str, text: str) -> None:
+def test_every_text_is_parsed_or_raises_a_config_error(name: str, text: str) -> None:
     with contextlib.suppress(ConfigError):
         validate_topic_configs({name: text})
 

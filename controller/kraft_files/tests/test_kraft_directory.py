@@ -24,7 +24,7 @@ from barnabas.controller.metadata.records import encode_record
 from barnabas.controller.sessions.single_node import start_alone
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from barnabas.wire.messages import metadata_records as wire
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 
 LOGS = "/logs"
@@ -134,7 +134,7 @@ RUN = st.tuples(
 
 @settings(deadline=None, max_examples=300)
 @given(runs=st.lists(RUN, min_size=1, max_size=8), data=st.data())
-def test_nothing_acknowledged_is_lost_or_half_seen(
+def test_crossings_between_brokers_lose_no_acknowledged_change(
     runs: list[tuple[str, list[str], int | None, bool]], data: st.DataObject
 ) -> None:
     disk = MemoryDisk()
@@ -177,7 +177,7 @@ def test_nothing_acknowledged_is_lost_or_half_seen(
             in_doubt = set() if stopped_cleanly else set(changes[len(acknowledged) :])
 
 
-def test_a_directory_that_a_killed_start_has_made_survives_a_power_failure() -> None:
+def test_a_directory_created_by_a_killed_start_survives_a_power_failure() -> None:
     disk = MemoryDisk()
     disk.make_directory(LOGS)
     disk.sync_directory("/")
@@ -195,7 +195,7 @@ def test_a_directory_that_a_killed_start_has_made_survives_a_power_failure() -> 
 
 
 @pytest.mark.parametrize("was_kafkas", [False, True])
-def test_what_a_killed_start_has_made_survives_a_power_failure(was_kafkas: bool) -> None:
+def test_the_fence_and_journal_of_a_killed_start_survive_a_power_failure(was_kafkas: bool) -> None:
     """And so does the journal, whatever the change to the disk behind which the start was killed."""
     for kill_after in range(60):
         disk = MemoryDisk()
@@ -220,7 +220,7 @@ def test_what_a_killed_start_has_made_survives_a_power_failure(was_kafkas: bool)
         assert set(ours.image.topics) == {"a"}, kill_after
 
 
-def test_what_went_on_in_both_is_refused_by_name() -> None:
+def test_changes_in_both_logs_are_refused() -> None:
     disk = MemoryDisk()
     disk.make_directory(LOGS)
     for name in ("a", "b"):
@@ -235,7 +235,7 @@ def test_what_went_on_in_both_is_refused_by_name() -> None:
         Ours(disk).start()
 
 
-def test_offsets_and_epochs_go_on_over_crossings() -> None:
+def test_offsets_and_epochs_continue_across_crossings() -> None:
     disk = MemoryDisk()
     disk.make_directory(LOGS)
     ends: list[tuple[int, int]] = []

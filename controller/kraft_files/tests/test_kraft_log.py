@@ -26,7 +26,7 @@ from barnabas.controller.metadata.unsupported_records import describe
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages import metadata_records as wire
 from barnabas.wire.messages.control_records import KRaftVersionRecord, SnapshotHeaderRecord, VotersRecord
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 GOLDEN = Path(__file__).parent / "kafka_metadata"
 KRAFT = "/logs/__cluster_metadata-0"
@@ -81,11 +81,11 @@ def test_kafkas_log_is_read_from_a_checkpoint_and_from_its_start_alike(without: 
         (4, "1"): {"log.cleaner.threads": "2"},
     }
     assert image.next_producer_id == 1000
-    assert describe(image.carried.values()) == "1 ACLs, 1 SCRAM credentials, 1 client quotas"
+    assert describe(image.unsupported_records.values()) == "1 ACLs, 1 SCRAM credentials, 1 client quotas"
     assert list(image.brokers) == [1]
 
 
-def test_partitions_that_kafka_left_without_a_leader_get_one_in_a_new_epoch() -> None:
+def test_partitions_that_kafka_stopped_leading_get_a_leader_in_a_new_epoch() -> None:
     orders = import_image(read(golden_disk()), 1, [DIRECTORY_ID]).topics["orders"]
     assert list(orders.partitions) == [0, 1, 2]
     for state in orders.partitions.values():
@@ -94,7 +94,7 @@ def test_partitions_that_kafka_left_without_a_leader_get_one_in_a_new_epoch() ->
         assert state.directories == [DIRECTORY_ID]
 
 
-def test_a_formatted_directory_gives_what_a_new_cluster_begins_with() -> None:
+def test_a_formatted_directory_has_the_first_records_of_a_cluster() -> None:
     disk = golden_disk(SEGMENT, CHECKPOINT_34, "quorum-state")
     found = read(disk)
     assert (found.end_offset, found.epoch) == (0, 0)
@@ -117,7 +117,7 @@ def test_kafkas_control_records_are_read() -> None:
     ]
 
 
-def test_a_checkpoint_of_the_same_is_byte_for_byte_kafkas() -> None:
+def test_a_checkpoint_of_the_same_records_is_byte_for_byte_kafkas() -> None:
     content = (GOLDEN / "__cluster_metadata-0" / CHECKPOINT_0).read_bytes()
     voter = Voter(1, DIRECTORY_ID, "CONTROLLER", "127.0.0.1", 33985)
     now_ms = 1795245739006
@@ -192,7 +192,7 @@ def test_eligible_leader_replicas_are_cleared_for_one_topic_or_all(topic: str, l
     assert set(image.topics["orders"].partitions[0].eligible_leader_replicas or []) == left
 
 
-def test_zeros_behind_the_log_are_no_damage() -> None:
+def test_zeros_after_the_log_are_no_damage() -> None:
     disk = golden_disk()
     path = f"{KRAFT}/{SEGMENT}"
     disk.write_file(path, disk.read_file(path) + bytes(4096))
@@ -264,7 +264,7 @@ def topic_log(*partitions: wire.PartitionRecord, voters: set[int] | None = None)
         ),
     ],
 )
-def test_what_can_not_be_served_is_refused_with_what_to_do(source: KraftLog, reason: str) -> None:
+def test_metadata_that_can_not_be_served_is_refused_with_a_remedy(source: KraftLog, reason: str) -> None:
     with pytest.raises(MetadataError, match=reason):
         import_image(source, 1, [DIRECTORY_ID])
 
@@ -272,7 +272,7 @@ def test_what_can_not_be_served_is_refused_with_what_to_do(source: KraftLog, rea
 # --- our own checkpoints
 
 
-def test_an_image_survives_the_way_out_and_in() -> None:
+def test_an_image_survives_export_and_import() -> None:
     image = import_image(read(golden_disk()), 1, [DIRECTORY_ID])
     exported = [encode_record(each) for each in kafka_records(image, [DIRECTORY_ID], lambda *_: DIRECTORY_ID)]
     disk = MemoryDisk()
@@ -288,13 +288,13 @@ def test_an_image_survives_the_way_out_and_in() -> None:
     again = import_image(found, 1, [DIRECTORY_ID])
     for topic in again.topics.values():
         assert {state.leader_epoch for state in topic.partitions.values()} == {4}
-    assert again.carried == image.carried
+    assert again.unsupported_records == image.unsupported_records
     assert again.configs == image.configs
     assert again.features == image.features
     assert again.next_producer_id == image.next_producer_id
 
 
-def test_an_older_level_gets_nothing_that_it_does_not_have() -> None:
+def test_an_export_to_an_older_level_has_no_newer_fields() -> None:
     image = import_image(read(golden_disk()), 1, [DIRECTORY_ID])
     image.features = {"metadata.version": 16}
     for record in kafka_records(image, [DIRECTORY_ID], lambda *_: DIRECTORY_ID):
@@ -304,7 +304,7 @@ def test_an_older_level_gets_nothing_that_it_does_not_have() -> None:
             assert record.log_dirs == []
 
 
-def test_many_records_go_into_many_batches() -> None:
+def test_many_records_are_written_in_several_batches() -> None:
     records = [
         encode_record(wire.TopicRecord(name=f"t{index}" * 20, topic_id=index.to_bytes(16, "big")))
         for index in range(20_000)
@@ -321,14 +321,16 @@ def test_many_records_go_into_many_batches() -> None:
     assert batches > 3
 
 
-def test_what_is_carried_stays_over_a_snapshot_of_ours() -> None:
+def test_unsupported_records_survive_a_snapshot() -> None:
     image = import_image(read(golden_disk()), 1, [DIRECTORY_ID])
     again = MetadataImage()
     for content in encoded(image):
         record = decode_record(content)
         if not isinstance(record, (wire.PartitionRecord, wire.TopicRecord)):
             again.replay(record, MetadataDelta())
-    assert again.carried == image.carried
-    (acl,) = [each for each in image.carried.values() if isinstance(each, wire.AccessControlEntryRecord)]
+    assert again.unsupported_records == image.unsupported_records
+    (acl,) = [
+        each for each in image.unsupported_records.values() if isinstance(each, wire.AccessControlEntryRecord)
+    ]
     again.replay(wire.RemoveAccessControlEntryRecord(id=acl.id), MetadataDelta())
-    assert describe(again.carried.values()) == "1 SCRAM credentials, 1 client quotas"
+    assert describe(again.unsupported_records.values()) == "1 SCRAM credentials, 1 client quotas"

@@ -1,4 +1,4 @@
-"""Voters on disks in memory that form a quorum, for the tests beside."""
+"""Voters with disks in memory that form a quorum, for the tests of this folder."""
 
 from __future__ import annotations
 

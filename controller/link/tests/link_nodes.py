@@ -1,11 +1,13 @@
-"""Nodes that are nothing but their links, in one virtual world, for the tests beside."""
+"""Nodes with links and nothing else, in one virtual world, for the tests of this folder."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 from barnabas.controller.link.connection import LinkSettings
+from barnabas.controller.link.dialer import Dialer
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, LinkRefused, Voter
 from barnabas.controller.link.peer import Peer
@@ -21,8 +23,20 @@ def directory_of(node_id: int) -> bytes:
     return hashlib.sha256(b"directory %d" % node_id).digest()[:16]
 
 
+class ObservedLinks(Links):
+    """Links that keep the refusals that they report."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.refusals: list[LinkRefused] = []
+        super().__init__(*args, **options)
+
+    def report_refusal(self, where: str, node: str, refused: LinkRefused) -> None:
+        self.refusals.append(refused)
+        super().report_refusal(where, node, refused)
+
+
 class LinkedNode:
-    """A node and all that its links have told it."""
+    """A node and the events of its links."""
 
     def __init__(
         self,
@@ -46,19 +60,20 @@ class LinkedNode:
             identity.bootstrap,
             configured=identity.configured,
         )
-        self.links = Links(self.runtime, self.identity, secret=secret, settings=settings)
+        self.links = ObservedLinks(self.runtime, self.identity, secret=secret, settings=settings)
         self.events: list[str] = []
-        self.refusals: list[LinkRefused] = []
-        self.unreachable: list[tuple[int, Exception]] = []
+        self.refusals = self.links.refusals
         self.links.add_listener(self._up, self._down)
-        self.links.on_refused = lambda _who, refused: self.refusals.append(refused)
-        self.links.on_unreachable = lambda node_id, error: self.unreachable.append((node_id, error))
 
     def _up(self, peer: Peer) -> None:
         self.events.append(f"+{peer.node_id}")
 
     def _down(self, peer: Peer) -> None:
         self.events.append(f"-{peer.node_id}")
+
+    def dialer(self, node_id: int) -> Dialer:
+        """The one that calls this node."""
+        return next(dialer for dialer in self.links.dialers() if dialer.node_id == node_id)
 
     @property
     def linked(self) -> list[int]:
@@ -131,7 +146,7 @@ class LinkWorld:
         self.world.run_until(self.world.now + seconds)
 
     def run_until(self, reached: Callable[[], bool], seconds: float = 20.0) -> float:
-        """Until it is so; the seconds that took."""
+        """Run until the condition holds; returns the seconds that this took."""
         begun = self.world.now
         while not reached():
             assert self.world.now - begun < seconds, "it did not come to be"

@@ -1,4 +1,4 @@
-"""Linked nodes tell each other what their wall clocks show."""
+"""Exchange of wall clocks between linked nodes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_voters_and_brokers_know_whose_clock_is_wrong() -> None:
     assert not clocks[3].is_trusted, "what was heard last counts"
 
 
-def test_older_nodes_are_sent_no_clocks() -> None:
+def test_older_nodes_get_no_clocks() -> None:
     world = LinkWorld()
     one, two = world.node(1), world.node(2)
     clock = WallClock(two.runtime, is_alone=False)

@@ -1,4 +1,4 @@
-"""Nodes that can't reach each other while a third one reaches both: they have no link until the network is whole."""
+"""Partitioned nodes: those that can't reach each other have no link until the network heals, also when a third one reaches both."""
 
 from __future__ import annotations
 
@@ -18,15 +18,6 @@ def cut(world: LinkWorld, one: int, other: int) -> None:
     world.network.block(f"n{other}", f"n{one}")
 
 
-def raft_on(node: LinkedNode) -> Raft:
-    """As Raft is put on links that are there already."""
-    raft = Raft(node)
-    for peer in node.links.peers():
-        if peer.identity.is_controller:
-            raft.peer_connected(peer.node_id, peer.number)
-    return raft
-
-
 def three(world: LinkWorld) -> tuple[LinkedNode, LinkedNode, LinkedNode]:
     one, two, three_ = (world.started(node_id) for node_id in (1, 2, 3))
     world.run(1)
@@ -34,10 +25,10 @@ def three(world: LinkWorld) -> tuple[LinkedNode, LinkedNode, LinkedNode]:
 
 
 @pytest.mark.parametrize("secret", [None, b"thirty-two bytes of a secret...."])
-def test_voters_that_are_cut_apart_are_linked_again_when_the_network_is_whole(secret: bytes | None) -> None:
+def test_partitioned_voters_are_linked_again_when_the_network_heals(secret: bytes | None) -> None:
     world = LinkWorld(secret=secret)
     one, two, other = three(world)
-    rafts = raft_on(one), raft_on(two)
+    rafts = Raft(one), Raft(two)
     echo(two.links)
     before = [node.links.peer(linked).number for node, linked in ((one, 2), (two, 1))]  # type: ignore[union-attr]
     cut(world, 1, 2)
@@ -63,7 +54,7 @@ def test_voters_that_are_cut_apart_are_linked_again_when_the_network_is_whole(se
     assert not any(node.refusals for node in (one, two, other))
 
 
-def test_a_broker_that_is_cut_off_from_one_voter_keeps_its_links_to_the_others() -> None:
+def test_a_broker_that_loses_one_voter_keeps_its_other_links() -> None:
     world = LinkWorld()
     one, _, _ = three(world)
     broker = world.started(7)
@@ -76,7 +67,7 @@ def test_a_broker_that_is_cut_off_from_one_voter_keeps_its_links_to_the_others()
     assert world.run_until(lambda: broker.linked == [1, 2, 3] and 7 in one.linked) < 4
 
 
-def test_voters_that_only_a_broker_reaches_both() -> None:
+def test_voters_that_reach_only_a_common_broker_have_no_link() -> None:
     world = LinkWorld(voters=2)
     one, two, broker = world.started(1), world.started(2), world.started(7)
     world.run(1)
@@ -86,18 +77,20 @@ def test_voters_that_only_a_broker_reaches_both() -> None:
     assert broker.linked == [1, 2]
 
 
-def test_a_node_that_is_gone_is_unreachable_and_nothing_else() -> None:
+def test_an_ended_node_is_called_again_and_refuses_connections() -> None:
     world = LinkWorld()
     one, two, _ = three(world)
     two.runtime.end()
-    assert world.run_until(lambda: bool(one.unreachable)) < 0.05
+    calls = one.dialer(2)
+    assert world.run_until(lambda: calls.failures > 0) < 0.05
     world.run(20)
     assert one.linked == [3]
-    assert all(isinstance(error, ConnectionRefusedError) for _, error in one.unreachable)
+    assert isinstance(calls.error, ConnectionRefusedError)
+    assert not one.refusals
     assert one.events == ["+2", "+3", "-2"]
 
 
-def test_a_stopped_node_has_no_link_until_it_goes_on() -> None:
+def test_a_paused_node_has_no_link_until_it_resumes() -> None:
     world = LinkWorld()
     one, two, _ = three(world)
     two.runtime.hold_until(world.world.now + 10)
@@ -107,7 +100,7 @@ def test_a_stopped_node_has_no_link_until_it_goes_on() -> None:
     assert one.linked == [2, 3]
 
 
-def test_a_network_that_is_cut_one_way_costs_both_their_link() -> None:
+def test_a_network_broken_in_one_direction_ends_the_link() -> None:
     world = LinkWorld()
     one, two, _ = three(world)
     world.network.block("n1", "n2")
@@ -118,7 +111,7 @@ def test_a_network_that_is_cut_one_way_costs_both_their_link() -> None:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_after_any_cuts_all_are_linked_in_the_end(seed: int) -> None:
+def test_after_random_partitions_all_nodes_are_linked(seed: int) -> None:
     world = LinkWorld(seed=seed, shuffles=True)
     random = world.world.random
     world.network.delay_s = lambda _source, _target: random.uniform(0.0001, 0.02)
@@ -152,9 +145,7 @@ def test_after_any_cuts_all_are_linked_in_the_end(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", sorted(IGNORED))
 @pytest.mark.parametrize("content", [b"", b"\xc1", b"\x93\x01\x07\x01", bytes(100_000)])
-def test_frames_of_earlier_releases_for_links_by_way_of_a_third_node_are_dropped(
-    kind: int, content: bytes
-) -> None:
+def test_frames_of_earlier_releases_for_forwarded_links_are_dropped(kind: int, content: bytes) -> None:
     world = LinkWorld()
     three(world)
     earlier = world.started(7)
@@ -197,7 +188,7 @@ def test_a_node_of_the_first_protocol_version_is_linked() -> None:
     assert peer.version == 1
 
 
-def test_nodes_that_know_addresses_alone_are_linked_when_the_network_is_whole() -> None:
+def test_nodes_with_addresses_only_are_linked_when_the_network_heals() -> None:
     world = LinkWorld()
     voters = journalled(1, 2, 3)
     targets: list[tuple[str, int, int | None]] = [(f"n{n}", PORT, None) for n in (1, 2, 3)]

@@ -108,7 +108,7 @@ class Cluster:
         return [record for group in self.history for record in group]
 
 
-def test_a_group_is_there_as_soon_as_it_is_committed() -> None:
+def test_a_committed_group_is_applied_by_followers_at_once() -> None:
     cluster = Cluster()
     cluster.world.network.delay_s = lambda _source, _target: 0.001
     follower = cluster.start_follower()
@@ -125,7 +125,7 @@ def test_a_group_is_there_as_soon_as_it_is_committed() -> None:
     assert follower.replaced == 0
 
 
-def test_a_late_follower_gets_everything_before_it_counts_as_caught_up() -> None:
+def test_a_late_follower_is_caught_up_when_it_has_everything() -> None:
     cluster = Cluster(bytes_max=1 << 26)
     cluster.commit(*[[b"%d" % n, bytes(1000)] for n in range(5000)])
     follower = cluster.start_follower()
@@ -135,7 +135,7 @@ def test_a_late_follower_gets_everything_before_it_counts_as_caught_up() -> None
     assert follower.replaced == 0
 
 
-def test_who_has_fallen_behind_begins_with_a_snapshot() -> None:
+def test_a_follower_far_behind_starts_from_a_snapshot() -> None:
     cluster = Cluster(bytes_max=2000)
     cluster.commit(*[[b"%d" % n, bytes(1000)] for n in range(5000)])
     follower = cluster.start_follower()
@@ -149,7 +149,7 @@ def test_who_has_fallen_behind_begins_with_a_snapshot() -> None:
     assert follower.replaced == 1
 
 
-def test_it_goes_on_at_another_voter() -> None:
+def test_a_follower_continues_with_another_voter() -> None:
     cluster = Cluster()
     cluster.lead(1, 1)
     follower = cluster.start_follower()
@@ -169,7 +169,7 @@ def test_it_goes_on_at_another_voter() -> None:
     assert follower.replaced == 0
 
 
-def test_a_record_that_is_not_understood_stops_it() -> None:
+def test_an_unknown_record_stops_the_follower() -> None:
     cluster = Cluster()
     follower = cluster.start_follower()
     cluster.commit([b"a"], [b"poison"], [b"c"])
@@ -179,7 +179,7 @@ def test_a_record_that_is_not_understood_stops_it() -> None:
     assert follower.log.source_id == -1
 
 
-def test_nothing_is_proposed_here() -> None:
+def test_proposals_to_a_followed_log_fail() -> None:
     cluster = Cluster()
     follower = cluster.start_follower()
     outcome: list[Exception | None] = []
@@ -188,7 +188,7 @@ def test_nothing_is_proposed_here() -> None:
     assert not follower.log.is_leader
 
 
-def test_what_is_on_its_way_to_a_slow_follower_is_bounded() -> None:
+def test_unacknowledged_bytes_to_a_slow_follower_are_bounded() -> None:
     cluster = Cluster(bytes_max=1 << 26)
     slow = cluster.start_follower()
     cluster.world.run(1)
@@ -205,7 +205,7 @@ def test_what_is_on_its_way_to_a_slow_follower_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_happens_it_has_a_prefix_and_in_the_end_all(seed: int) -> None:
+def test_a_follower_has_a_prefix_at_any_time_and_everything_at_the_end(seed: int) -> None:
     cluster = Cluster(bytes_max=(300, 2000, 1 << 20)[seed % 3], seed=seed, shuffles=True)
     choose = cluster.world.world.random
     network = cluster.world.network

@@ -1,9 +1,10 @@
-"""Frames come out as they went in, however they are cut; anything else is refused without being believed."""
+"""Frames are read as they were written, however the bytes are split; other bytes are refused."""
 
 from __future__ import annotations
 
 import itertools
 import tracemalloc
+from collections.abc import Iterator
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from barnabas.controller.link.messages import (
     decode_formation,
     decode_metadata,
 )
-from barnabas.controller.link.wrong_protocol import describe_foreign
+from barnabas.controller.link.wrong_protocol import describe_caller
 
 Frame = tuple[int, bytes]
 
@@ -39,22 +40,20 @@ def pair() -> tuple[Seal, Seal]:
     return sending, receiving
 
 
-def feed_cut(reader: FrameReader, content: bytes, cuts: list[int]) -> None:
+def read_cut(reader: FrameReader, content: bytes, cuts: list[int]) -> Iterator[Frame]:
     positions = sorted({cut % (len(content) + 1) for cut in cuts} | {0, len(content)})
     for start, end in itertools.pairwise(positions):
-        reader.feed(content[start:end])
+        yield from reader.read(content[start:end])
 
 
 @given(frames=frames_strategy, cuts=st.lists(st.integers(0, 5000), max_size=20), sealed=st.booleans())
-def test_frames_come_out_as_they_went_in(frames: list[Frame], cuts: list[int], sealed: bool) -> None:
+def test_frames_are_read_as_they_were_written(frames: list[Frame], cuts: list[int], sealed: bool) -> None:
     sending, receiving = pair()
     seal = sending if sealed else None
     content = PREFACE + b"".join(encode_frame(kind, payload, seal) for kind, payload in frames)
-    found: list[Frame] = []
-    reader = FrameReader(lambda kind, payload: found.append((kind, payload)))
+    reader = FrameReader()
     reader.seal = receiving if sealed else None
-    feed_cut(reader, content, cuts)
-    assert found == frames
+    assert list(read_cut(reader, content, cuts)) == frames
 
 
 @settings(max_examples=100)
@@ -64,18 +63,18 @@ def test_frames_come_out_as_they_went_in(frames: list[Frame], cuts: list[int], s
     position=st.integers(0, 10_000),
     bit=st.integers(0, 7),
 )
-def test_one_changed_bit_is_noticed_before_its_frame_is_believed(
+def test_a_changed_bit_is_detected_before_its_frame_is_returned(
     frames: list[Frame], cuts: list[int], position: int, bit: int
 ) -> None:
     sending, receiving = pair()
     content = bytearray(b"".join(encode_frame(kind, payload, sending) for kind, payload in frames))
     content[position % len(content)] ^= 1 << bit
     found: list[Frame] = []
-    reader = FrameReader(lambda kind, payload: found.append((kind, payload)))
+    reader = FrameReader()
     reader.seal = receiving
     refused = False
     try:
-        feed_cut(reader, PREFACE + bytes(content), cuts)
+        found.extend(read_cut(reader, PREFACE + bytes(content), cuts))
     except MalformedMessage:
         refused = True
     assert found == frames[: len(found)]
@@ -87,7 +86,7 @@ def test_one_changed_bit_is_noticed_before_its_frame_is_believed(
 @pytest.mark.parametrize(
     "change", ["twice", "out of order", "dropped", "other direction", "other secret", "other link"]
 )
-def test_frames_of_another_place_are_forged(change: str) -> None:
+def test_frames_of_another_position_or_link_do_not_verify(change: str) -> None:
     sending, receiving = pair()
     other, _ = {
         "other direction": seals(b"secret", b"hello", b"hello to you", dialed=False),
@@ -101,27 +100,27 @@ def test_frames_of_another_place_are_forged(change: str) -> None:
         "dropped": first + third,
     }.get(change, first)
     found: list[bytes] = []
-    reader = FrameReader(lambda _, payload: found.append(payload))
+    reader = FrameReader()
     reader.seal = receiving
     with pytest.raises(ForgedFrame):
-        reader.feed(PREFACE + content)
+        found.extend(payload for _, payload in reader.read(PREFACE + content))
     assert found in ([], [b"1"])
 
 
-def test_a_length_is_not_believed_before_its_bytes_have_come() -> None:
-    reader = FrameReader(lambda *_: None)
+def test_a_length_allocates_nothing_before_its_bytes_come() -> None:
+    reader = FrameReader()
     with pytest.raises(MalformedMessage, match="a frame of 65537 bytes"):
-        reader.feed(PREFACE + (65537).to_bytes(4, "big"))
+        list(reader.read(PREFACE + (65537).to_bytes(4, "big")))
     with pytest.raises(MalformedMessage, match="a frame of 0 bytes"):
-        FrameReader(lambda *_: None).feed(PREFACE + bytes(4))
-    sealed = FrameReader(lambda *_: None)
+        list(FrameReader().read(PREFACE + bytes(4)))
+    sealed = FrameReader()
     sealed.seal = pair()[1]
     with pytest.raises(MalformedMessage):
-        sealed.feed(PREFACE + SEAL_BYTES.to_bytes(4, "big") + bytes(SEAL_BYTES))
+        list(sealed.read(PREFACE + SEAL_BYTES.to_bytes(4, "big") + bytes(SEAL_BYTES)))
     tracemalloc.start()
-    waiting = FrameReader(lambda *_: None)
+    waiting = FrameReader()
     waiting.bytes_max = 1 << 30
-    waiting.feed(PREFACE + (1 << 30).to_bytes(4, "big") + b"x")
+    assert not list(waiting.read(PREFACE + (1 << 30).to_bytes(4, "big") + b"x"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000
@@ -129,10 +128,10 @@ def test_a_length_is_not_believed_before_its_bytes_have_come() -> None:
 
 @settings(max_examples=150)
 @given(content=st.binary(max_size=400), after_preface=st.booleans())
-def test_garbage_is_refused_or_waited_for(content: bytes, after_preface: bool) -> None:
-    reader = FrameReader(lambda *_: None)
+def test_garbage_is_refused_or_incomplete(content: bytes, after_preface: bool) -> None:
+    reader = FrameReader()
     try:
-        reader.feed(PREFACE * after_preface + content)
+        list(reader.read(PREFACE * after_preface + content))
     except MalformedMessage:
         pass
 
@@ -186,5 +185,5 @@ def test_claims_inside_a_message_allocate_nothing() -> None:
         (b"\xff" * 40, "does not speak the protocol"),
     ],
 )
-def test_what_else_may_call_is_recognised(first: bytes, words: str) -> None:
-    assert words in describe_foreign(first)
+def test_callers_of_other_protocols_are_recognised(first: bytes, words: str) -> None:
+    assert words in describe_caller(first)

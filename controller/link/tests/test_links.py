@@ -1,4 +1,4 @@
-"""Links between nodes: they come to be, come back, carry what they are given, and end with those who wait."""
+"""Links between nodes: opening, opening again, messages, requests, and the failure of pending requests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorl
 
 
 class Raft:
-    """Takes what a RaftReceiver takes."""
+    """A RaftReceiver that keeps what it is given."""
 
     def __init__(self, node: LinkedNode) -> None:
         self.received_messages: list[tuple[int, int, bytes]] = []
         self.connected: dict[int, int] = {}
         self.numbers: list[int] = []
-        node.links.raft = self
+        node.links.attach_raft(self)
 
     def peer_connected(self, node_id: int, connection_number: int) -> None:
         assert node_id not in self.connected
@@ -35,7 +35,7 @@ class Raft:
 
 
 def echo(links: Links) -> None:
-    links.on_request = lambda node_id, payload, reply: reply(b"%d:" % node_id + payload)
+    links.serve(lambda node_id, payload, reply: reply(b"%d:" % node_id + payload))
 
 
 @pytest.mark.parametrize("secret", [None, b"thirty-two bytes of a secret...."])
@@ -49,7 +49,7 @@ def test_voters_and_brokers_link(secret: bytes | None) -> None:
     assert len(set(numbers)) == len(numbers)
 
 
-def test_lists_that_differ_in_an_address_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_different_addresses_of_a_voter_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld()
     same = [Voter(node_id, f"n{node_id}", PORT) for node_id in (1, 2, 3)]
     other = [*same[:2], Voter(3, "n3", 9999)]
@@ -71,7 +71,7 @@ def test_lists_that_differ_in_an_address_are_warned_of(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_calls_that_cross_end_in_one_link(seed: int) -> None:
+def test_simultaneous_calls_result_in_one_link(seed: int) -> None:
     world = LinkWorld(seed=seed, shuffles=True)
     random = world.world.random
     world.network.delay_s = lambda _source, _target: random.uniform(0.0001, 0.02)
@@ -101,11 +101,11 @@ def test_a_voter_that_comes_back_is_linked_at_once() -> None:
     nodes[3].runtime.end()
     assert world.run_until(lambda: nodes[1].linked == [2] and nodes[2].linked == [1]) < 0.01
     # A refused connection is reported at once, and at each attempt.
-    assert world.run_until(lambda: bool(nodes[1].unreachable)) < 0.05
-    node_id, error = nodes[1].unreachable[0]
-    assert (node_id, type(error)) == (3, ConnectionRefusedError)
+    calls = nodes[1].dialer(3)
+    assert world.run_until(lambda: calls.failures > 0) < 0.05
+    assert isinstance(calls.error, ConnectionRefusedError)
     world.run(5)
-    assert 8 <= len(nodes[1].unreachable) <= 30
+    assert 8 <= calls.failures <= 30
     back = world.started(3)
     assert world.run_until(lambda: nodes[1].linked == [2, 3] and nodes[2].linked == [1, 3]) < 0.05
     assert back.linked == [1, 2]
@@ -129,7 +129,7 @@ def test_requests_are_answered_in_any_order_and_end_with_the_link() -> None:
     one, two = world.started(1), world.started(2)
     world.run(1)
     waiting = []
-    one.links.on_request = lambda node_id, payload, reply: waiting.append((node_id, payload, reply))
+    one.links.serve(lambda node_id, payload, reply: waiting.append((node_id, payload, reply)))
     answers: dict[bytes, bytes | None] = {}
     for payload in (b"a", b"b", b"", b"d"):
         two.links.request(1, payload, partial(answers.__setitem__, payload))
@@ -149,7 +149,7 @@ def test_requests_are_answered_in_any_order_and_end_with_the_link() -> None:
     waiting[1][2](b"the link is closed")
 
 
-def test_a_voter_may_ask_a_broker() -> None:
+def test_a_voter_may_send_requests_to_a_broker() -> None:
     world = LinkWorld()
     one, broker = world.started(1), world.started(9)
     echo(broker.links)
@@ -160,7 +160,7 @@ def test_a_voter_may_ask_a_broker() -> None:
     assert answers == [b"1:hello"]
 
 
-def test_a_handler_that_raises_costs_the_link_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_handler_that_raises_closes_only_the_link(caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld()
     one, two = world.started(1), world.started(2)
     world.run(1)
@@ -168,7 +168,7 @@ def test_a_handler_that_raises_costs_the_link_and_nothing_else(caplog: pytest.Lo
     def fail(*_: object) -> None:
         raise KeyError("oops")
 
-    one.links.on_request = fail
+    one.links.serve(fail)
     answers: list[bytes | None] = []
     two.links.request(1, b"x", answers.append)
     world.run(1)
@@ -178,7 +178,7 @@ def test_a_handler_that_raises_costs_the_link_and_nothing_else(caplog: pytest.Lo
     assert two.linked == [1]
 
 
-def test_what_waits_for_a_peer_that_reads_nothing_is_bounded() -> None:
+def test_frames_for_a_peer_that_does_not_read_are_bounded() -> None:
     world = LinkWorld(settings=LinkSettings(queue_bytes_max=1_000_000, requests_max=50))
     one, two = world.started(1), world.started(2)
     raft = Raft(two)
@@ -198,12 +198,12 @@ def test_what_waits_for_a_peer_that_reads_nothing_is_bounded() -> None:
     assert two.linked == [1]
     assert len(raft.received_messages) == sent
     for _ in range(60):
-        two.links.on_request = lambda *_: None
+        two.links.serve(lambda *_: None)
         one.links.request(2, b"", answers.append)
     assert len(answers) == 11
 
 
-def test_a_silent_peer_is_given_up_and_found_again() -> None:
+def test_a_link_to_a_silent_peer_closes_and_opens_again() -> None:
     world = LinkWorld()
     one, two = world.started(1), world.started(2)
     world.run(10)
@@ -215,7 +215,7 @@ def test_a_silent_peer_is_given_up_and_found_again() -> None:
     assert world.run_until(lambda: one.linked == [2] and two.linked == [1]) < 4
 
 
-def test_a_node_that_was_stopped_for_ten_seconds_comes_back() -> None:
+def test_a_node_paused_for_ten_seconds_is_linked_again() -> None:
     world = LinkWorld()
     nodes = [world.started(node_id) for node_id in (1, 2, 3)]
     world.run(1)
@@ -226,7 +226,7 @@ def test_a_node_that_was_stopped_for_ten_seconds_comes_back() -> None:
     assert [node.linked for node in nodes] == [[2, 3], [1, 3], [1, 2]]
 
 
-def test_a_node_that_has_paused_itself_takes_no_peer_for_silent() -> None:
+def test_after_its_own_pause_a_node_closes_no_link_for_silence() -> None:
     world = LinkWorld()
     one = world.start(world.node(1, settings=LinkSettings(silence_s=60)))
     two = world.started(2)

@@ -1,4 +1,4 @@
-"""A quorum forms once, of all who are named, with one beginning, wherever it is interrupted."""
+"""A quorum forms once, of all configured voters, with one genesis, wherever the bootstrap is interrupted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from barnabas.controller.link.followed_log import Discovery
 from barnabas.controller.link.messages import Voter as VoterRecord
-from barnabas.controller.link.quorum_bootstrap import Discovery
 from barnabas.controller.link.quorum_state import (
     FORMED,
     FORMING,
@@ -48,7 +48,7 @@ def test_fresh_voters_form_a_quorum_once_all_have_answered(bootstrap: bool) -> N
     assert voters.running[2].links.identity.cluster_id == state.cluster_id
 
 
-def test_voters_that_are_cut_apart_form_a_quorum_when_the_network_is_whole() -> None:
+def test_partitioned_voters_form_a_quorum_when_the_network_heals() -> None:
     voters = Voters()
     voters.network.block("n1", "n3")
     voters.network.block("n3", "n1")
@@ -60,7 +60,7 @@ def test_voters_that_are_cut_apart_form_a_quorum_when_the_network_is_whole() -> 
     voters.check_formed()
 
 
-def test_who_is_missing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_voters_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "barnabas.link")
     voters = Voters()
     voters.start(2, 3)
@@ -149,7 +149,7 @@ def test_a_wiped_voter_does_not_vote_again() -> None:
     assert not voters.running[1].links.is_linked(3)
 
 
-def test_who_has_left_a_quorum_does_not_join_it_again() -> None:
+def test_a_node_that_has_left_a_quorum_does_not_join_it_again() -> None:
     """Where the others were to leave it too, and have been forgotten."""
     voters = Voters()
     voters.start(1, 2, 3)
@@ -195,7 +195,7 @@ def survives(victim: int, changes: int) -> bool:
 
 @pytest.mark.parametrize("victim", [1, 3])
 @pytest.mark.parametrize("power_fails", [False, True])
-def test_a_kill_at_any_step_is_made_good_at_the_next_start(victim: int, power_fails: bool) -> None:
+def test_the_next_start_continues_after_a_kill_at_any_step(victim: int, power_fails: bool) -> None:
     total = count_changes(victim)
     assert total >= 15
     for changes in range(total + 1):
@@ -224,7 +224,7 @@ def test_a_kill_at_any_step_is_made_good_at_the_next_start(victim: int, power_fa
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_kills_and_cuts_at_random_moments_converge(seed: int) -> None:
+def test_kills_and_partitions_at_random_moments_converge(seed: int) -> None:
     voters = Voters(seed, shuffles=True)
     voters.world.on_killed = lambda _: None
     choose = voters.world.random
@@ -266,7 +266,7 @@ def test_configuration_that_names_other_voters_is_refused() -> None:
         check_configuration(state, 4, [1, 2, 3], DIRECTORY)
 
 
-def test_a_damaged_state_is_noticed() -> None:
+def test_a_damaged_state_is_detected() -> None:
     disk = MemoryDisk()
     voters = [VoterRecord(n, f"n{n}", PORT, directory_of(n)) for n in (1, 2, 3)]
     state = QuorumState(stage=FORMED, attempt=bytes(16), cluster_id="c", seed_id=1, voters=voters, genesis=77)
@@ -293,25 +293,21 @@ def test_a_broker_learns_the_cluster_when_the_quorum_has_formed() -> None:
         b"sixteen bytes and more",
         world.settings,
     )
-    told: list[tuple[str, list[int]]] = []
+    found: list[str] = []
     configured: list[tuple[str, int, int | None]] = [("n2", PORT, None)]
-    Discovery(
-        broker.links,
-        configured,
-        lambda cluster_id, found: told.append((cluster_id, [voter.node_id for voter in found])),
-    )
+    Discovery(broker.links, configured, found.append)
     broker.links.call(configured)
     voters.run(5)
-    assert told == []
+    assert found == []
     assert broker.linked == [2]
     voters.start(3)
     voters.run(1)
-    assert told == [(voters.check_formed().cluster_id, [1, 2, 3])]
+    assert found == [voters.check_formed().cluster_id]
     assert broker.linked == [1, 2, 3]
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_voters_that_are_replaced_meanwhile_split_nothing(seed: int) -> None:
+def test_voters_replaced_during_the_bootstrap_form_one_quorum(seed: int) -> None:
     """Directories are wiped, and come back empty or with metadata, so that attempts are given up and the seed changes."""
     voters = Voters(seed, shuffles=True)
     choose = voters.world.random
@@ -360,7 +356,7 @@ def prepared_state(stage: int, attempt: bytes, *, seed_id: int = 1, old_two: boo
     return QuorumState(stage=stage, attempt=attempt, cluster_id="c", seed_id=seed_id, voters=voters)
 
 
-def test_a_prepared_attempt_is_kept_until_its_seed_has_given_it_up() -> None:
+def test_a_prepared_attempt_is_kept_until_its_seed_abandons_it() -> None:
     voters = Voters()
     first = bytes(range(16))
     write_quorum_state(voters.disks[1], DIRECTORY, prepared_state(FORMING, first, old_two=True))
@@ -379,7 +375,7 @@ def test_a_prepared_attempt_is_kept_until_its_seed_has_given_it_up() -> None:
 @pytest.mark.parametrize(
     ("stage", "attempt"), [(FORMING, b"same attempt...."), (PREPARED, b"another one.....")]
 )
-def test_who_has_not_prepared_a_quorum_does_not_join_it(stage: int, attempt: bytes) -> None:
+def test_a_voter_that_has_not_prepared_does_not_join_the_quorum(stage: int, attempt: bytes) -> None:
     voters = Voters()
     formed = prepared_state(FORMED, b"same attempt....")
     for node_id in (1, 2):

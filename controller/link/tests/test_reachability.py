@@ -1,4 +1,4 @@
-"""What the log says of nodes that can't be linked, and while a node waits for them."""
+"""Log lines about unreachable nodes, and the loss of the majority."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lines(caplog: pytest.LogCaptureFixture, words: str) -> list[str]:
     return [record.getMessage() for record in caplog.records if words in record.getMessage()]
 
 
-def test_a_port_that_is_no_controllers_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_port_that_is_no_controllers_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld()
     other = VirtualRuntime(99, network=world.network, host="n2")
     other.listen("", PORT, HangsUp)
@@ -49,7 +49,7 @@ def test_a_port_that_is_no_controllers_is_named_once_a_minute(caplog: pytest.Log
     assert one.linked == []
 
 
-def test_while_there_is_no_active_controller_the_missing_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_an_active_controller_missing_nodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "barnabas.link")
     world = LinkWorld()
     one = world.started(1)
@@ -81,7 +81,7 @@ def test_while_there_is_no_active_controller_the_missing_are_named(caplog: pytes
     assert len(lines(caplog, "still waiting")) == count
 
 
-def test_why_a_link_is_refused_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_reason_of_a_refused_link_is_repeated(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "barnabas.link")
     world = LinkWorld()
     world.started(1)
@@ -93,7 +93,7 @@ def test_why_a_link_is_refused_is_repeated(caplog: pytest.LogCaptureFixture) -> 
     assert all("(link refused: node 1 has the voters 1,2,3 " in line for line in said)
 
 
-def test_a_majority_is_lost_when_nothing_listens_where_it_was() -> None:
+def test_a_majority_is_lost_when_its_addresses_refuse_connections() -> None:
     world = LinkWorld()
     one, two, three = (world.started(node_id) for node_id in (1, 2, 3))
     broker = world.started(9)
@@ -108,7 +108,7 @@ def test_a_majority_is_lost_when_nothing_listens_where_it_was() -> None:
     assert not has_lost_majority(broker.links)
 
 
-def test_a_voter_of_two_addresses_counts_once() -> None:
+def test_a_voter_with_two_addresses_counts_once() -> None:
     world = LinkWorld()
     _, two, three = (world.started(node_id) for node_id in (1, 2, 3))
     two.links.listen("", PORT + 1)
@@ -127,7 +127,7 @@ def test_a_voter_of_two_addresses_counts_once() -> None:
     assert has_lost_majority(unknown.links)
 
 
-def test_who_can_not_be_reached_may_live() -> None:
+def test_unreachable_voters_may_be_running() -> None:
     world = LinkWorld()
     one = world.started(1)
     world.run(10)

@@ -1,4 +1,4 @@
-"""Who is refused, what both operators get to read, and that nothing else is harmed."""
+"""Refused links: the reasons that both operators get, and that other links are unaffected."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class RawClient:
         (1, {"roles": ["broker"]}, "two running nodes have node.id=1"),
     ],
 )
-def test_a_node_that_does_not_belong(
+def test_nodes_that_do_not_belong_are_refused(
     node_id: int, changes: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -101,7 +101,7 @@ def test_a_node_that_does_not_belong(
     assert [node.linked for node in (one, *healthy)] == [[2, 3], [1, 3], [1, 2]]
 
 
-def test_a_broker_with_the_id_of_a_voter() -> None:
+def test_a_broker_with_the_id_of_a_voter_is_refused() -> None:
     world = LinkWorld()
     one = world.started(1)
     other = world.start(world.node(3, roles=["broker"]))
@@ -110,7 +110,7 @@ def test_a_broker_with_the_id_of_a_voter() -> None:
     assert other.linked == []
 
 
-def test_another_node_at_a_voters_address() -> None:
+def test_another_node_at_a_voters_address_is_refused() -> None:
     world = LinkWorld()
     one = world.started(1)
     broker = world.start(world.node(9), targets=[("n1", PORT, 2)])
@@ -119,7 +119,7 @@ def test_another_node_at_a_voters_address() -> None:
     assert "names node 2 at this address" in one.refusals[0].reason
 
 
-def test_a_broker_among_the_controller_addresses() -> None:
+def test_a_broker_among_the_controller_addresses_is_refused() -> None:
     world = LinkWorld()
     five = world.node(5)
     five.links.listen("", PORT)
@@ -128,7 +128,7 @@ def test_a_broker_among_the_controller_addresses() -> None:
     assert "neither node 5 nor node 4 has the controller role" in four.refusals[0].reason
 
 
-def test_a_wiped_voter() -> None:
+def test_a_wiped_voter_is_refused() -> None:
     world = LinkWorld()
     one = world.started(1, journalled=journalled(1, 2, 3))
     wiped = world.started(3, directory_id=directory_of(77))
@@ -138,7 +138,7 @@ def test_a_wiped_voter() -> None:
     assert one.linked == []
 
 
-def test_a_copy_of_a_running_voter(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_copy_of_a_running_voter_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """With its id and another directory it is not taken for that voter with a new disk."""
     world = LinkWorld()
     one, two = (world.started(n, journalled=journalled(1, 2, 3)) for n in (1, 2))
@@ -160,7 +160,7 @@ def test_a_copy_of_a_running_voter(caplog: pytest.LogCaptureFixture) -> None:
     assert "its disk was wiped or replaced" in copy.refusals[-1].reason
 
 
-def test_a_copy_does_not_cost_a_voter_that_stands_still_its_link() -> None:
+def test_a_copy_does_not_end_the_link_of_a_paused_voter() -> None:
     world = LinkWorld()
     one = world.started(1, journalled=journalled(1, 2, 3))
     three = world.started(3, journalled=journalled(1, 2, 3))
@@ -172,7 +172,7 @@ def test_a_copy_does_not_cost_a_voter_that_stands_still_its_link() -> None:
     assert one.events == ["+3"]
 
 
-def test_two_controllers_with_metadata_of_different_clusters() -> None:
+def test_controllers_of_different_clusters_refuse_each_other() -> None:
     """As when two single nodes are to grow together."""
     world = LinkWorld()
     one, two = world.started(1), world.started(2, cluster_id="AnotherClustersOwnId_1")
@@ -194,7 +194,7 @@ def test_a_broker_of_another_cluster_has_another_address_or_directory() -> None:
         assert "log.dirs names another cluster's directory" in node.refusals[0].reason
 
 
-def test_two_running_nodes_with_one_id() -> None:
+def test_the_second_of_two_nodes_with_one_id_is_refused() -> None:
     world = LinkWorld()
     one, two = world.started(1), world.started(2)
     broker = world.started(9)
@@ -210,7 +210,7 @@ def test_two_running_nodes_with_one_id() -> None:
 
 
 @pytest.mark.parametrize("low", [False, True])
-def test_two_running_voters_with_one_id(low: bool) -> None:
+def test_the_second_of_two_voters_with_one_id_is_refused(low: bool) -> None:
     """Whichever side decides, of the links between them."""
     reused, others = (1, (2, 3)) if low else (3, (1, 2))
     world = LinkWorld()
@@ -225,7 +225,7 @@ def test_two_running_voters_with_one_id(low: bool) -> None:
     assert others
 
 
-def test_a_process_that_was_replaced_while_it_could_not_answer() -> None:
+def test_a_process_that_does_not_answer_a_probe_is_replaced() -> None:
     world = LinkWorld()
     one, broker = world.started(1), world.started(9)
     world.run(1)
@@ -236,7 +236,7 @@ def test_a_process_that_was_replaced_while_it_could_not_answer() -> None:
     assert not one.refusals
 
 
-def test_secrets_that_differ(caplog: pytest.LogCaptureFixture) -> None:
+def test_different_secrets_are_refused(caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld()
     one = world.started(1)
     for host, secret in (("a", b"another secret altogether"), ("b", None)):
@@ -249,7 +249,7 @@ def test_secrets_that_differ(caplog: pytest.LogCaptureFixture) -> None:
     assert not one.events
 
 
-def test_without_a_secret_one_line_warns(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_secret_one_line_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld(secret=None)
     world.started(1), world.started(2)
     world.run(1)
@@ -258,7 +258,7 @@ def test_without_a_secret_one_line_warns(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.text.count("does not authenticate its callers") == 2
 
 
-def test_releases_that_are_too_far_apart() -> None:
+def test_releases_without_a_common_version_are_refused() -> None:
     world = LinkWorld()
     one = world.started(1)
     client = RawClient(world)
@@ -284,7 +284,7 @@ def test_releases_that_are_too_far_apart() -> None:
         (PREFACE + encode_frame(messages.HELLO, b"\xc1", None), "can't be read"),
     ],
 )
-def test_whatever_else_calls(content: bytes, words: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_protocols_are_refused(content: bytes, words: str, caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld()
     one, two = world.started(1), world.started(2)
     world.run(1)
@@ -301,7 +301,7 @@ def test_whatever_else_calls(content: bytes, words: str, caplog: pytest.LogCaptu
     assert (one.events, two.events) == (["+2"], ["+1"])
 
 
-def test_a_kafka_client_learns_that_nothing_is_served_here(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_kafka_client_gets_an_api_versions_response(caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld()
     one = world.started(1)
     client = RawClient(world)
@@ -323,7 +323,7 @@ def test_a_kafka_client_learns_that_nothing_is_served_here(caplog: pytest.LogCap
     assert caplog.text.count("Kafka client") == 1
 
 
-def test_a_caller_that_says_nothing_is_not_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_caller_times_out(caplog: pytest.LogCaptureFixture) -> None:
     world = LinkWorld(settings=LinkSettings(handshakes_max=5))
     one = world.started(1)
     idle = [RawClient(world, f"s{n}") for n in range(5)]
@@ -362,7 +362,7 @@ def considered(world: LinkWorld) -> RawClient:
 
 
 @pytest.mark.parametrize("frame_bytes", [100, 60_000, 2_000_000])
-def test_a_newcomer_that_is_being_considered_is_not_read(frame_bytes: int) -> None:
+def test_a_caller_is_not_read_while_a_probe_decides(frame_bytes: int) -> None:
     world = LinkWorld(secret=None)
     one = world.started(1)
     client = considered(world)
@@ -379,7 +379,7 @@ def test_a_newcomer_that_is_being_considered_is_not_read(frame_bytes: int) -> No
 
 
 @pytest.mark.parametrize(("frame_bytes", "count"), [(1, 10_000), (6_000, 1_000)])
-def test_what_has_been_read_of_a_newcomer_already_is_bounded(frame_bytes: int, count: int) -> None:
+def test_frames_of_a_caller_held_during_a_probe_are_bounded(frame_bytes: int, count: int) -> None:
     world = LinkWorld(secret=None)
     one = world.started(1)
     client = considered(world)
@@ -392,7 +392,7 @@ def test_what_has_been_read_of_a_newcomer_already_is_bounded(frame_bytes: int, c
     assert one.linked == [9]
 
 
-def test_what_a_node_says_while_it_is_being_considered_is_heard() -> None:
+def test_frames_held_during_a_probe_are_handled() -> None:
     world = LinkWorld()
     old, two = world.started(1), world.started(2)
     world.run(1)
@@ -410,7 +410,7 @@ def test_what_a_node_says_while_it_is_being_considered_is_heard() -> None:
     assert (two.events, heard) == (["+1", "-1", "+1"], said)
 
 
-def test_a_recorded_link_can_not_be_played_again() -> None:
+def test_a_recorded_link_can_not_be_replayed() -> None:
     world = LinkWorld()
     one = world.node(1)
     recorded: list[bytes] = []
@@ -452,7 +452,7 @@ def test_a_recorded_link_can_not_be_played_again() -> None:
     ),
     cuts=st.integers(1, 50),
 )
-def test_garbage_harms_nothing(content: list[bytes], cuts: int) -> None:
+def test_garbage_from_callers_does_not_affect_links(content: list[bytes], cuts: int) -> None:
     world = LinkWorld(secret=None)
     one, _ = world.started(1), world.started(2)
     world.run(0.5)
@@ -468,7 +468,7 @@ def test_garbage_harms_nothing(content: list[bytes], cuts: int) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(kind=st.integers(0, 20), payload=st.binary(max_size=60))
-def test_garbage_on_an_open_link_costs_that_link_at_most(kind: int, payload: bytes) -> None:
+def test_garbage_on_an_open_link_closes_at_most_that_link(kind: int, payload: bytes) -> None:
     world = LinkWorld()
     one, _, broker = world.started(1), world.started(2), world.started(9)
     world.run(0.5)

@@ -216,7 +216,7 @@ def test_random_operations_agree_with_the_model_through_restarts(
         assert all(state.leader == 1 and state.isr == [1] for state in topic.partitions.values())
 
 
-def test_nothing_is_seen_or_answered_before_it_is_committed() -> None:
+def test_changes_are_visible_and_answered_only_when_committed() -> None:
     world, answers, seen = World(MemoryDisk()), list[str](), list[tuple[TopicChanges, set[str], int]]()
     world.controller.add_listener(
         lambda image, topics, names: seen.append((topics, names, len(image.topics)))
@@ -229,7 +229,7 @@ def test_nothing_is_seen_or_answered_before_it_is_committed() -> None:
     assert seen == [({world.image.topics["a"].topic_id: {0, 1}}, set(), 1)]
 
 
-def test_listeners_hear_which_partitions_have_changed() -> None:
+def test_listeners_get_the_partitions_that_have_changed() -> None:
     world, seen = World(MemoryDisk()), list[TopicChanges]()
     world.controller.add_listener(lambda _image, topics, _names: seen.append(topics))
     world.controller.run(world.create(NewTopic("a", 3)), lambda _: None)
@@ -243,7 +243,7 @@ def test_listeners_hear_which_partitions_have_changed() -> None:
     assert seen == [{topic_id: {0, 1, 2}}, {topic_id: {3, 4}}, {topic_id: {2}}, {topic_id: set()}]
 
 
-def test_a_change_that_cannot_be_written_is_refused_with_all_that_was_built_on_it() -> None:
+def test_a_failed_change_fails_those_decided_on_top_of_it() -> None:
     disk = MemoryDisk()
     world = World(disk)
     refused: list[ErrorCode] = []
@@ -261,7 +261,7 @@ def test_a_change_that_cannot_be_written_is_refused_with_all_that_was_built_on_i
     same(world.image, World(disk).image)
 
 
-def test_an_operation_run_by_a_refusal_is_decided_on_what_is_committed() -> None:
+def test_an_operation_run_from_a_failure_callback_sees_the_committed_image() -> None:
     disk = MemoryDisk()
     world = World(disk)
     answers: list[str] = []
@@ -280,7 +280,7 @@ def test_an_operation_run_by_a_refusal_is_decided_on_what_is_committed() -> None
     assert list(world.image.topics) == ["b"]
 
 
-def test_a_change_that_is_too_large_takes_none_before_it_along() -> None:
+def test_a_change_that_is_too_large_fails_alone() -> None:
     runtime, settings = VirtualRuntime(), Settings()
     peers: Any = SimpleNamespace(send=lambda _node_id, _message: False)
     controller = Controller(RaftMetadataLog(MemoryDisk(), "/raft", runtime, 1, [1], peers, ([], -1)))
@@ -310,7 +310,7 @@ def test_a_change_that_is_too_large_takes_none_before_it_along() -> None:
     assert answers == ["NONE", "TOPIC_ALREADY_EXISTS"]
 
 
-def test_a_listener_that_fails_stops_nothing() -> None:
+def test_a_failing_listener_does_not_stop_the_others() -> None:
     world, answers = World(MemoryDisk()), list[str]()
 
     def fails(*_: object) -> None:
@@ -339,7 +339,7 @@ def test_producer_ids_are_never_given_twice() -> None:
 
 
 @pytest.mark.parametrize(("broker_id", "epoch_off"), [(1, -1), (1, 1), (2, 0)])
-def test_producer_ids_are_for_brokers_in_their_epoch(broker_id: int, epoch_off: int) -> None:
+def test_producer_ids_require_the_broker_epoch(broker_id: int, epoch_off: int) -> None:
     world = World(MemoryDisk())
     answers: list[range | ApiError] = []
     epoch = world.image.brokers[1].broker_epoch + epoch_off

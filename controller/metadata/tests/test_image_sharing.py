@@ -1,4 +1,4 @@
-"""Images share what is never changed in place, and nothing else."""
+"""Copies of an image share exactly the objects that are never changed in place."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ CHANGES = (
 )
 
 
-def test_a_copy_is_equal_and_goes_its_own_way() -> None:
+def test_a_copy_is_equal_and_independent() -> None:
     for changed_is_copy in (False, True):
         original = image()
         copy = original.copy()
@@ -70,7 +70,7 @@ def test_a_copy_is_equal_and_goes_its_own_way() -> None:
             assert (other.topic_by_id(FIRST), other.topic_by_id(SECOND)) == (other.topics["first"], None)
 
 
-def test_equal_neighbours_are_one_state() -> None:
+def test_equal_states_of_neighbours_are_one_object() -> None:
     partitions = image().topics["first"].partitions
     assert len({id(state) for state in partitions.values()}) == 2
     assert partitions[0].replicas == [1, 2]

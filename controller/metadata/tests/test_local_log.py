@@ -1,4 +1,4 @@
-"""The journal of a single node: what was acknowledged is there after any crash, what is damaged is noticed."""
+"""The journal of a single node: acknowledged changes survive any crash, and damage is detected."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_proposals_during_a_write_are_written_together() -> None:
     assert len(syncs) == 2
 
 
-def test_nothing_is_acknowledged_into_a_journal_that_has_lost_its_name() -> None:
+def test_changes_acknowledged_after_a_failed_reopening_are_kept() -> None:
     disk = MemoryDisk()
     opened = Opened(disk, journal_bytes_min=100)
     disk.fault = lambda operation, path: (

@@ -97,7 +97,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "error", "message"), REFUSED)
-def test_a_refused_change_says_why_and_changes_nothing(
+def test_a_refused_change_has_a_reason_and_no_effect(
     changes: Changes, error: ErrorCode, message: str | None
 ) -> None:
     image = new_image()
@@ -116,12 +116,12 @@ def test_a_refused_change_says_why_and_changes_nothing(
         (99, "x", ErrorCode.INVALID_REQUEST, "Unknown resource type 99"),
     ],
 )
-def test_resources_that_are_not_there(kind: int, name: str, error: ErrorCode, message: str) -> None:
+def test_unknown_resources(kind: int, name: str, error: ErrorCode, message: str) -> None:
     result = change(new_image(), [("retention.ms", SET, "5")], kind, name)
     assert result == ResourceResult(kind, name, error, message)
 
 
-def test_lists_grow_from_the_default_and_shrink() -> None:
+def test_lists_are_appended_to_from_the_default_and_subtracted_from() -> None:
     image = new_image()
     seen = []
     for each in [(APPEND, "compact"), (APPEND, "compact,delete"), (SUBTRACT, "delete"), (SUBTRACT, "zzz")]:
@@ -151,14 +151,14 @@ class PartedText(str):
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
-def test_a_list_of_many_parts_is_not_compared_with_itself(operation: int) -> None:
+def test_editing_a_long_list_takes_linear_time(operation: int) -> None:
     Part.compared = 0
     many = PartedText(",".join(str(number) for number in range(5000)))
     change(new_image(), [("cleanup.policy", operation, many)])
     assert Part.compared < 20_000
 
 
-def test_replacing_takes_away_what_is_not_named() -> None:
+def test_replacing_removes_configs_that_are_not_named() -> None:
     image = new_image()
     change(image, [("retention.ms", SET, "5"), ("segment.ms", SET, "6")])
     assert change(image, [("segment.ms", SET, "7")], replace=True).error == ErrorCode.NONE
@@ -184,7 +184,7 @@ def test_an_unchanged_topic_gives_no_record_and_an_unchanged_broker_does() -> No
         assert len(alter_configs(image, wanted, DefaultConfig(), False).records) == records
 
 
-def test_one_resource_twice_is_refused_twice_and_others_pass() -> None:
+def test_a_resource_named_twice_fails_twice_and_others_succeed() -> None:
     twice = ResourceChange(TOPIC_RESOURCE, "t", [ConfigChange("retention.ms", SET, "5")])
     other = ResourceChange(GROUP_RESOURCE, "g", [ConfigChange("consumer.session.timeout.ms", SET, "50000")])
     decision = alter_configs(new_image(), [twice, other, twice], DefaultConfig(), False)
@@ -230,7 +230,7 @@ def test_one_resource_twice_is_refused_twice_and_others_pass() -> None:
         ),
     ],
 )
-def test_brokers_refuse_what_cannot_change_while_they_run(
+def test_invalid_changes_of_running_brokers_are_refused(
     broker: str, name: str, value: str, message: str
 ) -> None:
     result = change(new_image(), [(name, SET, value)], BROKER_RESOURCE, broker)
@@ -254,7 +254,7 @@ steps = st.lists(st.dictionaries(names, st.one_of(st.none(), st.integers(1, 9)),
 
 
 @given(steps)
-def test_setting_and_deleting_is_a_dictionary(made: list[dict[str, int | None]]) -> None:
+def test_setting_and_deleting_behaves_like_a_dictionary(made: list[dict[str, int | None]]) -> None:
     image, model = new_image(), dict[str, str]()
     for step in made:
         change(
@@ -268,7 +268,7 @@ def test_setting_and_deleting_is_a_dictionary(made: list[dict[str, int | None]])
         assert image.topic_configs("t") == model
 
 
-def test_min_isr_changes_and_only_where_somebody_leads_who_was_eligible_is_forgotten() -> None:
+def test_a_change_of_min_isr_clears_elr_only_where_there_is_a_leader() -> None:
     image = new_image()
     image.replay(
         FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1), MetadataDelta()

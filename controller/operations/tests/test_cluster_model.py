@@ -21,7 +21,7 @@ from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, Par
 from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.controller.operations.brokers import fence, register, unregister
-from barnabas.controller.operations.elections import balance_leaders, elect_leaders, elect_where_none_leads
+from barnabas.controller.operations.elections import balance_leaders, elect_leaders, elect_missing_leaders
 from barnabas.controller.operations.features import ELR_VERSION
 from barnabas.controller.operations.heartbeats import heartbeat
 from barnabas.controller.operations.reassignments import alter_reassignments
@@ -214,7 +214,7 @@ class World:
             current_metadata_offset=self.image.offset,
             want_shut_down=leaving,
         )
-        response = self.decide(heartbeat(self.image, self.settings, request, may_go=True))
+        response = self.decide(heartbeat(self.image, self.settings, request, may_shut_down=True))
         return bool(response.should_shut_down)
 
     def stop(self, broker_id: int) -> None:
@@ -320,7 +320,7 @@ class World:
         elif kind == 1:
             self.decide(balance_leaders(self.image, self.settings))
         else:
-            self.decide(elect_where_none_leads(self.image, self.settings))
+            self.decide(elect_missing_leaders(self.image, self.settings))
 
 
 broker_ids = st.sampled_from(BROKERS)
@@ -347,7 +347,7 @@ steps = st.lists(
 @settings(deadline=None, max_examples=300)
 @given(steps, st.integers(1, 3), st.booleans(), st.booleans())
 @example([("stop", 2), ("fence", 3), ("restart", 1), ("restart", 3)], 2, True, False)
-def test_who_leads_has_what_was_committed(
+def test_leaders_have_all_committed_records(
     made: list[tuple[Any, ...]], min_isr: int, with_elr: bool, unclean: bool
 ) -> None:
     world = World(min_isr, with_elr=with_elr, unclean=unclean)

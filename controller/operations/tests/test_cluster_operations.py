@@ -1,4 +1,4 @@
-"""Refusals and outcomes of the operations of a cluster: error codes and words are Apache Kafka 4.3.1's."""
+"""Results of the operations of a cluster, with the error codes and texts of Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, Par
 from barnabas.controller.operations.alter_partition import alter_partition
 from barnabas.controller.operations.brokers import register, unregister
 from barnabas.controller.operations.configs import DELETE, SET, ConfigChange, ResourceChange, alter_configs
-from barnabas.controller.operations.directories import answer_assignment
+from barnabas.controller.operations.directories import assign_replicas
 from barnabas.controller.operations.elections import balance_leaders, elect_leaders
 from barnabas.controller.operations.features import FeatureUpdate, begin_cluster, update_features
 from barnabas.controller.operations.reassignments import alter_reassignments, list_reassignments
@@ -160,7 +160,7 @@ def test_isr_changes(request_: ap.AlterPartitionRequest, error: str) -> None:
         assert decision.records == []
 
 
-def test_a_follower_in_sync_may_ask_to_lead() -> None:
+def test_a_follower_in_sync_may_request_leadership() -> None:
     image = cluster()
     both = [(1, -1), (2, 12)]
     decision = alter_partition(image, SETTINGS, wish(both, broker_id=2, broker_epoch=12))
@@ -172,7 +172,7 @@ def test_a_follower_in_sync_may_ask_to_lead() -> None:
     assert late.response.topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_who_can_not_lead_asks_in_vain() -> None:
+def test_a_follower_that_can_not_lead_does_not_get_leadership() -> None:
     image = cluster()
     image.topics["t"].partitions[0].directories[1] = b"gone".ljust(16)
     image.brokers[2] = msgspec.structs.replace(image.brokers[2], log_dirs=[b"another".ljust(16)])
@@ -182,12 +182,12 @@ def test_who_can_not_lead_asks_in_vain() -> None:
 
 
 @pytest.mark.parametrize("broker", [(1, 10), (9, 1)])
-def test_isr_changes_of_a_former_broker(broker: tuple[int, int]) -> None:
+def test_isr_changes_of_an_earlier_broker_epoch(broker: tuple[int, int]) -> None:
     request = wish([(1, 11)], broker_id=broker[0], broker_epoch=broker[1])
     assert alter_partition(cluster(), SETTINGS, request).response.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_who_leaves_is_not_in_sync() -> None:
+def test_a_broker_in_controlled_shutdown_is_not_in_sync() -> None:
     image = cluster(isr=[1])
     leaves = BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=12, in_controlled_shutdown=1)
     image.replay(leaves, MetadataDelta())
@@ -221,7 +221,7 @@ def in_progress(image: MetadataImage) -> list[tuple[list[int], list[int], list[i
     ]
 
 
-def test_a_move_is_begun_changed_and_cancelled() -> None:
+def test_a_reassignment_is_begun_changed_and_cancelled() -> None:
     image = cluster(replicas=[1, 2])
     assert move(image, [1, 4]) == ("NONE", None)
     assert in_progress(image) == [([1, 4, 2], [4], [2])]
@@ -233,7 +233,7 @@ def test_a_move_is_begun_changed_and_cancelled() -> None:
     assert move(image, None) == ("NO_REASSIGNMENT_IN_PROGRESS", None)
 
 
-def test_a_move_that_may_not_be() -> None:
+def test_invalid_reassignments_are_refused() -> None:
     image = cluster()
     assert move(image, [1, 9])[0] == "INVALID_REPLICA_ASSIGNMENT"
     assert move(image, [1, 4], may_change=False) == (
@@ -246,7 +246,7 @@ def test_a_move_that_may_not_be() -> None:
     )
 
 
-def test_a_move_whose_former_replicas_are_all_behind_is_not_cancelled() -> None:
+def test_a_reassignment_whose_former_replicas_are_out_of_sync_is_not_cancelled() -> None:
     image = cluster(replicas=[2, 3], isr=[2], leader=2)
     move(image, [1, 4])
     epoch = image.topics["t"].partitions[0]
@@ -293,7 +293,7 @@ def test_elections() -> None:
     assert (state.leader, state.isr, state.leader_recovery_state) == (1, [1], 1)
 
 
-def test_all_partitions_are_those_that_can_do_with_an_election() -> None:
+def test_an_election_for_all_partitions_lists_those_that_need_one() -> None:
     request = ElectLeadersRequest(topic_partitions=None)
     decision = elect_leaders(cluster(), SETTINGS, request)
     assert [each.partition_result for each in decision.response.replica_election_results] == [[]]
@@ -363,7 +363,7 @@ def test_registrations_that_are_refused(other: dict[str, Any], error: str, messa
     assert decision.records == []
 
 
-def test_what_a_former_incarnation_was_in_sync_with() -> None:
+def test_a_new_incarnation_leaves_the_isrs_of_the_former_one() -> None:
     for previous_epoch, elr in ((12, [2]), (11, []), (-1, [])):
         image = cluster(isr=[1, 2])
         request = registration(broker_id=2, log_dirs=[directory(2)], previous_broker_epoch=previous_epoch)
@@ -378,7 +378,7 @@ def mark_fenced(image: MetadataImage, broker_id: int) -> None:
     image.brokers[broker_id] = msgspec.structs.replace(image.brokers[broker_id], fenced=True)
 
 
-def test_a_broker_is_forgotten() -> None:
+def test_a_fenced_broker_is_unregistered() -> None:
     image = cluster(isr=[1], elr=[2])
     mark_fenced(image, 1)
     state = apply(image, unregister(image, SETTINGS, 1))
@@ -388,7 +388,7 @@ def test_a_broker_is_forgotten() -> None:
     assert decision.response.message == "Broker ID 1 is not currently registered"
 
 
-def test_a_broker_that_runs_is_not_forgotten() -> None:
+def test_a_running_broker_is_not_unregistered() -> None:
     """Broker 3 is fenced, and may be about to catch up."""
     image = cluster()
     for broker_id, is_alive, refused in (
@@ -415,12 +415,12 @@ def assign(image: MetadataImage, broker_id: int, to: bytes, epoch: int) -> Parti
             dirs.DirectoryData(id=to, topics=[dirs.TopicData(topic_id=TOPIC, partitions=partitions)])
         ],
     )
-    decision = answer_assignment(image, SETTINGS, request)
+    decision = assign_replicas(image, SETTINGS, request)
     assert decision.response.error_code == 0
     return apply(image, decision)
 
 
-def test_a_replica_made_anew_on_another_disk_counts_for_nothing() -> None:
+def test_a_replica_created_again_in_another_directory_is_not_eligible() -> None:
     image = cluster(isr=[1], elr=[2])
     request = registration(broker_id=2, log_dirs=[directory(9)], previous_broker_epoch=12)
     apply(image, register(image, SETTINGS, request, "c", is_alive=False))
@@ -430,7 +430,7 @@ def test_a_replica_made_anew_on_another_disk_counts_for_nothing() -> None:
     assert state.directories[1] == directory(9)
 
 
-def test_the_only_replica_is_led_from_where_it_has_been_found() -> None:
+def test_the_only_replica_leads_from_the_directory_where_it_was_found() -> None:
     image = cluster(replicas=[2], isr=[2], leader=-1)
     request = registration(broker_id=2, incarnation_id=b"\2" * 16, log_dirs=[directory(9)])
     apply(image, register(image, SETTINGS, request, "c", is_alive=True))
@@ -438,7 +438,7 @@ def test_the_only_replica_is_led_from_where_it_has_been_found() -> None:
     assert (state.leader, state.isr, state.directories) == (2, [2], [directory(9)])
 
 
-def test_a_replica_that_has_moved_between_disks_stays_what_it_was() -> None:
+def test_a_replica_that_has_moved_between_directories_stays_in_sync() -> None:
     image = cluster()
     request = registration(broker_id=2, incarnation_id=b"\2" * 16, log_dirs=[directory(2), directory(9)])
     apply(image, register(image, SETTINGS, request, "c", is_alive=True))
@@ -458,7 +458,7 @@ def test_a_cluster_begins_with_eligible_leader_replicas_and_one_min_isr() -> Non
     assert begin_cluster(image, SETTINGS).records == []
 
 
-def test_a_node_alone_becomes_a_cluster_with_its_second_broker() -> None:
+def test_a_single_node_becomes_a_cluster_with_its_second_broker() -> None:
     image = MetadataImage()
     image.replay(FeatureLevelRecord(name="metadata.version", feature_level=30), MetadataDelta())
     image.replay(RegisterBrokerRecord(broker_id=1, broker_epoch=1, fenced=False), MetadataDelta())
@@ -471,7 +471,7 @@ def test_a_node_alone_becomes_a_cluster_with_its_second_broker() -> None:
     assert image.brokers[5].broker_epoch == decision.response == 1 + len(decision.records)
 
 
-def test_features_go_up_and_down_together_or_not_at_all() -> None:
+def test_feature_updates_succeed_or_fail_together() -> None:
     image = cluster()
     for broker_id, broker in list(image.brokers.items()):
         features = {"eligible.leader.replicas.version": (0, 1), "metadata.version": (7, 30)}
@@ -493,7 +493,7 @@ def test_features_go_up_and_down_together_or_not_at_all() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [(2, "t"), (4, "")])
-def test_another_min_isr_ends_eligibility(kind: int, name: str) -> None:
+def test_a_change_of_min_isr_clears_elr(kind: int, name: str) -> None:
     for operation, left in ((SET, []), (DELETE, [2])):
         image = cluster(isr=[1], elr=[2])
         key = "min.insync.replicas" if operation == SET else "retention.ms"

@@ -1,4 +1,4 @@
-"""Leadership follows the log directories that work, for one broker and for several."""
+"""Leaders follow the log directories that work, with one broker and with several."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from barnabas.controller.metadata.image import (
     PartitionState,
     partition_record,
 )
-from barnabas.controller.operations.directories import (
-    LOST,
-    MIGRATING,
-    UNASSIGNED,
-    assign_directories,
-    directory_of,
-    is_online,
-    report_directories,
+from barnabas.controller.operations.cluster_view import LOST, MIGRATING, UNASSIGNED, directory_of
+from barnabas.controller.operations.directories import assign_replicas, is_online, report_directories
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.assign_replicas_to_dirs import (
+    AssignReplicasToDirsRequest,
+    DirectoryData,
+    PartitionData,
+    TopicData,
 )
 from barnabas.wire.messages.metadata_records import RegisterBrokerRecord, TopicRecord
 
@@ -73,7 +73,7 @@ def leaders(made: MetadataImage) -> list[tuple[int, int, list[int]]]:
     return [(state.leader, state.leader_epoch, state.isr) for state in made.topics["t"].partitions.values()]
 
 
-def test_a_failed_directory_takes_leadership_and_its_return_gives_it_back() -> None:
+def test_a_failed_directory_loses_leadership_and_regains_it_when_online() -> None:
     made = image(([1], [A], 1), ([1], [B], 1), ([1], [UNASSIGNED], 1), ([1], [MIGRATING], 1))
     decision = report_directories(made, SETTINGS, 1, [A])
     assert decision.response == 1
@@ -92,7 +92,7 @@ def test_another_replica_in_sync_takes_over() -> None:
     assert leaders(made) == [(2, 6, [2]), (2, 5, [2]), (-1, 6, [2])]
 
 
-def test_online_means_a_broker_that_is_there_and_a_directory_that_works() -> None:
+def test_online_requires_an_unfenced_broker_and_a_working_directory() -> None:
     made = image(([1, 2], [A, C], 1), ([1, 2], [LOST, C], 1), ([1, 2], [C, C], 1), ([1, 2], [], 1))
     states = list(made.topics["t"].partitions.values())
     assert [is_online(made.brokers, state, 1) for state in states] == [True, False, False, True]
@@ -101,12 +101,26 @@ def test_online_means_a_broker_that_is_there_and_a_directory_that_works() -> Non
     assert not is_online({1: fenced}, states[0], 1)
 
 
-def test_assigned_directories_stand_in_the_image() -> None:
+def test_assigned_directories_are_in_the_image() -> None:
     made = image(([1, 2], [UNASSIGNED, C], 1), ([1], [A], 1), ([2], [C], 2))
-    decision = assign_directories(
-        made, 1, {(TOPIC_ID, 0): B, (TOPIC_ID, 1): A, (TOPIC_ID, 2): A, (TOPIC_ID, 9): A, (b"x" * 16, 0): A}
-    )
+    assigned = [(TOPIC_ID, 0, B), (TOPIC_ID, 1, A), (TOPIC_ID, 2, A), (TOPIC_ID, 9, A), (b"x" * 16, 0, A)]
+    directories = [
+        DirectoryData(
+            id=directory,
+            topics=[TopicData(topic_id=topic_id, partitions=[PartitionData(partition_index=index)])],
+        )
+        for topic_id, index, directory in assigned
+    ]
+    request = AssignReplicasToDirsRequest(broker_id=1, broker_epoch=1, directories=directories)
+    decision = assign_replicas(made, SETTINGS, request)
     assert len(decision.records) == 1  # the others are so already, not ours, or gone
+    assert [each.topics[0].partitions[0].error_code for each in decision.response.directories] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    ]
     apply(made, decision.records)
     state = made.topics["t"].partitions[0]
     assert (state.directories, state.leader_epoch, state.partition_epoch) == ([B, C], 5, 4)

@@ -1,4 +1,4 @@
-"""One change of one partition: who leads, who is in sync, who stays eligible, and which epochs grow."""
+"""One change of one partition: leader, ISR, eligible leader replicas and epochs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_with_eligible_leader_replicas(
         (state([1, 2], elr=[3]), Wanted(isr=[1]), (1,), (1, [1], [], [], False, 0)),  # switched off
     ],
 )
-def test_without_them_the_last_one_stays_in_sync(
+def test_without_elr_the_last_replica_stays_in_sync(
     before: PartitionState, wanted: Wanted, alive: Sequence[int], after: tuple[object, ...]
 ) -> None:
     assert outcome(before, wanted, alive, with_elr=False) == after
@@ -154,11 +154,11 @@ def test_a_reassignment_ends_when_the_new_replicas_are_in_sync() -> None:
     assert done.directories == [bytes([replica]) * 16 for replica in (3, 4, 5)]
 
 
-def test_replicas_taken_away_begin_a_leader_epoch_under_the_same_leader() -> None:
+def test_removed_replicas_begin_a_leader_epoch_with_the_same_leader() -> None:
     done = change(state(), Wanted(replicas=[1, 2, 3], removing=[3]))
     assert (done.replicas, done.isr, done.leader, done.leader_epoch) == ([1, 2], [1, 2], 1, 11)
 
 
-def test_nothing_wanted_is_no_record() -> None:
+def test_no_change_is_no_record() -> None:
     rules = TopicRules(min_isr=1, unclean=False, with_elr=True)
     assert change_partition(TOPIC, 0, state(), rules, lambda _: True, Wanted()) is None

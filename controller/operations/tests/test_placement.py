@@ -37,7 +37,7 @@ def image(racks: dict[int, str | None], fenced: Collection[int] = ()) -> Metadat
     st.integers(1, 30),
     st.integers(0, 99),
 )
-def test_whatever_the_cluster_looks_like(
+def test_placement_is_valid_in_any_cluster(
     racks: dict[int, str | None], fenced: set[int], factor: int, count: int, seed: int
 ) -> None:
     made = image(racks, fenced)
@@ -60,14 +60,14 @@ def test_whatever_the_cluster_looks_like(
         assert max(leaders.values()) - min(leaders[broker] for broker in racks) <= 1
 
 
-def test_the_stripes() -> None:
+def test_stripes_are_kafkas() -> None:
     made = image({1: "a", 2: "b", 3: "c", 4: "a", 5: "b", 6: "c"})
     assert place(made, 3, 3, lambda _: 0) == [[1, 2, 3], [5, 6, 4], [3, 1, 2]]
     assert place(image({1: None, 2: None, 3: None}), 4, 2, lambda _: 0) == [[1, 2], [2, 3], [3, 1], [1, 2]]
     assert place(image({1: None, 2: None, 3: None}, {2}), 2, 3, lambda _: 0) == [[1, 3, 2], [3, 1, 2]]
 
 
-def test_where_it_begins_is_drawn() -> None:
+def test_the_first_broker_is_random() -> None:
     made = image({1: None, 2: None, 3: None})
     assert {tuple(place(made, 1, 3, random.Random(seed).randrange)[0]) for seed in range(50)} == {
         (1, 2, 3),
@@ -76,7 +76,7 @@ def test_where_it_begins_is_drawn() -> None:
     }
 
 
-def test_a_broker_that_leaves_or_takes_nothing_new_is_passed_over() -> None:
+def test_brokers_that_shut_down_or_are_cordoned_are_skipped() -> None:
     made = image({1: None, 2: None, 3: None})
     for change in (
         BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1, in_controlled_shutdown=1),

@@ -1,4 +1,4 @@
-"""Creating, deleting and growing topics: each refusal as Apache Kafka 4.3.1 with one broker words it."""
+"""Creating and deleting topics and adding partitions, with the errors of an Apache Kafka 4.3.1 of one broker."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def assigned(*assignments: tuple[int, list[int]]) -> NewTopic:
         ),
     ],
 )
-def test_a_topic_that_may_not_be_created(topic: NewTopic, error: str, message: str) -> None:
+def test_invalid_topics_are_refused(topic: NewTopic, error: str, message: str) -> None:
     cluster = Cluster(1)
     cluster.create(NewTopic("old.one"))
     assert cluster.create(topic) == [(topic.name, ErrorCode[error], message)]
@@ -200,7 +200,7 @@ def test_replicas_are_striped_and_fenced_brokers_never_lead() -> None:
     )
 
 
-def test_manual_assignments_stand_as_they_were_given() -> None:
+def test_manual_assignments_are_kept() -> None:
     cluster = Cluster(1, 2)
     cluster.create(assigned((1, [2, 1]), (0, [1, 2])))
     assert [state.replicas for state in cluster.image.topics["t"].partitions.values()] == [[1, 2], [2, 1]]
@@ -214,7 +214,7 @@ def test_manual_assignments_stand_as_they_were_given() -> None:
     ]
 
 
-def test_deleting() -> None:
+def test_deleting_topics() -> None:
     cluster = Cluster(1)
     cluster.create(
         NewTopic("a", configs=[("retention.ms", "1")]), NewTopic("b"), NewTopic("c"), NewTopic("d")
@@ -282,14 +282,16 @@ def test_deleting() -> None:
         ),
     ],
 )
-def test_partitions_that_may_not_be_added(wanted: MorePartitions, error: str, message: str | None) -> None:
+def test_invalid_added_partitions_are_refused(
+    wanted: MorePartitions, error: str, message: str | None
+) -> None:
     cluster = Cluster(1)
     cluster.create(NewTopic("t", 3))
     assert cluster.add(wanted) == [(wanted.name, ErrorCode[error], message)]
     assert len(cluster.image.topics["t"].partitions) == 3
 
 
-def test_added_partitions_go_on_where_the_others_end() -> None:
+def test_added_partitions_continue_the_placement() -> None:
     cluster = Cluster(1, 2)
     cluster.create(NewTopic("t", 3, 1))
     assert cluster.add(MorePartitions("t", 5)) == [("t", ErrorCode.NONE, None)]
@@ -306,7 +308,7 @@ def test_records_are_framed_as_kafka_frames_them() -> None:
     assert decode_record(content) == record
 
 
-def test_a_negative_number_of_partitions_makes_no_room_for_others() -> None:
+def test_a_negative_number_of_partitions_does_not_raise_the_limit() -> None:
     results = Cluster(1).create(NewTopic("less", -(1 << 31), 1), NewTopic("more", 1_000_000, 1))
     assert {error for _, error, _ in results} == {ErrorCode.POLICY_VIOLATION}
 
@@ -321,7 +323,7 @@ class CountedTopics(dict[str, object]):
         return super().__iter__()
 
 
-def test_topics_that_collide_are_looked_for_once_in_a_request() -> None:
+def test_colliding_names_are_collected_once_per_request() -> None:
     topics = CountedTopics({"a.b": None, "a_b": None, "c": None})
     colliding = CollidingTopics(topics)
     assert [colliding.of(name) for name in ("c", "a.b", "a_b", "a.c", "x_y")] == [

@@ -207,7 +207,7 @@ class ChaosWorld(RaftWorld):
                     if voter.log is not None and voter.log.is_leader:
                         self.propose_at(voter)
             if random.random() < 0.002 and self.leaders and self.leaders[0].log is not None:
-                self.counters["hand-overs"] += self.leaders[0].log.hand_over()
+                self.counters["hand-overs"] += self.leaders[0].log.transfer_leadership()
 
     def settle(self) -> None:
         """Without faults all voters converge, and no proposal is left open."""

@@ -1,4 +1,4 @@
-"""What becomes of an append against the rules of Raft, on logs as Raft makes them, by the way the library goes."""
+"""Appends that pass the guard have the effect that Raft's rules demand, on random logs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.controller.raft.append_guard import Contradiction, Fitted, fit_append
 from barnabas.controller.raft.files import JournalContent
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal
 from barnabas.controller.raft.messages import Append, Entry
+from barnabas.controller.raft.transport import Contradiction, Fitted, fit_append
 
 
 def journal_of(terms: list[int], first: int = 1) -> RaftJournal:
@@ -34,7 +34,7 @@ def in_the_librarys_way(journal: RaftJournal, fitted: Fitted) -> list[LibraryEnt
 
 
 @given(st.integers(0, 1 << 30))
-def test_by_the_rules_of_raft(seed: int) -> None:
+def test_appends_follow_the_rules_of_raft(seed: int) -> None:
     random = Random(seed)
     # Two logs with a common beginning, part of which is committed, and here, perhaps, compacted.
     common = sorted(random.choices(range(4), k=random.randrange(1, 8)))
@@ -85,13 +85,13 @@ def test_by_the_rules_of_raft(seed: int) -> None:
     assert said == end + 1, "it answers for what was verified, no more"
 
 
-def test_what_has_been_applied_is_never_cut() -> None:
+def test_applied_entries_are_never_removed() -> None:
     journal = journal_of([1, 1, 1, 2])
     with pytest.raises(Contradiction, match="entry 3 has been committed"):
         fit_append(Append(5, 9, 2, 1, [entry_of(3, 4)]), journal, 3)
 
 
-def test_one_entry_with_two_contents_is_noticed() -> None:
+def test_an_entry_with_two_contents_is_detected() -> None:
     journal = journal_of([1, 1])
     with pytest.raises(Contradiction, match="not the same on two nodes"):
         fit_append(Append(5, 9, 1, 1, [Entry(2, 1, b"\x00something else")]), journal, 1)

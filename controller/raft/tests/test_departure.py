@@ -1,4 +1,4 @@
-"""A voter that leaves its quorum keeps what it had, as a single node's journal."""
+"""A voter that leaves its quorum keeps its metadata, as a single node's journal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def opened(directory: str) -> Controller:
     return controller
 
 
-def test_what_the_voter_had_is_the_single_nodes(directory: str) -> None:
+def test_the_single_node_has_the_voters_metadata(directory: str) -> None:
     before = {path.name: path.read_bytes() for path in Path(directory).iterdir()}
     shown = offset_in_quorum(RealDisk(), directory)
     assert {path.name: path.read_bytes() for path in Path(directory).iterdir()} == before
@@ -54,7 +54,7 @@ def test_what_the_voter_had_is_the_single_nodes(directory: str) -> None:
 @pytest.mark.parametrize(
     "gone", [[], [QUORUM_STATE], [QUORUM_STATE, JOURNAL], [QUORUM_STATE, SNAPSHOT, JOURNAL]]
 )
-def test_a_departure_that_was_cut_short_can_be_made_again(directory: str, gone: list[str]) -> None:
+def test_an_interrupted_departure_can_be_repeated(directory: str, gone: list[str]) -> None:
     """quorum.state goes first, so that no voter starts on the rest."""
     kept = directory + "-kept"
     shutil.copytree(directory, kept)
@@ -69,7 +69,7 @@ def test_a_departure_that_was_cut_short_can_be_made_again(directory: str, gone: 
     assert opened(directory).image.offset + 1 == wanted
 
 
-def test_who_is_no_voter_has_nothing_to_leave(tmp_path: Path) -> None:
+def test_a_node_that_is_no_voter_can_not_leave(tmp_path: Path) -> None:
     with pytest.raises(MetadataError, match="holds no metadata of a voter"):
         leave_quorum(RealDisk(), str(tmp_path), QUORUM_STATE)
     with pytest.raises(MetadataError, match="holds no metadata of a voter"):

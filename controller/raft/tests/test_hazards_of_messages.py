@@ -14,10 +14,10 @@ from barnabas.controller.raft.files import Snapshot, encode_snapshot
 from barnabas.controller.raft.library import CANDIDATE, COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import (
     Append,
+    AppendResponse,
     BadMessage,
-    Chunk,
     Entry,
-    Progress,
+    SnapshotChunk,
     StaleTerm,
     Vote,
     decode_message,
@@ -35,7 +35,7 @@ def engine_of(voter: Voter) -> Any:
 # H1: a deposed leader that gets a snapshot in chunks commits its own uncommitted entries
 
 
-def test_h1_unguarded_reports_success_for_what_was_never_committed() -> None:
+def test_h1_unguarded_reports_success_for_an_uncommitted_command() -> None:
     net = Net(3, logCompactionBatchSize=100)
     old = net.leader()
     net.isolate(old)
@@ -142,13 +142,13 @@ def test_h2_guarded() -> None:
     engine = engine_of(voter)
     assert engine.journal.last_index == 5
     assert engine.library.commit_index == 5
-    assert said == [encode_message(Progress(1, 4, True, False))], "it answers for what it was asked"
+    assert said == [encode_message(AppendResponse(1, 4, True, False))], "it answers for what it was asked"
 
 
 # H3: a command of almost a multiple of the batch size is sent in pieces that do not fit together
 
 
-def test_h3_unguarded_replicates_nothing_any_more() -> None:
+def test_h3_unguarded_stops_replicating() -> None:
     net = Net(3, appendEntriesBatchSizeBytes=1000)
     leader = net.leader()
     with net.time():
@@ -222,7 +222,7 @@ def test_h6_guarded() -> None:
     assert isinstance(outcomes[0], NotController)
 
 
-def test_h6_a_leader_serves_only_when_it_knows_what_its_predecessor_has_committed() -> None:
+def test_h6_a_leader_serves_only_after_its_predecessors_commits() -> None:
     world = RaftWorld()
     first = world.leader()
     first.propose(b"x")
@@ -276,7 +276,7 @@ def test_h14_guarded() -> None:
 # H15: an acknowledgement from another term moves the commit
 
 
-def test_h15_unguarded_commits_what_no_other_voter_holds() -> None:
+def test_h15_unguarded_commits_an_entry_of_one_voter() -> None:
     net = Net(3)
     net.elect("1")
     late = {
@@ -308,13 +308,13 @@ def test_h15_guarded() -> None:
     assert engine.library.state == LEADER
     end = engine.journal.last_index + 1
     for other in (1, 3, 4, 5):
-        log.received(other, other, encode_message(Progress(engine.library.term - 1, end, True, False)))
-        log.received(other, other + 1, encode_message(Progress(engine.library.term, end, True, False)))
-        log.received(other, other, encode_message(Progress(engine.library.term, end + 1, True, False)))
+        log.received(other, other, encode_message(AppendResponse(engine.library.term - 1, end, True, False)))
+        log.received(other, other + 1, encode_message(AppendResponse(engine.library.term, end, True, False)))
+        log.received(other, other, encode_message(AppendResponse(engine.library.term, end + 1, True, False)))
     world.run(0.01)
     assert engine.library.commit_index == 2
     for other in (1, 3):
-        log.received(other, other, encode_message(Progress(engine.library.term, end, True, False)))
+        log.received(other, other, encode_message(AppendResponse(engine.library.term, end, True, False)))
     world.run(0.01)
     assert engine.library.commit_index >= end - 1
 
@@ -329,10 +329,10 @@ def snapshot_of(index: int, term: int, offset: int) -> bytes:
 
 def chunk_of(term: int, index: int, index_term: int) -> bytes:
     data = snapshot_of(index, index_term, 9)
-    return encode_message(Chunk(term, index, index_term, 0, len(data), data))
+    return encode_message(SnapshotChunk(term, index, index_term, 0, len(data), data))
 
 
-def test_a_snapshot_does_not_drop_acknowledged_entries_behind_it() -> None:
+def test_a_snapshot_does_not_drop_acknowledged_entries_after_it() -> None:
     world, voter, said = lone_voter()
     assert voter.log is not None
     entries = [Entry(index, 1, b"\x01") for index in (3, 4, 5)]
@@ -344,10 +344,10 @@ def test_a_snapshot_does_not_drop_acknowledged_entries_behind_it() -> None:
     engine = engine_of(voter)
     assert engine.journal.last_index == 5
     assert engine.library.commit_index == 4, "which the snapshot proves"
-    assert said == [encode_message(Progress(1, 5, True, False))]
+    assert said == [encode_message(AppendResponse(1, 5, True, False))]
 
 
-def test_an_old_snapshot_takes_nothing_back() -> None:
+def test_an_old_snapshot_reverts_nothing() -> None:
     world, voter, said = lone_voter()
     assert voter.log is not None
     voter.log.received(1, 1, chunk_of(1, 20, 1))
@@ -357,11 +357,11 @@ def test_an_old_snapshot_takes_nothing_back() -> None:
     voter.log.received(1, 1, chunk_of(1, 10, 1))
     world.run(0.01)
     assert (voter.offset, voter.replaced) == (9, 2)
-    assert said == [encode_message(Progress(1, 21, True, False))]
+    assert said == [encode_message(AppendResponse(1, 21, True, False))]
 
 
 @pytest.mark.parametrize("wrong", ["content", "index", "size"])
-def test_a_snapshot_that_is_damaged_on_its_way_changes_nothing(wrong: str) -> None:
+def test_a_snapshot_damaged_in_transfer_changes_nothing(wrong: str) -> None:
     world, voter, said = lone_voter()
     assert voter.log is not None
     data = bytearray(snapshot_of(20, 1, 9))
@@ -372,13 +372,13 @@ def test_a_snapshot_that_is_damaged_on_its_way_changes_nothing(wrong: str) -> No
         index = 21
     else:
         size = 1 << 40
-    voter.log.received(1, 1, encode_message(Chunk(1, index, 1, 0, size, bytes(data))))
+    voter.log.received(1, 1, encode_message(SnapshotChunk(1, index, 1, 0, size, bytes(data))))
     world.run(0.01)
     assert (voter.offset, engine_of(voter).journal.last_index) == (-1, 2)
-    assert said == [encode_message(Progress(1, 0, False, False))], "it lives, that is all"
+    assert said == [encode_message(AppendResponse(1, 0, False, False))], "it lives, that is all"
 
 
-def test_a_node_that_is_no_voter_is_not_heard() -> None:
+def test_messages_of_a_node_that_is_no_voter_are_dropped() -> None:
     world, voter, _ = lone_voter()
     assert voter.log is not None
     voter.log.peer_connected(9, 9)
@@ -387,7 +387,7 @@ def test_a_node_that_is_no_voter_is_not_heard() -> None:
     assert engine_of(voter).journal.last_index == 2
 
 
-def test_a_leader_of_a_past_term_is_told() -> None:
+def test_a_leader_of_a_past_term_gets_the_new_term() -> None:
     world, voter, said = lone_voter()
     assert voter.log is not None
     voter.log.received(1, 1, encode_message(Append(7, 2, 2, 0, [])))
@@ -398,7 +398,7 @@ def test_a_leader_of_a_past_term_is_told() -> None:
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_text_that_is_not_utf8_is_a_message_that_can_not_be_read(number: int) -> None:
+def test_text_that_is_not_utf8_is_a_bad_message(number: int) -> None:
     """msgspec raises UnicodeDecodeError for it, which is not one of its own errors."""
     text = [b"\x91\xa4\xc6ote", b"\x92\xa1\xff\x01", b"\xa2\xdd\x00", b"\x93\xa6\x91ppend\x01\x02"][number]
     with pytest.raises(BadMessage):

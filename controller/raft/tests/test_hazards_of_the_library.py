@@ -39,7 +39,7 @@ def engine_of(voter: Voter) -> Any:
 # H4: an exception in a replicated method is raised at every tick, and nothing behind it is ever applied
 
 
-def test_h4_unguarded_stops_everybody_for_ever() -> None:
+def test_h4_unguarded_stops_all_voters_for_ever() -> None:
     net = Net(1)
     net.leader()
     with net.time():
@@ -54,7 +54,7 @@ def test_h4_unguarded_stops_everybody_for_ever() -> None:
 @pytest.mark.parametrize(
     "nonsense", [b"", b"\x00", b"\x01", b"\x01\xc1", b"\x01\x93\x01\x02\x03", b"\x01" + b"\x91" * 5000]
 )
-def test_h4_guarded_against_what_makes_no_sense(nonsense: bytes) -> None:
+def test_h4_guarded_against_unreadable_commands(nonsense: bytes) -> None:
     world = RaftWorld()
     leader = world.leader()
     engine_of(leader).submit(nonsense)
@@ -64,7 +64,7 @@ def test_h4_guarded_against_what_makes_no_sense(nonsense: bytes) -> None:
     assert [voter.groups for voter in world.voters.values()] == [[(b"x",)]] * 3
 
 
-def test_h4_guarded_against_what_one_node_can_not_apply() -> None:
+def test_h4_guarded_against_commands_that_one_node_can_not_apply() -> None:
     world = RaftWorld()
     leader = world.leader()
     broken = next(voter for voter in world.voters.values() if voter is not leader)
@@ -82,7 +82,7 @@ def test_h4_guarded_against_what_one_node_can_not_apply() -> None:
     assert not broken.log.is_leader
 
 
-def test_h4_a_command_of_newer_software_stops_the_older() -> None:
+def test_h4_a_command_of_a_newer_release_halts_an_older_voter() -> None:
     world = RaftWorld()
     leader = world.leader()
     engine_of(leader).submit(b"\x02whatever")
@@ -103,7 +103,7 @@ class Attack:
         return exec, (f"import os; os.environ[{EXECUTED!r}] = 'yes'",)
 
 
-def test_h7_unguarded_runs_what_it_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_h7_unguarded_runs_code_from_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(EXECUTED, "no")
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -199,7 +199,7 @@ def test_h9_unguarded_loses_most_of_a_journal_that_is_being_shortened(
     assert len(FileJournal(str(tmp_path / "journal"))) == 10
 
 
-def test_h9_unguarded_takes_damaged_entries_for_good_ones(tmp_path: Path) -> None:
+def test_h9_unguarded_accepts_damaged_entries(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = FileJournal(str(path))
     journal.add(b"\x00entry", 1, 1)
@@ -275,7 +275,7 @@ def test_h9_guarded_damage_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["raft.journal", "raft.snapshot"])
-def test_h9_guarded_files_that_do_not_meet_are_refused(name: str) -> None:
+def test_h9_guarded_missing_or_older_files_are_refused(name: str) -> None:
     world = world_with_a_snapshot()
     voter = world.voters[1]
     other = world_with_a_snapshot().voters[1]
@@ -297,7 +297,7 @@ def test_h9_guarded_files_that_do_not_meet_are_refused(name: str) -> None:
 # H10: a node that comes back with nothing under its old id is counted as if it knew all
 
 
-def test_h10_unguarded_loses_what_was_committed() -> None:
+def test_h10_unguarded_loses_committed_entries() -> None:
     net = Net(3)
     net.elect("1")
     net.cut = {("1", "3"), ("3", "1")}
@@ -391,7 +391,7 @@ def test_h12_unguarded_never_sends_the_rest() -> None:
     theirs.close()
 
 
-def test_h12_guarded_a_connection_that_takes_nothing_for_a_while_loses_nothing() -> None:
+def test_h12_guarded_a_full_connection_loses_nothing() -> None:
     world = RaftWorld()
     leader = world.leader()
     carry = world.carry

@@ -1,4 +1,4 @@
-"""Random networks, disks and deaths. BARNABAS_RAFT_SEEDS=2000 runs more of them, =n:n+1 replays seed n."""
+"""Random faults of networks, disks and processes. BARNABAS_RAFT_SEEDS=2000 runs more of them, =n:n+1 replays seed n."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def seeds() -> range:
 
 @pytest.mark.slow
 @pytest.mark.timeout(0 if "BARNABAS_RAFT_SEEDS" in os.environ else 300)
-def test_nothing_committed_is_lost_whatever_happens() -> None:
+def test_no_committed_change_is_lost() -> None:
     counters: Counter[str] = Counter()
     for seed in seeds():
         try:

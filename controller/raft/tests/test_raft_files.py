@@ -1,4 +1,4 @@
-"""A voter's files against a model that is a list: what was synced is found again, whatever happens."""
+"""A voter's files against a model that is a list: synced changes survive every fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Voter:
         loaded = self.files.load(([], -1))
         self.snapshot = loaded.snapshot
         self.journal = RaftJournal(loaded.content)
-        self.journal.write_anew()
+        self.journal.rewrite()
         self.flush()
 
     def flush(self) -> None:
@@ -79,7 +79,7 @@ def state_or_damage(content: bytes) -> State | str:
 
 
 @given(st.integers(0, 1 << 30))
-def test_what_was_synced_survives_and_nothing_else_appears(seed: int) -> None:
+def test_synced_changes_survive_and_nothing_else_appears(seed: int) -> None:
     random = Random(seed)
     disk = MemoryDisk()
     disk.sector = random.choice([16, 64, 512])
@@ -149,7 +149,7 @@ def test_a_torn_tail_is_dropped_at_every_byte() -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 3, 7])
-def test_a_flipped_bit_is_refused_unless_it_is_in_what_was_written_last(bit: int) -> None:
+def test_a_flipped_bit_is_refused_unless_it_is_in_the_last_frame(bit: int) -> None:
     _, states, content = filled()
     refused = 0
     for position in range(len(content)):
@@ -170,13 +170,13 @@ def test_a_tail_of_zeros_is_dropped() -> None:
     assert loaded_state(with_journal(content + bytes(1000))) == states[-1]
 
 
-def test_a_file_of_something_else_is_refused() -> None:
+def test_a_file_of_another_format_is_refused() -> None:
     for content in (b"", b"BARN", b"\x00" * 100, b"BARNJNL1" + b"\x00" * 100):
         with pytest.raises(MetadataError, match=r"raft\.journal is damaged"):
             loaded_state(with_journal(content))
 
 
-def test_a_write_that_failed_is_made_good_by_writing_anew() -> None:
+def test_the_journal_is_rewritten_after_a_failed_write() -> None:
     voter = Voter(MemoryDisk())
     voter.add()
     changes = voter.journal.take_changes()
@@ -225,7 +225,7 @@ def test_the_commit_index_goes_with_the_next_frame() -> None:
     for _ in range(3):
         voter.add()
     voter.journal.setRaftCommitIndex(4)
-    assert not voter.files.write(voter.journal.take_changes()).encoded
+    assert not voter.files.write(voter.journal.take_changes())
     voter.journal.setRaftCommitIndex(5)
     assert not voter.journal.has_changes, "nothing waits for it"
     assert Voter(voter.disk.crash(lambda _: 0)).journal.getRaftCommitIndex() == 4
@@ -235,7 +235,7 @@ def test_the_commit_index_goes_with_the_next_frame() -> None:
     assert Voter(voter.disk.crash(lambda _: 0)).journal.getRaftCommitIndex() == 5
 
 
-def test_a_beginning_that_is_cut_short_at_any_step_is_made_again() -> None:
+def test_a_first_start_interrupted_at_any_step_is_repeated() -> None:
     for step in range(40):
         disk = MemoryDisk()
         disk.kill_after = step

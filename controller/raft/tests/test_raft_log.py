@@ -1,4 +1,4 @@
-"""The metadata log of a cluster, seen from outside: three voters under a virtual clock."""
+"""RaftMetadataLog: three voters under a virtual clock."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pysyncobj import syncobj
 
 from barnabas.controller.metadata.errors import MetadataError, NotController
 from barnabas.controller.raft import library, snapshots, transport
-from barnabas.controller.raft.messages import Chunk
+from barnabas.controller.raft.messages import SnapshotChunk
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld, kind_of
 from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
 
-def test_what_the_leader_proposes_is_applied_everywhere() -> None:
+def test_proposals_of_the_leader_are_applied_everywhere() -> None:
     world = RaftWorld()
     leader = world.leader()
     outcomes = leader.propose(b"a", b"b")
@@ -30,7 +30,7 @@ def test_what_the_leader_proposes_is_applied_everywhere() -> None:
     assert [voter.groups for voter in world.voters.values()] == [[(b"a", b"b")]] * 3
 
 
-def test_only_the_leader_takes_proposals() -> None:
+def test_only_the_leader_accepts_proposals() -> None:
     world = RaftWorld()
     leader = world.leader()
     for voter in world.voters.values():
@@ -71,7 +71,7 @@ def test_a_silent_leader_is_replaced_within_the_election_timeout() -> None:
     assert first.leaderships[-1][0] is False
 
 
-def test_a_proposal_of_a_cut_off_leader_fails_and_is_known_to_be_uncertain() -> None:
+def test_a_proposal_of_a_partitioned_leader_fails_with_an_unknown_outcome() -> None:
     world = RaftWorld()
     first = world.leader()
     world.isolate(first.node_id)
@@ -87,7 +87,7 @@ def test_a_proposal_of_a_cut_off_leader_fails_and_is_known_to_be_uncertain() -> 
     assert [voter.groups for voter in world.voters.values()] == [[(b"kept",)]] * 3
 
 
-def test_one_voter_alone_leads_at_once() -> None:
+def test_a_single_voter_leads_at_once() -> None:
     world = RaftWorld([7])
     assert world.run_until(lambda: world.leaders) < 0.01
     outcomes = world.leader().propose(b"a")
@@ -100,7 +100,7 @@ def test_one_voter_alone_leads_at_once() -> None:
     assert voter.groups == [(b"a",)]
 
 
-def test_everybody_begins_with_the_genesis() -> None:
+def test_all_voters_begin_with_the_genesis() -> None:
     world = RaftWorld(start=False)
     world.genesis = ([b"x\x00y"], 41)
     for voter in world.voters.values():
@@ -113,19 +113,19 @@ def test_everybody_begins_with_the_genesis() -> None:
     ] * 3
 
 
-def test_a_leader_hands_over() -> None:
+def test_a_leader_transfers_its_leadership() -> None:
     world = RaftWorld()
     first = world.leader()
     world.run(0.2)
     assert first.log is not None
-    assert first.log.hand_over()
+    assert first.log.transfer_leadership()
     took = world.run_until(lambda: world.leaders and world.leaders != [first], 1.0)
     assert took < 0.02
     (outcome,) = first.propose(b"a")
     assert isinstance(outcome, NotController)
 
 
-def test_a_voter_that_was_cut_off_does_not_raise_the_term() -> None:
+def test_a_partitioned_voter_does_not_raise_the_term() -> None:
     world = RaftWorld()
     leader = world.leader()
     assert leader.log is not None
@@ -146,7 +146,7 @@ def test_a_change_too_large_for_one_step_is_refused() -> None:
     assert not isinstance(outcome, NotController)
 
 
-def test_brokers_outside_read_what_is_committed() -> None:
+def test_committed_groups_can_be_read() -> None:
     world = RaftWorld()
     leader = world.leader()
     for group in (b"a", b"b", b"c"):
@@ -194,7 +194,7 @@ def test_a_long_log_is_cut_and_a_voter_that_missed_it_gets_a_snapshot(seed: int)
     assert late.groups == leader.groups
 
 
-def test_a_large_snapshot_goes_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_snapshot_is_sent_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(transport, "STEP_BYTES_MAX", 80_000)
     world = RaftWorld(start=False)
@@ -214,7 +214,7 @@ def test_a_large_snapshot_goes_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch)
     at_once: dict[float, int] = {}
 
     def watch(sender: int, receiver: int, message: bytes) -> Sequence[float]:
-        if receiver == late.node_id and kind_of(message) is Chunk:
+        if receiver == late.node_id and kind_of(message) is SnapshotChunk:
             at_once[world.world.now] = at_once.get(world.world.now, 0) + len(message)
         return (0.0005,)
 
@@ -227,7 +227,7 @@ def test_a_large_snapshot_goes_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch)
     assert world.leaders == [leader]
 
 
-def test_describe_tells_who_leads_and_how_far_everybody_is() -> None:
+def test_describe_has_the_leader_and_the_progress_of_all_voters() -> None:
     world = RaftWorld()
     leader = world.leader()
     behind = next(voter for voter in world.voters.values() if voter is not leader)
@@ -253,14 +253,14 @@ def test_describe_tells_who_leads_and_how_far_everybody_is() -> None:
             assert voter.last_caught_up_ms > now - 100
 
 
-def test_before_it_is_open_nothing_is_led() -> None:
+def test_a_log_that_is_not_open_does_not_lead() -> None:
     world = RaftWorld(start=False)
     log = RaftMetadataLog(MemoryDisk(), "/meta", VirtualRuntime(), 1, [1, 2, 3], world.voters[1], ([], -1))
     assert (log.is_leader, log.term, log.leader_id) == (False, 0, None)
     log.close()
 
 
-def test_a_closed_log_answers_what_was_in_flight_and_takes_nothing_more() -> None:
+def test_a_closed_log_fails_proposals_in_flight_and_new_ones() -> None:
     world = RaftWorld()
     leader = world.leader()
     outcomes = leader.propose(b"a")
@@ -272,7 +272,7 @@ def test_a_closed_log_answers_what_was_in_flight_and_takes_nothing_more() -> Non
     assert leader.leaderships[-1][0] is False
 
 
-def test_the_names_of_the_librarys_fields_are_there() -> None:
+def test_the_library_has_the_fields_that_are_used() -> None:
     world = RaftWorld()
     leader = world.leader()
     assert leader.log is not None

@@ -1,4 +1,4 @@
-"""Who leads stays in office while loops, machines and disks are busy, and is replaced when it is gone."""
+"""Elections: a leader stays while loops, machines and disks are busy, and is replaced when it ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def others(world: RaftWorld, one: Voter) -> list[Voter]:
 
 
 @pytest.mark.parametrize("first", [1, 2, 3])
-def test_of_voters_with_election_delays_the_one_with_the_shortest_leads(first: int) -> None:
+def test_the_voter_with_the_shortest_election_delay_leads(first: int) -> None:
     world = RaftWorld(start=False)
     for node_id, voter in world.voters.items():
         voter.start(election_delay_s=0.01 if node_id == first else 0.05)
@@ -30,7 +30,7 @@ def test_of_voters_with_election_delays_the_one_with_the_shortest_leads(first: i
 
 
 @pytest.mark.parametrize("busy_s", [0.04, 0.1, 0.2])
-def test_loops_that_are_busy_most_of_the_time_change_nothing(busy_s: float) -> None:
+def test_busy_loops_do_not_change_the_leader(busy_s: float) -> None:
     world = RaftWorld()
     leader = world.leader()
     before = terms(world)
@@ -44,7 +44,7 @@ def test_loops_that_are_busy_most_of_the_time_change_nothing(busy_s: float) -> N
 
 
 @pytest.mark.parametrize("stop_s", [0.5, 3.0])
-def test_a_follower_that_is_stopped_and_goes_on_changes_nothing(stop_s: float) -> None:
+def test_a_paused_follower_does_not_change_the_leader(stop_s: float) -> None:
     world = RaftWorld()
     leader = world.leader()
     before = terms(world)
@@ -56,7 +56,7 @@ def test_a_follower_that_is_stopped_and_goes_on_changes_nothing(stop_s: float) -
     assert terms(world) == before
 
 
-def test_a_leader_that_was_stopped_knows_at_once_that_it_has_been_replaced() -> None:
+def test_a_paused_leader_learns_at_once_that_it_was_replaced() -> None:
     world = RaftWorld()
     old = world.leader()
     world.run(0.2)
@@ -72,7 +72,7 @@ def test_a_leader_that_was_stopped_knows_at_once_that_it_has_been_replaced() -> 
 
 
 @pytest.mark.parametrize("sleep_s", [0.25, 0.7, 3.0, 20.0])
-def test_a_leader_that_was_not_replaced_while_it_slept_leads_on(sleep_s: float) -> None:
+def test_a_paused_leader_that_was_not_replaced_continues(sleep_s: float) -> None:
     """As on a busy machine, where no voter runs."""
     world = RaftWorld()
     leader = world.leader()
@@ -93,7 +93,7 @@ def test_a_leader_that_was_not_replaced_while_it_slept_leads_on(sleep_s: float) 
     assert leader.groups[-1] == (b"next",)
 
 
-def test_a_leader_that_has_slept_decides_nothing_before_a_majority_has_confirmed_it() -> None:
+def test_a_paused_leader_decides_nothing_before_a_majority_confirms_it() -> None:
     world = RaftWorld()
     leader = world.leader()
     world.run(0.2)
@@ -111,7 +111,7 @@ def test_a_leader_that_has_slept_decides_nothing_before_a_majority_has_confirmed
     assert world.leader().propose(b"x") == []
 
 
-def test_a_leader_that_has_slept_decides_nothing_before_it_has_looked_at_the_clock() -> None:
+def test_a_paused_leader_decides_nothing_before_it_reads_the_clock() -> None:
     """Requests that came meanwhile may be read before its timers are."""
     world = RaftWorld()
     leader = world.leader()
@@ -143,7 +143,7 @@ def test_a_slow_disk_does_not_change_the_leader(who: str) -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync"])
-def test_a_leader_whose_disk_refuses_makes_way_and_comes_back_when_it_works_again(operation: str) -> None:
+def test_a_leader_with_a_failing_disk_is_replaced_and_comes_back(operation: str) -> None:
     world = RaftWorld()
     old = world.leader()
     world.run(0.5)
@@ -167,7 +167,7 @@ def test_a_leader_whose_disk_refuses_makes_way_and_comes_back_when_it_works_agai
     assert old.groups == [(b"kept",)]
 
 
-def test_one_alone_whose_disk_refuses_leads_again_when_it_works() -> None:
+def test_a_single_voter_leads_again_when_its_disk_works() -> None:
     world = RaftWorld([1])
     voter = world.leader()
     voter.disk.fault = lambda what, _: errno.EIO if what == "write" else None
@@ -187,7 +187,7 @@ def test_one_alone_whose_disk_refuses_leads_again_when_it_works() -> None:
     assert voter.groups == [(b"x",), (b"z",)]
 
 
-def test_an_idle_quorum_does_little() -> None:
+def test_an_idle_quorum_does_little_work() -> None:
     world = RaftWorld()
     leader = world.leader()
     world.run(2.0)
@@ -200,7 +200,7 @@ def test_an_idle_quorum_does_little() -> None:
     assert world.leaders == [leader]
 
 
-def test_one_alone_does_next_to_nothing() -> None:
+def test_an_idle_single_voter_does_little_work() -> None:
     world = RaftWorld([1])
     world.leader()
     world.run(2.0)
@@ -211,14 +211,14 @@ def test_one_alone_does_next_to_nothing() -> None:
 
 @pytest.mark.parametrize("voters", [3, 5])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_killed_leader_is_replaced_in_a_moment(voters: int, seed: int) -> None:
+def test_a_killed_leader_is_replaced_before_the_election_timeout(voters: int, seed: int) -> None:
     world = RaftWorld(range(1, voters + 1), seed)
     for _ in range(voters // 2):
         world.leader().stop()
         assert world.run_until(lambda: world.leaders, 2.0) < 0.3
 
 
-def test_two_that_can_not_reach_each_other_agree_through_the_third() -> None:
+def test_two_partitioned_voters_commit_through_the_third() -> None:
     world = RaftWorld()
     leader = world.leader()
     one = others(world, leader)[0]

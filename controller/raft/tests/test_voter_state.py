@@ -54,7 +54,7 @@ def test_a_write_in_flight_ends_without_effect(end: Event, outcome: Event) -> No
     assert ended.is_over
 
 
-def test_what_is_not_listed_is_an_error() -> None:
+def test_unlisted_transitions_are_errors() -> None:
     for state, event in itertools.product(State, Event):
         voter = VoterState()
         voter.state = state

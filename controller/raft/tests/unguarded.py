@@ -1,4 +1,4 @@
-"""pysyncobj as it comes, under a clock and a network that a test owns: what it does without our guards."""
+"""pysyncobj without the guards, with a clock and a network that the test controls."""
 
 from __future__ import annotations
 

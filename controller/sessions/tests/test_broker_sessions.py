@@ -1,4 +1,4 @@
-"""Brokers of a cluster as the active controller sees them: taken in, unfenced, silent, killed, leaving."""
+"""Broker sessions: registration, unfencing, expiry, killed brokers, controlled shutdown."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_stale_epoch_is_refused() -> None:
     assert cluster.beat(9, 1).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_second_broker_of_an_id_has_to_wait_until_the_first_is_gone() -> None:
+def test_a_second_broker_with_an_id_is_refused_until_the_first_has_ended() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1)
     assert cluster.register(1, 2).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -178,7 +178,7 @@ def test_a_second_broker_of_an_id_has_to_wait_until_the_first_is_gone() -> None:
     assert cluster.register(1, 2).broker_epoch > epochs[1]
 
 
-def test_a_broker_that_has_been_started_again_is_taken_in_at_once() -> None:
+def test_a_restarted_broker_is_registered_at_once() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1)
     cluster.sessions.link_closed(1, 1)
@@ -230,7 +230,7 @@ def test_a_killed_broker_is_fenced_at_once_and_one_whose_link_breaks_is_not() ->
     assert cluster.leaders() == [1, 3, 3]
 
 
-def test_a_process_that_dies_slowly_is_asked_again() -> None:
+def test_a_process_that_ends_slowly_is_probed_again() -> None:
     cluster = Cluster()
     cluster.serve(1, 2)
     cluster.sessions.link_closed(2, 1)
@@ -240,7 +240,7 @@ def test_a_process_that_dies_slowly_is_asked_again() -> None:
     assert cluster.image.brokers[2].fenced
 
 
-def test_a_new_active_controller_gives_everybody_time_and_looks_for_who_has_no_link() -> None:
+def test_a_new_active_controller_begins_sessions_and_probes_unlinked_brokers() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1, 2, 3)
     cluster.create()
@@ -262,7 +262,7 @@ def test_a_new_active_controller_gives_everybody_time_and_looks_for_who_has_no_l
     assert not cluster.image.brokers[1].fenced
 
 
-def test_a_broker_that_leaves_hands_over_and_goes_when_all_know() -> None:
+def test_a_controlled_shutdown_ends_when_all_brokers_have_applied_it() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1, 2, 3)
     cluster.create()
@@ -283,7 +283,7 @@ def test_a_broker_that_leaves_hands_over_and_goes_when_all_know() -> None:
     assert not cluster.beat(2, again.broker_epoch).is_fenced
 
 
-def test_a_broker_that_leads_nothing_may_go_at_once() -> None:
+def test_a_broker_that_leads_nothing_may_shut_down_at_once() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1)
     assert cluster.beat(1, epochs[1], want_shut_down=True).should_shut_down
@@ -305,7 +305,7 @@ def test_min_isr_survivors_of_unclean_restarts_stay_eligible() -> None:
     assert epochs
 
 
-def test_a_controller_that_stood_still_gives_everybody_time() -> None:
+def test_a_paused_controller_extends_all_sessions() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1, 2)
     cluster.runtime.hold_until(cluster.runtime.monotonic() + 60)
@@ -327,7 +327,7 @@ def test_a_broker_that_could_not_be_fenced_is_fenced_later() -> None:
     assert cluster.image.brokers[1].fenced
 
 
-def test_a_controller_that_refuses_at_once_is_asked_again_after_a_while(
+def test_a_fencing_that_fails_at_once_is_retried_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As the log of a leader that has slept does, until it has looked at the clock."""
@@ -349,7 +349,7 @@ def test_a_controller_that_refuses_at_once_is_asked_again_after_a_while(
     assert cluster.image.brokers[1].fenced
 
 
-def test_a_broker_goes_when_the_others_act_on_its_leave_and_not_on_what_comes_later() -> None:
+def test_a_controlled_shutdown_does_not_wait_for_later_metadata() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1, 2, 3)
     cluster.create()
@@ -364,7 +364,7 @@ def test_a_broker_goes_when_the_others_act_on_its_leave_and_not_on_what_comes_la
     assert cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
 
 
-def test_a_new_active_controller_hears_from_all_before_a_broker_may_go() -> None:
+def test_a_new_active_controller_needs_heartbeats_of_all_before_a_shutdown() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1, 2, 3)
     cluster.create()
@@ -382,7 +382,7 @@ def test_a_new_active_controller_hears_from_all_before_a_broker_may_go() -> None
     assert cluster.beat(2, epochs[2], want_shut_down=True).should_shut_down
 
 
-def test_a_controller_that_is_not_active_answers_nobody() -> None:
+def test_an_inactive_controller_answers_not_controller() -> None:
     cluster = Cluster()
     epochs = cluster.serve(1)
     cluster.sessions.close()

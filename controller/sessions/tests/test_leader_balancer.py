@@ -1,4 +1,4 @@
-"""What the active controller does about leaders by itself."""
+"""Elections that the active controller starts by itself."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Cluster:
         self.runtime.advance(0.1)
 
 
-def test_preferred_replicas_lead_again_after_a_while() -> None:
+def test_preferred_replicas_lead_again_periodically() -> None:
     cluster = Cluster()
     cluster.runtime.advance(299)
     assert cluster.leaders == [2, -1]
@@ -74,7 +74,7 @@ def test_preferred_replicas_lead_again_after_a_while() -> None:
     assert cluster.leaders == [1, -1]
 
 
-def test_not_where_that_is_switched_off_or_the_controller_is_not_active() -> None:
+def test_no_balance_when_disabled_or_not_active() -> None:
     cluster = Cluster(balances=False)
     cluster.runtime.advance(1000)
     assert cluster.leaders == [2, -1]

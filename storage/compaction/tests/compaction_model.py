@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from barnabas.storage.segment.transaction_marker import find_marker
-from barnabas.wire.record_batch import Record, iterate_records, read_header
+from barnabas.wire.record_batch import read_header
+from barnabas.wire.records import Record, iterate_records
 
 
 @dataclass(frozen=True)

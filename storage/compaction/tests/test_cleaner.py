@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,11 +15,12 @@ from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
-from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
+from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp, read_batches
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 from barnabas.wire import records as wire_records
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch, iterate_headers, iterate_records, read_header
+from barnabas.wire.record_batch import iterate_headers, read_header
+from barnabas.wire.records import Record, build_batch, iterate_records
 from compat_tests.virtual.runtime import VirtualRuntime
 
 BACKOFF_S = 15
@@ -27,7 +28,7 @@ COMPACT = frozenset({"compact"})
 SETTINGS: dict[str, Any] = {"cleanup_policy": COMPACT, "segment_bytes": 2000, "index_interval_bytes": 200}
 
 
-class House:
+class CleanerWorld:
     """A log manager with its cleaner on a memory disk, under a virtual clock."""
 
     def __init__(
@@ -43,7 +44,7 @@ class House:
         self.manager = LogManager(self.disk, directories, self.runtime)
         self.manager.open()
         for log in self.manager.logs():
-            log.be_the_only_replica()
+            log.end_replication()
         self.cleaner = LogCleaner(self.manager, self.disk, self.runtime, CleanerSettings(**cleaner))
 
     def create(self, topic: str = "t", **configs: Any) -> Log:
@@ -80,34 +81,22 @@ class House:
         self.cleaner.stop()
         self.manager.close()
 
-    def reopen(self, **configs: Any) -> tuple[House, Log]:
+    def reopen(self, **configs: Any) -> tuple[CleanerWorld, Log]:
         """As after the process has ended, cleanly or not."""
         self.disk.revive()
-        house = House(self.disk, self.runtime.time_ms(), self.directories)
-        log = house.manager.get("t", 0)
+        world = CleanerWorld(self.disk, self.runtime.time_ms(), self.directories)
+        log = world.manager.get("t", 0)
         assert log is not None
-        house.configure(log, **configs)
-        return house, log
-
-
-def batches(log: Log, offset: int | None = None) -> Iterator[bytes]:
-    """Every batch, as a reader who follows the offsets gets them."""
-    offset = log.log_start_offset if offset is None else offset
-    while offset < log.log_end_offset:
-        data = b"".join(region.read() for region in log.read(offset, 700).regions)
-        if not data:
-            return  # compacted away up to the end
-        whole = 0
-        while len(data) - whole >= 61 and read_header(data, whole).size <= len(data) - whole:
-            header = read_header(data, whole)
-            yield data[whole : whole + header.size]
-            whole += header.size
-            offset = header.next_offset
+        world.configure(log, **configs)
+        return world, log
 
 
 def records(log: Log) -> list[Record]:
     return [
-        record for raw in batches(log) if not read_header(raw).is_control for record in iterate_records(raw)
+        record
+        for raw in read_batches(log, 700)
+        if not read_header(raw).is_control
+        for record in iterate_records(raw)
     ]
 
 
@@ -116,8 +105,8 @@ def state(log: Log) -> dict[bytes | None, bytes | None]:
     return {record.key: record.value for record in records(log)}
 
 
-def names(house: House, log: Log) -> list[str]:
-    return house.disk.list(log.directory)
+def names(world: CleanerWorld, log: Log) -> list[str]:
+    return world.disk.list(log.directory)
 
 
 # --- a cleaning
@@ -125,37 +114,37 @@ def names(house: House, log: Log) -> list[str]:
 
 def test_nothing_is_cleaned_by_a_clock_that_differs_from_the_others() -> None:
     """Tombstones would go before every consumer has seen them."""
-    house = House()
-    log = house.create(min_compaction_lag_ms=86_400_000)
-    house.fill(log)
+    world = CleanerWorld()
+    log = world.create(min_compaction_lag_ms=86_400_000)
+    world.fill(log)
     before = records(log)
     for node_id in (2, 3):
-        house.manager.wall_clock.heard(node_id, house.runtime.time_ms())
-    house.runtime.wall_offset_ms = 400 * 86_400_000
-    house.start_cleaner()
-    house.runtime.advance(4 * BACKOFF_S)
+        world.manager.wall_clock.heard(node_id, world.runtime.time_ms())
+    world.runtime.wall_offset_ms = 400 * 86_400_000
+    world.start_cleaner()
+    world.runtime.advance(4 * BACKOFF_S)
     assert records(log) == before
     for node_id in (2, 3):
-        house.manager.wall_clock.heard(node_id, house.runtime.time_ms())
-    house.runtime.advance(2 * BACKOFF_S)
+        world.manager.wall_clock.heard(node_id, world.runtime.time_ms())
+    world.runtime.advance(2 * BACKOFF_S)
     assert len(records(log)) == 5
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_dirty_log_is_cleaned_and_the_checkpoint_says_how_far(codec: Codec) -> None:
-    house = House()
-    log = house.create()
-    house.fill(log, codec=codec)
+def test_cleaning_a_dirty_log_advances_the_checkpoint(codec: Codec) -> None:
+    world = CleanerWorld()
+    log = world.create()
+    world.fill(log, codec=codec)
     log.append_as_leader(build_batch([Record(0, 0, b"k0", b"active")]), 0)
     before, size, end = state(log), log.size, log.log_end_offset
-    house.start_cleaner()
+    world.start_cleaner()
     assert [record.offset for record in records(log)] == [95, 96, 97, 98, 99, 100]
     assert state(log) == before
     assert log.size < size
     assert log.log_end_offset == end
-    assert house.checkpoint() == "0\n1\nt 0 100\n"
-    house.runtime.advance(120)
-    assert {name.partition(".")[2] for name in names(house, log)} <= {
+    assert world.checkpoint() == "0\n1\nt 0 100\n"
+    world.runtime.advance(120)
+    assert {name.partition(".")[2] for name in names(world, log)} <= {
         "log",
         "index",
         "timeindex",
@@ -166,42 +155,42 @@ def test_a_dirty_log_is_cleaned_and_the_checkpoint_says_how_far(codec: Codec) ->
 
 
 def test_offsets_that_are_gone_give_the_next_batch() -> None:
-    house = House()
-    log = house.create()
-    house.fill(log)
-    house.start_cleaner()
+    world = CleanerWorld()
+    log = world.create()
+    world.fill(log)
+    world.start_cleaner()
     for offset in range(96):
-        assert read_header(next(batches(log, offset))).base_offset == 95
+        assert read_header(next(read_batches(log, 700, offset))).base_offset == 95
         assert log.read(offset, 10_000, end_offset=95).size == 0
     assert offset_for_timestamp(log, 0).offset == 95
     assert max_timestamp_offset(log).offset == 95
-    assert [header.base_offset for header in log.headers(3)] == [95]
-    reopened, log = house.reopen()
-    assert read_header(next(batches(log, 3))).base_offset == 95
+    assert [header.base_offset for header in log.segments.headers(3)] == [95]
+    reopened, log = world.reopen()
+    assert read_header(next(read_batches(log, 700, 3))).base_offset == 95
     assert log.log_end_offset == 100
     assert reopened.manager.get("t", 0) is log
 
 
 def test_regions_that_wait_to_be_sent_still_hold_the_old_bytes() -> None:
-    house = House()
-    log = house.create(file_delete_delay_ms=0)
-    house.fill(log)
+    world = CleanerWorld()
+    log = world.create(file_delete_delay_ms=0)
+    world.fill(log)
     result = log.read(0, 1000)
     before = result.regions[0].read()
-    house.start_cleaner()
-    house.runtime.advance(1)
+    world.start_cleaner()
+    world.runtime.advance(1)
     assert len(records(log)) == 5
     assert result.regions[0].read() == before
     assert read_header(before).base_offset == 0
 
 
 def test_a_known_producer_keeps_its_last_sequence() -> None:
-    house = House()
-    log = house.create()
+    world = CleanerWorld()
+    log = world.create()
 
     def send(sequence: int, key: bytes) -> Any:
         batch = build_batch(
-            [Record(0, house.runtime.time_ms(), key, b"v")],
+            [Record(0, world.runtime.time_ms(), key, b"v")],
             producer_id=7,
             producer_epoch=0,
             base_sequence=sequence,
@@ -210,144 +199,144 @@ def test_a_known_producer_keeps_its_last_sequence() -> None:
 
     send(0, b"a")
     send(1, b"a")
-    house.fill(log, keys=1)
+    world.fill(log, keys=1)
     log.append_as_leader(build_batch([Record(0, 0, b"a", b"from another")]), 0)
     log.roll()
-    house.start_cleaner()
-    left = [(read_header(raw).base_offset, read_header(raw).record_count) for raw in batches(log)]
+    world.start_cleaner()
+    left = [(read_header(raw).base_offset, read_header(raw).record_count) for raw in read_batches(log, 700)]
     assert left == [(1, 0), (21, 1), (22, 1)]
-    house.close()
-    _, log = house.reopen()
+    world.close()
+    _, log = world.reopen()
     assert send(1, b"a").duplicate
     assert not send(2, b"a").duplicate
 
 
 def test_a_map_that_is_full_makes_for_several_cleanings() -> None:
-    house = House(dedupe_buffer_size=208 * 40)
-    log = house.create(segment_bytes=10_000, min_cleanable_dirty_ratio=0.0)
-    house.fill(log, keys=100, rounds=5)
+    world = CleanerWorld(dedupe_buffer_size=208 * 40)
+    log = world.create(segment_bytes=10_000, min_cleanable_dirty_ratio=0.0)
+    world.fill(log, keys=100, rounds=5)
     before = state(log)
-    house.start_cleaner()
+    world.start_cleaner()
     assert state(log) == before
     assert len(records(log)) == 100
-    assert house.checkpoint() == "0\n1\nt 0 500\n"
+    assert world.checkpoint() == "0\n1\nt 0 500\n"
 
 
 def test_a_cleaned_segment_is_as_old_as_its_records() -> None:
-    house = House()
-    log = house.create(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=3_600_000)
-    began = house.runtime.time_ms()
-    house.fill(log, codec=Codec.ZSTD)
-    house.runtime.advance(1800)
-    house.start_cleaner()
+    world = CleanerWorld()
+    log = world.create(cleanup_policy=frozenset({"compact", "delete"}), retention_ms=3_600_000)
+    began = world.runtime.time_ms()
+    world.fill(log, codec=Codec.ZSTD)
+    world.runtime.advance(1800)
+    world.start_cleaner()
     assert [segment.max_timestamp for segment in log.segments if segment.size] == [began]
     assert len(records(log)) == 5
-    house.runtime.advance(2400)
+    world.runtime.advance(2400)
     assert not records(log)
 
 
 def test_a_cleaned_segment_without_timestamps_is_as_old_as_the_last_it_was_made_of() -> None:
-    house = House()
-    log = house.create()
+    world = CleanerWorld()
+    log = world.create()
     for number in range(40):
         log.append_as_leader(build_batch([Record(0, -1, b"k", b"%d" % number * 100)]), 0)
     log.roll()
-    house.runtime.run_until_idle()
+    world.runtime.run_until_idle()
     sealed = log.segments[:-1]
     for number, segment in enumerate(sealed):
-        house.disk.set_modified_ms(segment.path, 1000 + number)
-    house.start_cleaner()
-    assert house.disk.modified_ms(log.segments[-2].path) == 1000 + len(sealed) - 1
+        world.disk.set_modified_ms(segment.path, 1000 + number)
+    world.start_cleaner()
+    assert world.disk.modified_ms(log.segments[-2].path) == 1000 + len(sealed) - 1
     assert log.segments[-2].max_timestamp == -1
 
 
 # --- the choice
 
 
-def dirty_after(house: House, log: Log) -> int:
+def dirty_after(world: CleanerWorld, log: Log) -> int:
     """Where the log is dirty from, when the cleaner has looked once."""
-    house.start_cleaner()
+    world.start_cleaner()
     try:
-        lines = house.checkpoint().splitlines()[2:]
+        lines = world.checkpoint().splitlines()[2:]
     except FileNotFoundError:
         return 0
     return max((int(line.split()[2]) for line in lines if line.startswith(log.topic)), default=0)
 
 
 def test_logs_that_are_not_compacted_are_left_alone() -> None:
-    house = House()
-    log = house.create(cleanup_policy=frozenset({"delete"}))
-    house.fill(log)
-    assert dirty_after(house, log) == 0
+    world = CleanerWorld()
+    log = world.create(cleanup_policy=frozenset({"delete"}))
+    world.fill(log)
+    assert dirty_after(world, log) == 0
     assert len(records(log)) == 100
 
 
 def test_the_active_segment_is_never_cleaned() -> None:
-    house = House()
-    log = house.create(segment_bytes=1 << 20)
-    house.fill(log)
-    house.fill(log)
+    world = CleanerWorld()
+    log = world.create(segment_bytes=1 << 20)
+    world.fill(log)
+    world.fill(log)
     active = log.append_as_leader(build_batch([Record(0, 0, b"k0", b"1")]), 0).base_offset
     log.append_as_leader(build_batch([Record(0, 0, b"k0", b"2")]), 0)
-    assert dirty_after(house, log) == active
+    assert dirty_after(world, log) == active
     assert [record.offset for record in records(log)][-2:] == [active, active + 1]
 
 
 def test_a_ratio_that_is_not_exceeded_waits() -> None:
-    house = House()
-    log = house.create(min_cleanable_dirty_ratio=0.5)
-    house.fill(log, keys=20, rounds=1)
-    assert dirty_after(house, log) == 20
+    world = CleanerWorld()
+    log = world.create(min_cleanable_dirty_ratio=0.5)
+    world.fill(log, keys=20, rounds=1)
+    assert dirty_after(world, log) == 20
     clean_bytes = log.size
-    house.fill(log, keys=1, rounds=1, size=clean_bytes // 2)
-    house.runtime.advance(BACKOFF_S)
-    assert house.checkpoint() == "0\n1\nt 0 20\n"
-    house.configure(log, min_cleanable_dirty_ratio=0.1)
-    house.runtime.advance(BACKOFF_S)
-    assert house.checkpoint() == "0\n1\nt 0 21\n"
+    world.fill(log, keys=1, rounds=1, size=clean_bytes // 2)
+    world.runtime.advance(BACKOFF_S)
+    assert world.checkpoint() == "0\n1\nt 0 20\n"
+    world.configure(log, min_cleanable_dirty_ratio=0.1)
+    world.runtime.advance(BACKOFF_S)
+    assert world.checkpoint() == "0\n1\nt 0 21\n"
 
 
 def test_the_dirtiest_comes_first() -> None:
-    house = House(io_max_bytes_per_second=100.0)
-    first, second = house.create("first"), house.create("second")
+    world = CleanerWorld(io_max_bytes_per_second=100.0)
+    first, second = world.create("first"), world.create("second")
     for log in (first, second):
-        house.fill(log, keys=20, rounds=1)
-    house.fill(second, keys=1, rounds=1)
-    house.disk.write_file(f"/data/{CLEANER_OFFSET_FILE}", b"0\n2\nfirst 0 20\nsecond 0 20\n")
-    house.fill(first, keys=20, rounds=10)
+        world.fill(log, keys=20, rounds=1)
+    world.fill(second, keys=1, rounds=1)
+    world.disk.write_file(f"/data/{CLEANER_OFFSET_FILE}", b"0\n2\nfirst 0 20\nsecond 0 20\n")
+    world.fill(first, keys=20, rounds=10)
     for log in (first, second):
-        house.configure(log, min_cleanable_dirty_ratio=0.01)
-    house.start_cleaner()
+        world.configure(log, min_cleanable_dirty_ratio=0.01)
+    world.start_cleaner()
     assert (first.cleaning, second.cleaning) == (True, False)
 
 
 def test_the_lag_settings() -> None:
-    house = House()
-    young = house.create("young", min_compaction_lag_ms=60_000)
-    overdue = house.create("overdue", min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=60_000)
+    world = CleanerWorld()
+    young = world.create("young", min_compaction_lag_ms=60_000)
+    overdue = world.create("overdue", min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=60_000)
     for log in (young, overdue):
-        house.fill(log)
-    assert dirty_after(house, young) == dirty_after(house, overdue) == 0
-    house.runtime.advance(30)
-    house.fill(young)
+        world.fill(log)
+    assert dirty_after(world, young) == dirty_after(world, overdue) == 0
+    world.runtime.advance(30)
+    world.fill(young)
     end = young.log_end_offset
-    house.runtime.advance(30)
+    world.runtime.advance(30)
     assert len(records(overdue)) == 5
-    assert house.checkpoint().splitlines()[2:] == ["young 0 100", "overdue 0 100"]
-    house.runtime.advance(60)
-    assert f"young 0 {end}" in house.checkpoint()
+    assert world.checkpoint().splitlines()[2:] == ["young 0 100", "overdue 0 100"]
+    world.runtime.advance(60)
+    assert f"young 0 {end}" in world.checkpoint()
 
 
 def test_a_checkpoint_that_can_not_be_right_is_put_right() -> None:
     for wrong in ("0\n1\nt 0 5000\n", "0\n1\nt 0 3\n", "nonsense"):
-        house = House()
-        log = house.create(min_cleanable_dirty_ratio=0.0)
-        house.fill(log)
+        world = CleanerWorld()
+        log = world.create(min_cleanable_dirty_ratio=0.0)
+        world.fill(log)
         log.increment_log_start_offset(50)
-        house.runtime.run_until_idle()
-        house.disk.write_file(f"/data/{CLEANER_OFFSET_FILE}", wrong.encode())
-        house.start_cleaner()
-        assert house.checkpoint() == "0\n1\nt 0 100\n"
+        world.runtime.run_until_idle()
+        world.disk.write_file(f"/data/{CLEANER_OFFSET_FILE}", wrong.encode())
+        world.start_cleaner()
+        assert world.checkpoint() == "0\n1\nt 0 100\n"
         assert len(records(log)) == 5
 
 
@@ -355,40 +344,40 @@ def test_a_checkpoint_that_can_not_be_right_is_put_right() -> None:
 
 
 def test_no_more_bytes_are_moved_than_the_settings_allow() -> None:
-    house = House(io_max_bytes_per_second=1000.0)
-    log = house.create()
-    house.fill(log)
+    world = CleanerWorld(io_max_bytes_per_second=1000.0)
+    log = world.create()
+    world.fill(log)
     size = log.size
-    house.start_cleaner()
-    began = house.runtime.monotonic()
+    world.start_cleaner()
+    began = world.runtime.monotonic()
     while log.cleaning:
-        house.runtime.advance(0.5)
-    taken = house.runtime.monotonic() - began
+        world.runtime.advance(0.5)
+    taken = world.runtime.monotonic() - began
     assert 2 * size / 1000 - 3 < taken < 2.2 * size / 1000 + 1  # read twice, little is written
     assert len(records(log)) == 5
 
 
 def test_settings_take_effect_while_it_runs() -> None:
-    house = House(io_max_bytes_per_second=1.0, backoff_ms=3_600_000)
-    log = house.create()
-    house.fill(log)
-    house.start_cleaner()
+    world = CleanerWorld(io_max_bytes_per_second=1.0, backoff_ms=3_600_000)
+    log = world.create()
+    world.fill(log)
+    world.start_cleaner()
     assert not log.cleaning
-    house.cleaner.reconfigure(CleanerSettings(io_max_bytes_per_second=1.0, backoff_ms=1000))
-    house.runtime.advance(1)
+    world.cleaner.reconfigure(CleanerSettings(io_max_bytes_per_second=1.0, backoff_ms=1000))
+    world.runtime.advance(1)
     assert log.cleaning
-    house.cleaner.reconfigure(CleanerSettings(backoff_ms=1000))
-    house.runtime.advance(3600)
+    world.cleaner.reconfigure(CleanerSettings(backoff_ms=1000))
+    world.runtime.advance(3600)
     assert len(records(log)) == 5
 
 
 def test_no_threads_means_no_cleaning() -> None:
-    house = House(threads=0)
-    log = house.create()
-    house.fill(log)
-    assert dirty_after(house, log) == 0
-    house.cleaner.reconfigure(CleanerSettings())
-    house.runtime.advance(BACKOFF_S)
+    world = CleanerWorld(threads=0)
+    log = world.create()
+    world.fill(log)
+    assert dirty_after(world, log) == 0
+    world.cleaner.reconfigure(CleanerSettings())
+    world.runtime.advance(BACKOFF_S)
     assert len(records(log)) == 5
 
 
@@ -397,145 +386,145 @@ def test_no_threads_means_no_cleaning() -> None:
 SLOW: dict[str, Any] = {"io_max_bytes_per_second": 2000.0}
 
 
-def cleaning(house: House, log: Log) -> House:
+def cleaning(world: CleanerWorld, log: Log) -> CleanerWorld:
     """Half-way through a cleaning."""
-    house.fill(log)
-    house.start_cleaner()
-    house.runtime.advance(4)
+    world.fill(log)
+    world.start_cleaner()
+    world.runtime.advance(4)
     assert log.cleaning
-    return house
+    return world
 
 
 def test_a_log_deleted_meanwhile() -> None:
-    house = House(**SLOW)
-    cleaning(house, house.create())
-    house.manager.delete("t", 0)
-    log = house.create()
+    world = CleanerWorld(**SLOW)
+    cleaning(world, world.create())
+    world.manager.delete("t", 0)
+    log = world.create()
     log.append_as_leader(build_batch([Record(0, 0, b"new", b"")]), 0)
-    house.runtime.advance(100)
+    world.runtime.advance(100)
     assert [record.key for record in records(log)] == [b"new"]
-    assert all(name.endswith(("metadata", ".log", "checkpoint")) for name in names(house, log))
+    assert all(name.endswith(("metadata", ".log", "checkpoint")) for name in names(world, log))
 
 
-def test_a_deleted_log_leaves_the_checkpoint() -> None:
-    house = House()
-    log = house.create()
-    house.fill(log)
-    house.start_cleaner()
-    assert house.checkpoint() == "0\n1\nt 0 100\n"
-    house.manager.delete("t", 0)
-    house.runtime.run_until_idle()
-    assert house.checkpoint() == "0\n0\n"
+def test_a_deleted_log_is_removed_from_the_checkpoint() -> None:
+    world = CleanerWorld()
+    log = world.create()
+    world.fill(log)
+    world.start_cleaner()
+    assert world.checkpoint() == "0\n1\nt 0 100\n"
+    world.manager.delete("t", 0)
+    world.runtime.run_until_idle()
+    assert world.checkpoint() == "0\n0\n"
 
 
 def test_a_checkpoint_moves_with_the_log() -> None:
-    house = House(directories=("/data", "/more"))
-    log = house.create()
-    house.fill(log)
-    house.start_cleaner()
-    assert house.checkpoint("/data") == "0\n1\nt 0 100\n"
+    world = CleanerWorld(directories=("/data", "/more"))
+    log = world.create()
+    world.fill(log)
+    world.start_cleaner()
+    assert world.checkpoint("/data") == "0\n1\nt 0 100\n"
     log.close()
-    for name in names(house, log):
-        house.disk.make_directory("/more/t-0", parents=True)
-        house.disk.write_file(f"/more/t-0/{name}", house.disk.read_file(f"{log.directory}/{name}"))
-    house.manager.replace(log, house.manager.open_moved(log, "/more"))
-    house.runtime.run_until_idle()
-    assert house.checkpoint("/data") == "0\n0\n"
-    assert house.checkpoint("/more") == "0\n1\nt 0 100\n"
+    for name in names(world, log):
+        world.disk.make_directory("/more/t-0", parents=True)
+        world.disk.write_file(f"/more/t-0/{name}", world.disk.read_file(f"{log.directory}/{name}"))
+    world.manager.replace(log, world.manager.open_again(log, "/more"))
+    world.runtime.run_until_idle()
+    assert world.checkpoint("/data") == "0\n0\n"
+    assert world.checkpoint("/more") == "0\n1\nt 0 100\n"
 
 
 @pytest.mark.parametrize("rate", [300.0, 1000.0, 2000.0, 5000.0, 1e9])
 @pytest.mark.parametrize("wait", [0, 1, 4, 9])
 def test_a_log_that_moves_and_is_cleaned_at_once(rate: float, wait: int) -> None:
-    house = House(directories=("/data", "/more"), **SLOW)
-    log = house.create()
-    house.fill(log)
+    world = CleanerWorld(directories=("/data", "/more"), **SLOW)
+    log = world.create()
+    world.fill(log)
     log.append_as_leader(build_batch([Record(0, 0, b"active", b"")]), 0)
     before = state(log)
-    house.start_cleaner()
-    house.runtime.advance(wait)
-    house.manager.moves.bytes_per_second = lambda: rate
-    house.manager.moves.begin("t", 0, "/more")
-    house.runtime.advance(200)
-    moved = house.manager.get("t", 0)
+    world.start_cleaner()
+    world.runtime.advance(wait)
+    world.manager.moves.limit(rate)
+    world.manager.moves.begin("t", 0, "/more")
+    world.runtime.advance(200)
+    moved = world.manager.get("t", 0)
     assert moved is not None
     assert moved.log_dir == "/more"
     assert state(moved) == before
     assert len(records(moved)) == 6
-    house.close()
-    _, reopened = house.reopen()
+    world.close()
+    _, reopened = world.reopen()
     assert state(reopened) == before
 
 
 @pytest.mark.parametrize("wait", [0, 2, 4, 6, 8, 10, 12, 14])
 def test_a_log_cut_back_meanwhile(wait: int) -> None:
-    house = House(**SLOW)
-    log = house.create()
-    house.fill(log)
-    house.start_cleaner()
-    house.runtime.advance(wait)
+    world = CleanerWorld(**SLOW)
+    log = world.create()
+    world.fill(log)
+    world.start_cleaner()
+    world.runtime.advance(wait)
     log.truncate_to(40)
     expected = state(log)
-    house.runtime.advance(100)
+    world.runtime.advance(100)
     assert log.log_end_offset == 40
     assert state(log) == expected
-    house.runtime.advance(60)
-    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
-    house.close()
-    _, log = house.reopen()
+    world.runtime.advance(60)
+    assert not [name for name in names(world, log) if name.endswith((".cleaned", ".swap"))]
+    world.close()
+    _, log = world.reopen()
     assert state(log) == expected
 
 
 def test_a_checkpoint_goes_back_with_the_log() -> None:
-    house = House()
-    log = house.create()
-    house.fill(log)
-    house.fill(log)
-    house.start_cleaner()
-    assert house.checkpoint() == "0\n1\nt 0 200\n"
+    world = CleanerWorld()
+    log = world.create()
+    world.fill(log)
+    world.fill(log)
+    world.start_cleaner()
+    assert world.checkpoint() == "0\n1\nt 0 200\n"
     log.truncate_to(150)
-    house.runtime.run_until_idle()
-    assert house.checkpoint() == "0\n1\nt 0 150\n"
-    house.fill(log)
-    house.runtime.advance(BACKOFF_S)
+    world.runtime.run_until_idle()
+    assert world.checkpoint() == "0\n1\nt 0 150\n"
+    world.fill(log)
+    world.runtime.advance(BACKOFF_S)
     assert len(records(log)) == 5
 
 
 def test_records_deleted_meanwhile_stay_deleted() -> None:
-    house = House(**SLOW)
-    log = house.create()
-    cleaning(house, log)
+    world = CleanerWorld(**SLOW)
+    log = world.create()
+    cleaning(world, log)
     log.increment_log_start_offset(97)
-    house.runtime.advance(200)
+    world.runtime.advance(200)
     assert log.log_start_offset == 97
     assert {record.offset for record in records(log)} == {95, 96, 97, 98, 99}  # their batch is whole
-    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
+    assert not [name for name in names(world, log) if name.endswith((".cleaned", ".swap"))]
 
 
 def test_a_topic_that_is_compacted_no_more() -> None:
-    house = House(**SLOW)
-    log = house.create()
-    cleaning(house, log)
-    house.configure(log, cleanup_policy=frozenset({"delete"}))
-    house.runtime.advance(100)
+    world = CleanerWorld(**SLOW)
+    log = world.create()
+    cleaning(world, log)
+    world.configure(log, cleanup_policy=frozenset({"delete"}))
+    world.runtime.advance(100)
     assert not log.cleaning
     assert len(records(log)) > 5
-    assert not [name for name in names(house, log) if name.endswith(".cleaned")]
+    assert not [name for name in names(world, log) if name.endswith(".cleaned")]
 
 
 @pytest.mark.parametrize("wait", range(0, 22, 3))
 def test_a_stop_meanwhile(wait: int) -> None:
-    house = House(**SLOW)
-    log = house.create()
-    house.fill(log)
+    world = CleanerWorld(**SLOW)
+    log = world.create()
+    world.fill(log)
     before = state(log)
-    house.start_cleaner()
-    house.runtime.advance(wait)
-    house.close()
-    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
-    house, log = house.reopen()
+    world.start_cleaner()
+    world.runtime.advance(wait)
+    world.close()
+    assert not [name for name in names(world, log) if name.endswith((".cleaned", ".swap"))]
+    world, log = world.reopen()
     assert state(log) == before
-    house.start_cleaner()
+    world.start_cleaner()
     assert len(records(log)) == 5
 
 
@@ -543,89 +532,89 @@ def test_a_stop_meanwhile(wait: int) -> None:
 
 
 def test_a_corrupt_log_is_left_alone_and_the_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
-    bad, good = house.create("bad"), house.create("good")
+    world = CleanerWorld()
+    bad, good = world.create("bad"), world.create("good")
     for log in (bad, good):
-        house.fill(log)
-    house.disk.files[bad.segments[1].path].data[100] ^= 1
-    house.start_cleaner()
-    house.runtime.advance(100)
+        world.fill(log)
+    world.disk.files[bad.segments[1].path].data[100] ^= 1
+    world.start_cleaner()
+    world.runtime.advance(100)
     assert len(records(good)) == 5
     assert caplog.text.count("bad-0 can't be cleaned") == 1
-    assert house.checkpoint() == "0\n1\ngood 0 100\n"
-    assert not [name for name in names(house, bad) if name.endswith(".cleaned")]
+    assert world.checkpoint() == "0\n1\ngood 0 100\n"
+    assert not [name for name in names(world, bad) if name.endswith(".cleaned")]
 
 
-def test_a_segment_that_can_not_have_its_name_waits_for_the_next_start(
+def test_a_failed_rename_to_the_final_name_is_repeated_by_the_next_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    house = House()
-    log = house.create()
-    house.fill(log)
-    other = house.create("other")
-    house.fill(other)
+    world = CleanerWorld()
+    log = world.create()
+    world.fill(log)
+    other = world.create("other")
+    world.fill(other)
     before = state(log)
-    house.disk.fault = lambda operation, path: (
+    world.disk.fault = lambda operation, path: (
         errno.ENOSPC
         if operation == "rename" and "t-0" in path and not log.segments[0].has_final_name
         else None
     )
-    house.start_cleaner()
-    house.disk.fault = None
+    world.start_cleaner()
+    world.disk.fault = None
     assert not log.segments[0].has_final_name
-    house.fill(log)
-    house.runtime.advance(3 * BACKOFF_S)
+    world.fill(log)
+    world.runtime.advance(3 * BACKOFF_S)
     assert state(log) == before
     assert not log.cleaning
-    assert "other 0 100" in house.checkpoint(), "the cleaner goes on with other logs"
-    assert caplog.text.count("t-0: cleaning is put off") == 1
-    house.close()
-    house, log = house.reopen()
+    assert "other 0 100" in world.checkpoint(), "the cleaner goes on with other logs"
+    assert caplog.text.count("t-0: cleaning is delayed") == 1
+    world.close()
+    world, log = world.reopen()
     assert all(segment.has_final_name for segment in log.segments)
     assert state(log) == before
-    house.start_cleaner()
+    world.start_cleaner()
     assert len(records(log)) == len(before)
 
 
 def test_a_full_disk_puts_it_off() -> None:
-    house = House()
-    log = house.create()
-    house.fill(log)
+    world = CleanerWorld()
+    log = world.create()
+    world.fill(log)
     before = state(log)
-    house.disk.fault = lambda operation, path: (
+    world.disk.fault = lambda operation, path: (
         errno.ENOSPC if operation == "write" and path.endswith(".cleaned") else None
     )
-    house.start_cleaner()
-    assert not [name for name in names(house, log) if name.endswith((".cleaned", ".swap"))]
+    world.start_cleaner()
+    assert not [name for name in names(world, log) if name.endswith((".cleaned", ".swap"))]
     assert len(records(log)) > 5
     log.append_as_leader(build_batch([Record(0, 0, b"k0", b"goes on")]), 0)
-    house.disk.fault = None
-    house.runtime.advance(BACKOFF_S)
+    world.disk.fault = None
+    world.runtime.advance(BACKOFF_S)
     assert len(records(log)) == 6
     assert state(log) == {**before, b"k0": b"goes on"}
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "read"])
 def test_a_failing_disk_takes_its_directory_offline_and_no_other(operation: str) -> None:
-    house = House(directories=("/data", "/more"))
-    first, second = house.create("first"), house.create("second")
+    world = CleanerWorld(directories=("/data", "/more"))
+    first, second = world.create("first"), world.create("second")
     for log in (first, second):
-        house.fill(log)
+        world.fill(log)
     assert {first.log_dir, second.log_dir} == {"/data", "/more"}
     before = state(first)
 
     def fault(called: str, path: str) -> int | None:
         return errno.EIO if called == operation and path.startswith(first.directory) else None
 
-    house.disk.fault = fault
-    house.start_cleaner()
-    house.runtime.advance(BACKOFF_S)
+    world.disk.fault = fault
+    world.start_cleaner()
+    world.runtime.advance(BACKOFF_S)
     assert first.failure is not None
     assert second.failure is None
     assert len(records(second)) == 5
-    house.disk.fault = None
-    house.manager.close()
-    reopened = House(house.disk, directories=house.directories)
+    world.disk.fault = None
+    world.manager.close()
+    reopened = CleanerWorld(world.disk, directories=world.directories)
     found = reopened.manager.get("first", 0)
     assert found is not None
     assert state(found) == before
@@ -634,31 +623,31 @@ def test_a_failing_disk_takes_its_directory_offline_and_no_other(operation: str)
 # --- crashes
 
 
-def crash_house(disk: MemoryDisk) -> tuple[House, Log]:
+def crash_house(disk: MemoryDisk) -> tuple[CleanerWorld, Log]:
     """Ready to be cleaned: two groups of segments, tombstones, an empty batch."""
-    house = House(disk)
-    log = house.create(segment_bytes=1200)
-    house.fill(log, rounds=6)
-    house.fill(log, keys=2, rounds=2, size=400)
-    log.append_as_leader(build_batch([Record(0, house.runtime.time_ms(), b"k3", None)]), 0)
+    world = CleanerWorld(disk)
+    log = world.create(segment_bytes=1200)
+    world.fill(log, rounds=6)
+    world.fill(log, keys=2, rounds=2, size=400)
+    log.append_as_leader(build_batch([Record(0, world.runtime.time_ms(), b"k3", None)]), 0)
     log.append_as_leader(
         build_batch([Record(0, 0, b"gone", b"x")], producer_id=4, producer_epoch=0, base_sequence=0), 0
     )
     log.append_as_leader(build_batch([Record(0, 0, b"gone", b"y")]), 0)
     log.roll()
-    house.runtime.run_until_idle()
-    return house, log
+    world.runtime.run_until_idle()
+    return world, log
 
 
-def clean_until_killed(house: House, kill_after: int) -> bool:
-    house.disk.kill_after = kill_after
+def clean_until_killed(world: CleanerWorld, kill_after: int) -> bool:
+    world.disk.kill_after = kill_after
     try:
-        house.start_cleaner()
+        world.start_cleaner()
     except ProcessKilled:
         return True
     finally:
-        survived = house.disk.kill_after is not None and house.disk.kill_after >= 0
-        house.disk.revive()
+        survived = world.disk.kill_after is not None and world.disk.kill_after >= 0
+        world.disk.revive()
     return not survived
 
 
@@ -666,22 +655,22 @@ def check_after_crash(disk: MemoryDisk, before: list[bytes], after: list[bytes])
     """Each batch is the old or the new one, the state is the same, another start changes nothing, and the next
     cleaning brings everything to where it would have been."""
     end = read_header(before[-1]).next_offset
-    house, log = House(disk), None
-    log = house.manager.get("t", 0)
+    world, log = CleanerWorld(disk), None
+    log = world.manager.get("t", 0)
     assert log is not None
-    house.configure(log, segment_bytes=1200)
+    world.configure(log, segment_bytes=1200)
     assert log.log_end_offset == end
-    found = list(batches(log))
+    found = list(read_batches(log, 700))
     assert set(found) <= {*before, *after}
     assert dict_of(found) == dict_of(before)
     files = {path: bytes(content.data) for path, content in disk.files.items() if path.endswith(".log")}
-    again, log = house.reopen(segment_bytes=1200)
+    again, log = world.reopen(segment_bytes=1200)
     assert {p: bytes(c.data) for p, c in disk.files.items() if p.endswith(".log")} == files
-    assert list(batches(log)) == found
+    assert list(read_batches(log, 700)) == found
     again.start_cleaner()
     left = [
         [(r.offset, r.key, r.value) for raw in some for r in iterate_records(raw)]
-        for some in (batches(log), after)
+        for some in (read_batches(log, 700), after)
     ]
     assert left[0] == left[1]
 
@@ -691,23 +680,23 @@ def dict_of(found: list[bytes]) -> dict[bytes | None, bytes | None]:
 
 
 def whole_run() -> tuple[list[bytes], list[bytes], int]:
-    house, log = crash_house(MemoryDisk())
-    before = list(batches(log))
-    house.disk.kill_after = 1_000_000
-    house.start_cleaner()
-    assert house.disk.kill_after is not None
-    changes = 1_000_000 - house.disk.kill_after
+    world, log = crash_house(MemoryDisk())
+    before = list(read_batches(log, 700))
+    world.disk.kill_after = 1_000_000
+    world.start_cleaner()
+    assert world.disk.kill_after is not None
+    changes = 1_000_000 - world.disk.kill_after
     assert len(log.segments) > 2  # more than one group
-    return before, list(batches(log)), changes
+    return before, list(read_batches(log, 700)), changes
 
 
 def test_a_process_killed_at_any_step_leaves_the_old_or_the_new() -> None:
     before, after, changes = whole_run()
     for kill_after in range(changes):
-        house, _ = crash_house(MemoryDisk())
-        house.disk.torn_bytes = kill_after % 7 * 10
-        assert clean_until_killed(house, kill_after)
-        check_after_crash(house.disk, before, after)
+        world, _ = crash_house(MemoryDisk())
+        world.disk.torn_bytes = kill_after % 7 * 10
+        assert clean_until_killed(world, kill_after)
+        check_after_crash(world.disk, before, after)
 
 
 @pytest.mark.slow
@@ -715,13 +704,13 @@ def test_a_process_killed_at_any_step_leaves_the_old_or_the_new() -> None:
 @given(kill_after=st.integers(0, 90), data=st.data())
 def test_a_power_failure_at_any_step_leaves_the_old_or_the_new(kill_after: int, data: st.DataObject) -> None:
     before, after, _ = whole_run()
-    house, _ = crash_house(MemoryDisk())
-    house.manager.checkpoint()
+    world, _ = crash_house(MemoryDisk())
+    world.manager.checkpoint()
     for directory in ("/data/t-0", "/data"):
-        house.disk.sync_directory(directory)
-    clean_until_killed(house, kill_after)
+        world.disk.sync_directory(directory)
+    clean_until_killed(world, kill_after)
     choose: Callable[[int], int] = lambda most: data.draw(st.integers(0, most))  # noqa: E731
-    check_after_crash(house.disk.crash(choose), before, after)
+    check_after_crash(world.disk.crash(choose), before, after)
     assert [header for _, header in iterate_headers(b"".join(before))]
 
 
@@ -730,17 +719,17 @@ def test_a_batch_that_unpacks_beyond_its_bound_leaves_its_log_as_it_is(
 ) -> None:
     """As one that can't be read; it came while the topic was not compacted."""
     monkeypatch.setattr(wire_records, "_UNPACKED_ALWAYS_ALLOWED", 1 << 20)
-    house = House()
-    log = house.create(cleanup_policy=frozenset({"delete"}))
-    bomb = build_batch([Record(0, house.runtime.time_ms(), b"k", bytes(2 << 20))], codec=Codec.ZSTD)
+    world = CleanerWorld()
+    log = world.create(cleanup_policy=frozenset({"delete"}))
+    bomb = build_batch([Record(0, world.runtime.time_ms(), b"k", bytes(2 << 20))], codec=Codec.ZSTD)
     log.append_as_leader(bomb, 0)
-    house.configure(log)
-    house.fill(log)
-    house.start_cleaner()
+    world.configure(log)
+    world.fill(log)
+    world.start_cleaner()
     assert "can't be cleaned" in caplog.text
     assert "more than the limit" in caplog.text
     end = log.log_end_offset
-    house.fill(log)
+    world.fill(log)
     assert log.log_end_offset > end
     assert log.read(0, 1 << 20).size > len(bomb)
-    house.close()
+    world.close()

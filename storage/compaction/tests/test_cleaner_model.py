@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from barnabas.storage.compaction.tests.test_cleaner import House, batches
+from barnabas.storage.compaction.tests.test_cleaner import CleanerWorld
 from barnabas.storage.log.log import Log
+from barnabas.storage.log.verification import VERIFICATION_OFF
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
-from barnabas.storage.tests.workshop import aborted_transactions
+from barnabas.storage.tests.workshop import aborted_transactions, read_batches
 from barnabas.testing.memory_disk import ProcessKilled
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch, iterate_records, read_header
+from barnabas.wire.record_batch import read_header
+from barnabas.wire.records import Record, build_batch, iterate_records
 
 CONFIGS: dict[str, Any] = {
     "segment_bytes": 1500,
@@ -31,8 +33,8 @@ class World:
     """One compacted log and what is known of all that was ever sent to it."""
 
     def __init__(self) -> None:
-        self.house = House()
-        self.log = self.house.create(**CONFIGS)
+        self.cleaner_world = CleanerWorld()
+        self.log = self.cleaner_world.create(**CONFIGS)
         self.started = False
         self.sent: dict[int, tuple[bytes | None, bytes | None]] = {}  # offset -> record
         self.committed: dict[int, tuple[bytes | None, bytes | None]] = {}
@@ -45,7 +47,7 @@ class World:
     ) -> None:
         transactional = producer in self.open or (transactional and producer >= 0)
         sequence = self.sequences.get(producer, 0)
-        now = self.house.runtime.time_ms()
+        now = self.cleaner_world.runtime.time_ms()
         batch = build_batch(
             [Record(i, now + i, b"k%d" % key, value) for i, (key, value) in enumerate(records)],
             codec=codec,
@@ -54,7 +56,7 @@ class World:
             base_sequence=sequence if producer >= 0 else -1,
             transactional=transactional,
         )
-        base = self.log.append_as_leader(batch, 0).base_offset
+        base = self.log.append_as_leader(batch, 0, verification=VERIFICATION_OFF).base_offset
         if producer >= 0:
             self.sequences[producer] = sequence + len(records)
             self.last[producer] = batch
@@ -70,7 +72,7 @@ class World:
         if offsets is None:
             return
         marker = build_marker(
-            producer, 0, commit=commit, coordinator_epoch=0, timestamp=self.house.runtime.time_ms()
+            producer, 0, commit=commit, coordinator_epoch=0, timestamp=self.cleaner_world.runtime.time_ms()
         )
         self.log.append_as_leader(marker, 0, from_client=False)
         if commit:
@@ -78,29 +80,29 @@ class World:
 
     def clean(self, kill_after: int | None, power: st.DataObject | None) -> None:
         """One look of the cleaner; the process may die at it, with the power or without."""
-        house = self.house
+        cleaner_world = self.cleaner_world
         self.log.flush()
-        house.runtime.run_until_idle()
-        house.manager.checkpoint()
+        cleaner_world.runtime.run_until_idle()
+        cleaner_world.manager.checkpoint()
         for directory in ("/data/t-0", "/data"):
-            house.disk.sync_directory(directory)
-        house.disk.kill_after = kill_after
+            cleaner_world.disk.sync_directory(directory)
+        cleaner_world.disk.kill_after = kill_after
         try:
             if self.started:
-                house.runtime.advance(15)
+                cleaner_world.runtime.advance(15)
             else:
-                house.start_cleaner()
+                cleaner_world.start_cleaner()
             self.started = True
         except ProcessKilled:
             if power is not None:
-                house.disk = house.disk.crash(lambda most: power.draw(st.integers(0, most)))
+                cleaner_world.disk = cleaner_world.disk.crash(lambda most: power.draw(st.integers(0, most)))
             self.restart()
-        house.disk.kill_after = None
+        cleaner_world.disk.kill_after = None
 
     def restart(self, *, clean: bool = False) -> None:
         if clean:
-            self.house.close()
-        self.house, self.log = self.house.reopen(**CONFIGS)
+            self.cleaner_world.close()
+        self.cleaner_world, self.log = self.cleaner_world.reopen(**CONFIGS)
         self.started = False
 
     def check(self) -> None:
@@ -136,7 +138,7 @@ def read_committed(log: Log) -> list[Record]:
     heapq.heapify(ahead)
     aborted: set[int] = set()
     found = []
-    for raw in batches(log):
+    for raw in read_batches(log, 700):
         header = read_header(raw)
         if header.base_offset >= stable:
             break
@@ -188,7 +190,7 @@ def test_a_reader_of_committed_records_misses_nothing(
                 world.data(written, Codec.NONE, producer, True)
                 world.finish(producer, commit)
             case ("wait", seconds):
-                world.house.runtime.advance(seconds)
+                world.cleaner_world.runtime.advance(seconds)
             case ("clean", rolls):
                 if rolls:
                     world.log.roll()
@@ -203,5 +205,7 @@ def test_a_reader_of_committed_records_misses_nothing(
     world.clean(None, None)
     world.check()
     assert not [
-        name for name in world.house.disk.list("/data/t-0") if name.endswith((".cleaned", ".swap", ".tmp"))
+        name
+        for name in world.cleaner_world.disk.list("/data/t-0")
+        if name.endswith((".cleaned", ".swap", ".tmp"))
     ]

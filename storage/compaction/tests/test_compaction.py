@@ -18,7 +18,8 @@ from barnabas.storage.segment.transaction_index import AbortedTransaction, Trans
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import CorruptBatch, Record, build_batch, iterate_headers, read_header
+from barnabas.wire.record_batch import CorruptBatch, iterate_headers, read_header
+from barnabas.wire.records import Record, build_batch
 
 NOW = 1_700_000_000_000
 RETENTION = 1000
@@ -280,7 +281,7 @@ def one_segment(*batches: list[tuple[int, bytes | None]]) -> Partition:
     return partition
 
 
-def test_the_last_batch_of_the_section_stays_empty_when_its_records_go() -> None:
+def test_the_last_batch_of_the_section_stays_as_an_empty_one() -> None:
     partition = one_segment([(0, b"a")])
     partition.data([(1, b"aborted")], Codec.LZ4, 0, True, NOW)
     partition.roll()
@@ -296,7 +297,7 @@ def test_the_last_batch_of_the_section_stays_empty_when_its_records_go() -> None
     partition.check()
 
 
-def test_a_transaction_aborted_long_ago_says_nothing_of_the_next_one() -> None:
+def test_an_earlier_aborted_transaction_does_not_affect_the_next_one() -> None:
     partition = one_segment([(0, b"old")])
     partition.data([(1, b"aborted")], Codec.NONE, 0, True, NOW)
     partition.finish(0, commit=False, fences=False, time=NOW)
@@ -311,7 +312,7 @@ def test_a_transaction_aborted_long_ago_says_nothing_of_the_next_one() -> None:
     assert data == [b"new"]
 
 
-def test_keyless_records_of_a_topic_that_was_not_compacted_go() -> None:
+def test_compaction_removes_records_without_a_key() -> None:
     partition = one_segment([(0, b"a"), (-1, b"keyless"), (1, b"b")], [(-1, b"keyless")], [(2, b"c")])
     partition.clean(NOW)
     partition.check()

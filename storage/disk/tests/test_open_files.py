@@ -54,7 +54,7 @@ def test_when_all_have_grown_one_closes_all_the_same() -> None:
     assert sum(holder.released for holder in holders) == 50
 
 
-def test_one_that_has_let_go_takes_no_place() -> None:
+def test_a_segment_that_has_closed_its_file_does_not_count() -> None:
     files = OpenFiles(2)
     first, second, third = _Holder(), _Holder(), _Holder()
     files.add(first)

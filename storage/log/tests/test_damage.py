@@ -14,17 +14,17 @@ from barnabas.storage.errors import StorageError
 from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.wire.errors import ErrorCode
 
-TOLD = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR)
+ERRORS = (ErrorCode.CORRUPT_MESSAGE, ErrorCode.KAFKA_STORAGE_ERROR)
 
 
-def told(act: Callable[[], object]) -> None:
-    """Works, or says with Kafka's code that it can't."""
+def try_to(act: Callable[[], object]) -> None:
+    """Succeeds, or fails with one of Kafka's error codes."""
     code: ErrorCode | None = None
     try:
         act()
     except StorageError as error:
         code = error.error
-    assert code in (None, *TOLD)
+    assert code in (None, *ERRORS)
 
 
 @given(
@@ -67,14 +67,14 @@ def test_nothing_but_kafkas_errors(
     for number in range(4):
         log.append_as_leader(workshop.batch(1, timestamp=workshop.now + number), 0)
         assert log.log_end_offset == end + number + 1
-        told(partial(log.read, log.log_end_offset - 1, 10))
+        try_to(partial(log.read, log.log_end_offset - 1, 10))
     for offset in range(0, min(end, 30), 2):
-        told(partial(log.read, offset, 500))
+        try_to(partial(log.read, offset, 500))
     for timestamp in (0, workshop.now, workshop.now + 3, workshop.now + 10**6):
-        told(partial(offset_for_timestamp, log, timestamp))
-    told(partial(max_timestamp_offset, log))
-    told(partial(log.increment_log_start_offset, 3))
-    told(partial(log.truncate_to, end - 1))
+        try_to(partial(offset_for_timestamp, log, timestamp))
+    try_to(partial(max_timestamp_offset, log))
+    try_to(partial(log.increment_log_start_offset, 3))
+    try_to(partial(log.truncate_to, end - 1))
     log.close()
     for clean in (True, False):
         again = workshop.log(clean=clean, segment_bytes=segment_bytes)
@@ -82,7 +82,7 @@ def test_nothing_but_kafkas_errors(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_what_lies_behind_damage_in_a_synced_segment_stays(workshop: Any, clean: bool) -> None:
+def test_segments_behind_a_damaged_synced_one_stay(workshop: Any, clean: bool) -> None:
     """An index that has to be made anew makes its segment be read: what is damaged there takes the rest of that
     segment, and Kafka leaves the others alone as well."""
     log = workshop.log(segment_bytes=400, index_interval_bytes=150)
@@ -105,7 +105,7 @@ def test_a_truncation_that_meets_damage_changes_nothing(workshop: Any) -> None:
     for _ in range(12):
         log.append_as_leader(workshop.batch(2), 0)
     second = log.segments[1]
-    workshop.disk.files[second.path].data[16] = 7  # a magic that nobody knows
+    workshop.disk.files[second.path].data[16] = 7  # an unknown magic
     with pytest.raises(StorageError) as caught:
         log.truncate_to(second.base_offset + 3)
     assert caught.value.error == ErrorCode.CORRUPT_MESSAGE

@@ -60,7 +60,7 @@ def test_a_full_disk_at_the_roll_keeps_the_old_segment_in_use(workshop: Any) -> 
 
 
 @pytest.mark.parametrize("rolls", [False, True])
-def test_a_tail_that_can_not_be_cut_is_cut_before_the_next_append(workshop: Any, rolls: bool) -> None:
+def test_a_torn_tail_that_cannot_be_cut_is_cut_before_the_next_append(workshop: Any, rolls: bool) -> None:
     log = workshop.log()
     log.append_as_leader(workshop.batch(), 0)
     written: list[bool] = []
@@ -120,7 +120,7 @@ def test_a_failed_read_is_a_storage_error(workshop: Any) -> None:
     log.append_as_leader(workshop.batch(producer_id=1, producer_epoch=0, base_sequence=0), 0)
 
 
-def test_after_a_failed_sync_nothing_more_is_promised(workshop: Any) -> None:
+def test_after_a_failed_sync_nothing_is_acknowledged(workshop: Any) -> None:
     """What the kernel has dropped may not be acknowledged later by an fsync that succeeds."""
     log = workshop.log()
     log.append_as_leader(workshop.batch(), 0)
@@ -129,7 +129,7 @@ def test_after_a_failed_sync_nothing_more_is_promised(workshop: Any) -> None:
         log.flush()
     workshop.disk.fault = None
     refused(log, workshop.batch())
-    assert log.recovery_point == 0
+    assert log.flusher.recovery_point == 0
     assert len(workshop.content(log)) == 1
 
 

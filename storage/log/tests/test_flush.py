@@ -52,6 +52,6 @@ def test_flush_ms_makes_everything_durable_in_that_time(workshop: Any) -> None:
     assert len(log.segments) > 1
     sent = workshop.content(log)
     workshop.runtime.advance(0.6)
-    assert log.recovery_point == log.log_end_offset
+    assert log.flusher.recovery_point == log.log_end_offset
     workshop.disk = workshop.disk.crash(lose_everything_unsynced)
     assert workshop.content(workshop.log(clean=False)) == sent

@@ -48,7 +48,7 @@ class World:
         result = self.log.append_as_leader(batch, 0)
         offset = result.last_offset + 1
         if result.awaits_sync:
-            self.log.when_synced(offset, lambda failure: self.acknowledged.append((offset, failure)))
+            self.log.flusher.when_synced(offset, lambda failure: self.acknowledged.append((offset, failure)))
         else:
             self.acknowledged.append((offset, None))
         return result.awaits_sync
@@ -59,12 +59,12 @@ def test_all_that_come_during_a_sync_share_the_next(workshop: Any) -> None:
     assert world.append(workshop.batch(2))
     for _ in range(10):
         assert world.append(workshop.batch())
-    assert (world.acknowledged, world.log.high_watermark, world.log.recovery_point) == ([], 0, 0)
+    assert (world.acknowledged, world.log.high_watermark, world.log.flusher.recovery_point) == ([], 0, 0)
     assert world.runtime.go() == 1
     assert (world.acknowledged, world.log.high_watermark) == ([(2, None)], 2)
     assert world.runtime.go() == 1
     assert len(world.acknowledged) == 11
-    assert world.log.high_watermark == world.log.recovery_point == world.log.log_end_offset == 12
+    assert world.log.high_watermark == world.log.flusher.recovery_point == world.log.log_end_offset == 12
     assert world.runtime.go() == 0
 
 
@@ -115,7 +115,7 @@ def test_a_failed_sync_acknowledges_nothing(workshop: Any) -> None:
     assert world.log.failure is not None
     assert world.log.high_watermark == 0
     late: list[str | None] = []
-    world.log.when_synced(1, late.append)
+    world.log.flusher.when_synced(1, late.append)
     assert late == [world.log.failure]
 
 
@@ -136,10 +136,10 @@ def test_without_flush_messages_nothing_waits(workshop: Any, settings: dict[str,
     assert world.log.high_watermark == 1
     world.runtime.advance(0.05)
     world.runtime.go()
-    assert world.log.recovery_point == (1 if settings else 0)
+    assert world.log.flusher.recovery_point == (1 if settings else 0)
 
 
-def test_what_was_shown_stays_so_when_a_rolled_segment_is_synced_first(workshop: Any) -> None:
+def test_the_high_watermark_does_not_go_back_when_a_rolled_segment_is_synced_first(workshop: Any) -> None:
     world = World(flush_messages=10, segment_bytes=600)
     for _ in range(9):
         assert not world.append(workshop.batch(size=20))
@@ -162,16 +162,16 @@ def test_a_topic_deleted_in_the_middle_of_a_sync_harms_no_other(workshop: Any) -
     manager.subscribe(LogManagerEvents(all_failed=fatal.append))
     manager.open()
     log = manager.create("t", b"i" * 16, 0, LogConfig(flush_messages=1))
-    told: list[str | None] = []
+    reported: list[str | None] = []
     for offset in (1, 2):  # the second waits for the next sync
         assert log.append_as_leader(workshop.batch(), 0).awaits_sync
-        log.when_synced(offset, told.append)
+        log.flusher.when_synced(offset, reported.append)
     manager.delete("t", 0)
     while runtime.go():
         pass
-    assert (manager.offline, fatal) == ({}, [])
-    assert len(told) == 2
-    assert told[1] is not None
+    assert (manager.directories.offline, fatal) == ({}, [])
+    assert len(reported) == 2
+    assert reported[1] is not None
 
 
 def test_a_rolled_segment_leaves_nothing_in_the_directory_of_the_next_topic_of_its_name(
@@ -215,5 +215,5 @@ def test_a_lack_of_descriptors_delays_a_sync_and_nothing_else(workshop: Any, cod
     while world.runtime.go():
         pass
     assert world.acknowledged == [(1, None), (2, None)]
-    assert world.log.recovery_point == 2
+    assert world.log.flusher.recovery_point == 2
     assert world.log.failure is None

@@ -120,15 +120,15 @@ def test_the_log_is_a_list(make_workshop: Callable[[], Any], steps: list[tuple[A
                 assert workshop.content(log, max_bytes) == model.visible()
             case ("flush",):
                 log.flush()
-                assert log.recovery_point == model.end
+                assert log.flusher.recovery_point == model.end
             case ("restart",):
                 log.close()
                 log = workshop.log(start=model.start, **SETTINGS)
             case ("kill",):
-                point = log.recovery_point
+                point = log.flusher.recovery_point
                 log = workshop.log(clean=False, recovery_point=point, start=model.start, **SETTINGS)
             case ("power", random_bytes):
-                point = log.recovery_point
+                point = log.flusher.recovery_point
                 workshop.disk = workshop.disk.crash(lambda count, limit=random_bytes: min(count, limit))
                 log = workshop.log(
                     clean=False, recovery_point=point, start=min(model.start, point), **SETTINGS

@@ -22,7 +22,7 @@ class World:
     """A log whose large writes take `write_s`, and whose threads write back when the test runs them."""
 
     def __init__(self, **settings: Any) -> None:
-        self.disk = MemoryDisk()
+        self.disk = MemoryDisk(power_failures=False)
         self.disk.make_directory("/logs/t-0", parents=True)
         self.disk.fault = self._fault
         self.runtime = VirtualRuntime()
@@ -66,7 +66,7 @@ def large(workshop: Any) -> bytes:
     return batch
 
 
-def test_what_waits_is_shown_and_comes_after_the_backlog(large: bytes) -> None:
+def test_held_appends_are_readable_and_acknowledged_after_the_write_back(large: bytes) -> None:
     world = World()
     count = world.append_until_held_back(large)
     assert count == BACKLOG_BYTES // len(large) + 1
@@ -132,7 +132,7 @@ def test_the_backlog_is_brought_down_behind_the_last_slow_write(large: bytes) ->
     assert world.steps == steps
 
 
-def test_pressure_goes_on_while_writing_back_is_slow(large: bytes) -> None:
+def test_pressure_lasts_while_writing_back_is_slow(large: bytes) -> None:
     world = World()
     world.append_until_held_back(large)
     world.write_s = 0.0

@@ -66,7 +66,7 @@ def producers(log: Log) -> dict[int, tuple[int, ...]]:
             entry.coordinator_epoch,
             entry.current_transaction_first_offset,
         )
-        for producer_id, entry in log.active_producers.items()
+        for producer_id, entry in log.producers.active.items()
     }
 
 
@@ -75,7 +75,7 @@ def check_same(leader: Log, follower: Log) -> None:
     assert follower.log_end_offset == leader.log_end_offset
     for batch in read_all(leader, 1 << 20):
         for _, header in iterate_headers(batch):
-            assert follower.epoch_for_offset(header.base_offset) == header.partition_leader_epoch
+            assert follower.epochs.epoch_for_offset(header.base_offset) == header.partition_leader_epoch
     begin, end = leader.log_start_offset, leader.log_end_offset
     assert aborted_transactions(follower, begin, end) == aborted_transactions(leader, begin, end)
     assert producers(follower) == producers(leader)
@@ -117,11 +117,11 @@ class Pair:
         self.sequences: dict[int, int] = {}
 
     def send(self, batch: bytes) -> None:
-        """What the leader would have appended; gaps are as compaction leaves them, so it too is told offsets."""
+        """What the leader would have appended; gaps are as compaction leaves them, so the offsets are given."""
         self.leader.append_as_follower(fetched(stored(batch, self.leader.log_end_offset, self.epoch)))
 
     def produce(self, producer_id: int, transactional: bool) -> None:
-        open_now = self.leader.active_producers.get(producer_id)
+        open_now = self.leader.producers.active.get(producer_id)
         in_transaction = open_now is not None and open_now.current_transaction_first_offset >= 0
         sequence = self.sequences.get(producer_id, 0)
         self.send(
@@ -141,7 +141,9 @@ class Pair:
 
     def diverge(self, part: float, count: int) -> None:
         """The follower gets batches that the leader never had, after a part of what it has; then it agrees again."""
-        bases = [header.base_offset for header in self.follower.headers(self.follower.log_start_offset)]
+        bases = [
+            header.base_offset for header in self.follower.segments.headers(self.follower.log_start_offset)
+        ]
         cut = bases[int(part * len(bases))] if bases and part < 1 else self.follower.log_end_offset
         cut = max(cut, self.follower.log_start_offset)
         self.follower.truncate_to(cut)
@@ -156,7 +158,7 @@ class Pair:
         self.epoch += 2
 
     def reopen(self, *, clean: bool) -> None:
-        point = self.follower.recovery_point
+        point = self.follower.flusher.recovery_point
         if clean:
             self.follower.close()
         self.follower = log_at(self.workshop, "follower", clean=clean, recovery_point=point)
@@ -195,7 +197,7 @@ def test_a_follower_is_its_leader(make_workshop: Callable[[], Any], steps: list[
     assert read_all(pair.follower, 1 << 20) == read_all(pair.leader, 1 << 20)
 
 
-def test_a_cut_batch_is_left_out_and_comes_again(workshop: Any) -> None:
+def test_an_incomplete_batch_is_left_out_and_fetched_again(workshop: Any) -> None:
     log = workshop.log()
     first, second = stored(workshop.batch(3), 0, 0), stored(workshop.batch(2), 3, 0)
     for cut in (1, 11, 12, 30, 61, len(second) - 1):
@@ -228,7 +230,7 @@ def test_nothing_is_appended_of_what_is_damaged(workshop: Any) -> None:
         assert log.segments[0].size == 0
 
 
-def test_what_begins_below_the_end_says_where(workshop: Any) -> None:
+def test_a_batch_below_the_end_is_an_error_with_its_offsets(workshop: Any) -> None:
     log = workshop.log()
     log.append_as_follower(fetched(stored(workshop.batch(5), 0, 0)))
     with pytest.raises(UnexpectedAppendOffset) as caught:
@@ -243,7 +245,7 @@ def test_batches_of_a_later_epoch_than_the_fetch_are_left_out(workshop: Any) -> 
     old, new = stored(workshop.batch(), 0, 3), stored(workshop.batch(), 1, 4)
     assert log.append_as_follower(fetched(old, new), leader_epoch=3).size == len(old)
     assert log.append_as_follower(fetched(new), leader_epoch=4).size == len(new)
-    assert log.latest_epoch == 4
+    assert log.epochs.latest_epoch == 4
 
 
 def test_some_batches_at_a_time(workshop: Any) -> None:
@@ -292,13 +294,13 @@ def test_what_is_held_back_for_a_sync_does_not_count(workshop: Any) -> None:
     result = log.append_as_follower(fetched(stored(workshop.batch(2), 0, 0)))
     assert result.awaits_sync
     assert log.replica_end_offset == 0
-    told: list[str | None] = []
-    log.when_synced(log.log_end_offset, told.append)
+    reported: list[str | None] = []
+    log.flusher.when_synced(log.log_end_offset, reported.append)
     while waiting:
         work, done = waiting.pop(0)
         done(work(), None)
-    assert told == [None]
-    assert log.replica_end_offset == log.recovery_point == 2
+    assert reported == [None]
+    assert log.replica_end_offset == log.flusher.recovery_point == 2
 
 
 # --- cutting back
@@ -310,20 +312,20 @@ def test_a_truncation_answers_those_that_wait_for_a_sync(workshop: Any) -> None:
     workshop.runtime.run_in_thread = lambda work, done: waiting.append((work, done))
     for offset in range(4):
         log.append_as_follower(fetched(stored(workshop.batch(), offset, 0)))
-    told: list[tuple[int, str | None]] = []
+    reported: list[tuple[int, str | None]] = []
     for end in (1, 4):
-        log.when_synced(end, lambda failure, end=end: told.append((end, failure)))
+        log.flusher.when_synced(end, lambda failure, end=end: reported.append((end, failure)))
     log.truncate_to(2)
-    assert [end for end, failure in told if failure is not None] == [4]
+    assert [end for end, failure in reported if failure is not None] == [4]
     while waiting:
         work, done = waiting.pop(0)
         done(work(), None)
-    assert (1, None) in told
-    assert log.recovery_point == 2
+    assert (1, None) in reported
+    assert log.flusher.recovery_point == 2
     assert log.high_watermark == 2
 
 
-def test_nothing_stays_hidden_when_all_that_was_held_back_is_cut(workshop: Any) -> None:
+def test_the_high_watermark_reaches_the_end_when_all_held_records_are_truncated(workshop: Any) -> None:
     log = workshop.log(flush_messages=3)
     for _ in range(3):
         log.append_as_leader(workshop.batch(), 0)
@@ -336,15 +338,15 @@ def test_nothing_stays_hidden_when_all_that_was_held_back_is_cut(workshop: Any) 
     assert log.high_watermark == log.log_end_offset == 4
 
 
-def test_an_epoch_without_a_record_goes_with_a_cut_at_the_end(workshop: Any) -> None:
+def test_truncation_at_the_end_removes_an_epoch_without_a_record(workshop: Any) -> None:
     """A broker led for a moment and wrote nothing; the next leader never heard of its epoch."""
     log = workshop.log()
     log.append_as_follower(fetched(stored(workshop.batch(2), 0, 1)))
     log.assign_epoch_start_offset(2)
-    assert log.latest_epoch == 2
+    assert log.epochs.latest_epoch == 2
     log.truncate_to(log.log_end_offset)
-    assert log.latest_epoch == 1
-    assert workshop.log(clean=False).latest_epoch == 1
+    assert log.epochs.latest_epoch == 1
+    assert workshop.log(clean=False).epochs.latest_epoch == 1
 
 
 def test_the_high_watermark_is_never_beyond_the_end(workshop: Any) -> None:
@@ -371,8 +373,8 @@ def test_a_log_begins_anew(workshop: Any) -> None:
         )
     log.flush()
     log.restart_at(100, log_start_offset=102)
-    assert (log.log_start_offset, log.log_end_offset, log.latest_epoch) == (102, 100, -1)
-    assert not log.active_producers
+    assert (log.log_start_offset, log.log_end_offset, log.epochs.latest_epoch) == (102, 100, -1)
+    assert not log.producers.active
     batch = stored(workshop.batch(5), 100, 3)
     log.append_as_follower(fetched(batch))
     assert (log.log_start_offset, log.log_end_offset) == (102, 105)
@@ -382,13 +384,13 @@ def test_a_log_begins_anew(workshop: Any) -> None:
         log = workshop.log(clean=clean, start=102, segment_bytes=200)
         assert (log.log_start_offset, log.log_end_offset) == (102, 105)
         assert read_all(log, 1 << 20) == [batch]
-        assert log.latest_epoch == 3
+        assert log.epochs.latest_epoch == 3
     assert {name.split(".")[0] for name in workshop.disk.list("/logs/t-0") if name.endswith(".log")} == {
         f"{100:020d}"
     }
 
 
-def test_no_cut_comes_half_way_and_goes_on(workshop: Any) -> None:
+def test_a_log_that_was_half_truncated_takes_no_appends(workshop: Any) -> None:
     """A disk that fails in the middle of it: the log takes nothing more until a start has looked at it."""
     log = workshop.log(segment_bytes=200)
     for offset in range(9):
@@ -404,7 +406,7 @@ def test_no_cut_comes_half_way_and_goes_on(workshop: Any) -> None:
     assert found.log_end_offset in (2, 9)
 
 
-def test_producers_need_no_reading_when_some_of_their_batches_stay(workshop: Any) -> None:
+def test_truncation_reads_no_batches_when_each_producer_keeps_one(workshop: Any) -> None:
     log = workshop.log()
     for offset in range(6):
         sent = workshop.batch(producer_id=offset % 2, producer_epoch=0, base_sequence=offset // 2)
@@ -414,7 +416,7 @@ def test_producers_need_no_reading_when_some_of_their_batches_stay(workshop: Any
         reads.append(path) if operation == "read" and path.endswith(".log") else None
     )
     log.truncate_to(4)
-    cut = log.active_producers
+    cut = log.producers.active
     assert {entry.producer_id: entry.last_sequence for entry in cut.values()} == {0: 1, 1: 1}
     assert len(reads) < 4
     log.append_as_leader(workshop.batch(producer_id=0, producer_epoch=0, base_sequence=2), 0)

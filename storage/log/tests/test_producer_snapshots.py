@@ -13,6 +13,7 @@ from barnabas.storage.log.log import Log
 from barnabas.storage.log.producer_snapshot import CorruptSnapshot, decode_snapshot, encode_snapshot
 from barnabas.storage.log.producers import ProducerEntry
 from barnabas.storage.segment.transaction_marker import build_marker
+from barnabas.storage.tests.workshop import verified
 
 DIRECTORY = "/logs/t-0"
 SMALL = {"segment_bytes": 1000, "index_interval_bytes": 200}
@@ -27,7 +28,7 @@ def snapshot_file(workshop: Any, offset: int) -> Any:
 
 
 def fill(workshop: Any, log: Log, batches: int, start: int = 0, producers: int = 3) -> None:
-    """Batches of several producers, every tenth of nobody, each tenth transaction aborted."""
+    """Batches of several producers, every tenth without a producer, each tenth transaction aborted."""
     for number in range(start, start + batches):
         producer = number % producers
         log.append_as_leader(
@@ -39,7 +40,7 @@ def fill(workshop: Any, log: Log, batches: int, start: int = 0, producers: int =
 def state(log: Log) -> dict[int, tuple[int, ...]]:
     return {
         key: (entry.producer_epoch, entry.last_sequence, entry.last_offset, entry.last_timestamp)
-        for key, entry in log.active_producers.items()
+        for key, entry in log.producers.active.items()
     }
 
 
@@ -141,9 +142,8 @@ def test_opening_reads_no_more_than_the_tail(workshop: Any, clean: bool) -> None
 def test_recovery_twice_changes_nothing(workshop: Any) -> None:
     log = workshop.log(**SMALL)
     fill(workshop, log, 20)
-    log.append_as_leader(
-        workshop.batch(1, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True), 0
-    )
+    batch = workshop.batch(1, producer_id=9, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_as_leader(batch, 0, verification=verified(log, batch))
     abort = build_marker(9, 0, commit=False, coordinator_epoch=0, timestamp=workshop.now)
     log.append_as_leader(abort, 0, from_client=False)
     fill(workshop, log, 20, 20)
@@ -156,10 +156,12 @@ def test_recovery_twice_changes_nothing(workshop: Any) -> None:
                 for name, file in workshop.disk.files.items()
                 if name.startswith(DIRECTORY) and not name.endswith(".deleted")
             }
-            found.append((files, state(again), again.collect_aborted(0, again.log_end_offset)))
+            found.append((files, state(again), again.producers.collect_aborted(0, again.log_end_offset)))
         assert found[0] == found[1]
         assert state(again) == state(log)
-        assert again.collect_aborted(0, again.log_end_offset) == log.collect_aborted(0, log.log_end_offset)
+        assert again.producers.collect_aborted(0, again.log_end_offset) == log.producers.collect_aborted(
+            0, log.log_end_offset
+        )
 
 
 entries = st.builds(
@@ -192,7 +194,7 @@ def test_a_new_epoch_forgets_the_batches_of_the_last(make_workshop: Callable[[],
     bump = build_marker(0, 1, commit=True, coordinator_epoch=0, timestamp=workshop.now)
     log.append_as_leader(bump, 0, from_client=False)
     log.close()
-    (entry,) = workshop.log().active_producers.values()
+    (entry,) = workshop.log().producers.active.values()
     assert (entry.producer_epoch, entry.last_sequence, entry.last_offset) == (1, -1, -1)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 MAX = 2**31 - 1
 
@@ -139,7 +139,7 @@ def test_an_unknown_producer_may_start_anywhere(workshop: Any) -> None:
     assert produce(workshop, log, 1, 3, 71, 1) == 1
 
 
-def test_truncation_takes_the_state_back(workshop: Any) -> None:
+def test_truncation_restores_the_earlier_state(workshop: Any) -> None:
     log = workshop.log()
     for sequence in range(4):
         produce(workshop, log, 1, 0, sequence, 1)
@@ -152,5 +152,5 @@ def test_truncation_takes_the_state_back(workshop: Any) -> None:
 def test_silent_producers_expire(workshop: Any, silent_ms: int, kept: bool) -> None:
     log = workshop.log()
     produce(workshop, log, 1, 0, 0, 1)
-    log.remove_expired_producers(workshop.now + silent_ms, 1000)
-    assert (1 in log.active_producers) is kept
+    log.producers.remove_expired(workshop.now + silent_ms, 1000)
+    assert (1 in log.producers.active) is kept

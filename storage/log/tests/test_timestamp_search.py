@@ -85,9 +85,7 @@ def test_a_large_batch_is_looked_into(workshop: Any, mapped: list[int]) -> None:
     assert len(mapped) == 1
 
 
-def test_the_records_of_a_batch_are_gone_through_in_turns(
-    workshop: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_records_of_a_batch_are_read_in_turns(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
 
     def counted(header: Any, data: Any) -> Iterator[Any]:

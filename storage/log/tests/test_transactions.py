@@ -21,11 +21,13 @@ from barnabas.storage.log.producer_snapshot import decode_snapshot
 from barnabas.storage.log.producers import ProducerEntry
 from barnabas.storage.segment.transaction_index import decode_transactions
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
+from barnabas.storage.tests.workshop import verified
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import assemble_batch, iterate_records, read_header
+from barnabas.wire.record_batch import assemble_batch, read_header
+from barnabas.wire.records import iterate_records
 
 # A partition of Apache Kafka 4.3.1 after a clean stop: an idempotent producer and three transactional ones, whose
-# transactions overlap and reach over three segments; one is still open. A read_committed consumer was told
+# transactions overlap and reach over three segments; one is still open. A read_committed consumer was reported
 # that the log ends at 40.
 CAPTURED = Path(__file__).parent / "captured" / "transactions"
 CAPTURED_AT_MS = 1_795_244_835_900
@@ -67,7 +69,7 @@ def test_what_kafka_left(
     for name in directory.iterdir():
         if name.name.endswith(missing):
             name.unlink()
-    workshop.runtime.now_s = CAPTURED_AT_MS / 1000
+    workshop.runtime.wall_offset_ms = CAPTURED_AT_MS - workshop.now
     log = Log.open(
         RealDisk(),
         workshop.runtime,
@@ -82,13 +84,13 @@ def test_what_kafka_left(
     assert (log.log_end_offset, log.last_stable_offset) == (END, LAST_STABLE_OFFSET)
     snapshot = decode_snapshot((CAPTURED / "00000000000000000049.snapshot").read_bytes())
     known = {entry.producer_id: what_kafka_knew(entry) for entry in snapshot}
-    assert {key: what_kafka_knew(entry) for key, entry in log.active_producers.items()} == known
+    assert {key: what_kafka_knew(entry) for key, entry in log.producers.active.items()} == known
     aborted = [
         transaction
         for path in sorted(CAPTURED.glob("*.txnindex"))
         for transaction in decode_transactions(path.read_bytes(), int(path.stem))
     ]
-    assert log.collect_aborted(0, END) == aborted
+    assert log.producers.collect_aborted(0, END) == aborted
     log.close()
     for path in CAPTURED.iterdir():
         if path.suffix in (".log", ".index", ".timeindex", ".txnindex"):
@@ -221,7 +223,7 @@ def test_consumers_get_what_was_committed(
             if transaction is None:
                 transaction = Transaction(subject, model.end)
                 model.transactions.append(transaction)
-            log.append_as_leader(batch, 0)
+            log.append_as_leader(batch, 0, verification=verified(log, batch))
             model.sequences[subject] = sequence + count
             for offset in range(model.end, model.end + count):
                 model.records[offset] = transaction
@@ -241,20 +243,20 @@ def test_consumers_get_what_was_committed(
             log.close()
             log = workshop.log(**SETTINGS)
         elif step in ("kill", "kill all"):
-            point = log.recovery_checkpoint if step == "kill" else 0
+            point = log.flusher.recovery_checkpoint if step == "kill" else 0
             log = workshop.log(clean=False, recovery_point=point, **SETTINGS)
         elif step == "flush":
             log.flush()
         elif step == "roll":
             log.roll()
         elif step == "truncate":
-            headers = [header.base_offset for header in log.headers(0)]
+            headers = [header.base_offset for header in log.segments.headers(0)]
             if headers:
                 offset = headers[subject % len(headers)]
                 log.truncate_to(offset)
                 model.truncate(offset)
                 last: dict[int, int] = {}
-                for header in log.headers(0):
+                for header in log.segments.headers(0):
                     if header.producer_id > 0 and not header.is_control:
                         last[header.producer_id] = header.last_sequence + 1
                 model.sequences = last
@@ -277,7 +279,7 @@ def send(workshop: Any, log: Log, producer: int, sequence: int, epoch: int = 0, 
         base_sequence=sequence,
         **{"transactional": True, **fields},
     )
-    return log.append_as_leader(batch, 0)
+    return log.append_as_leader(batch, 0, verification=verified(log, batch))
 
 
 def refused(act: Callable[[], object]) -> ErrorCode:
@@ -359,9 +361,9 @@ def test_an_open_transaction_never_expires(workshop: Any) -> None:
     send(workshop, log, 1, 0)
     send(workshop, log, 2, 0)
     log.append_as_leader(marker(2, commit=True), 0, from_client=False)
-    log.remove_expired_producers(workshop.now + 10**12, 1000)
-    assert list(log.active_producers) == [1]
+    log.producers.remove_expired(workshop.now + 10**12, 1000)
+    assert list(log.producers.active) == [1]
     assert log.last_stable_offset == 0
     log.close()
-    workshop.runtime.now_s += 10**6
-    assert list(workshop.log().active_producers) == [1]
+    workshop.runtime.wall_offset_ms += 10**9
+    assert list(workshop.log().producers.active) == [1]

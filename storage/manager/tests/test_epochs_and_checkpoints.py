@@ -43,7 +43,7 @@ def test_end_offsets(workshop: Any) -> None:
         6: (6, 7),
         7: (-1, -1),
     }
-    assert [log.epoch_for_offset(offset) for offset in (0, 3, 4, 5, 6)] == [2, 2, 5, 5, 6]
+    assert [log.epochs.epoch_for_offset(offset) for offset in (0, 3, 4, 5, 6)] == [2, 2, 5, 5, 6]
 
 
 def test_a_lost_file_is_found_again_in_the_batches(workshop: Any) -> None:
@@ -62,22 +62,22 @@ def test_epochs_follow_the_logs_ends(workshop: Any) -> None:
         log.append_as_leader(workshop.batch(2), epoch)
     log.increment_log_start_offset(3)
     assert log.epoch_end_offset(1) == (1, 3)
-    assert log.epoch_for_offset(3) == 2
+    assert log.epochs.epoch_for_offset(3) == 2
     log.truncate_to(4)
-    assert log.latest_epoch == 2
+    assert log.epochs.latest_epoch == 2
     assert log.epoch_end_offset(2) == (2, 4)
 
 
-def test_a_reign_without_records_leaves_its_place(workshop: Any) -> None:
+def test_an_epoch_without_records_is_replaced_by_the_next(workshop: Any) -> None:
     log = workshop.log()
     for epoch in (0, 1, 2):
         log.assign_epoch_start_offset(epoch)
-    assert log.has_unsaved_epochs
+    assert log.epochs.unsaved
     log.save_epochs()
     assert workshop.disk.read_file("/logs/t-0/leader-epoch-checkpoint") == b"0\n1\n2 0\n"
 
 
-def test_a_reign_is_written_down_before_its_records_are_synced(workshop: Any) -> None:
+def test_an_epoch_is_saved_before_its_records_are_synced(workshop: Any) -> None:
     log = workshop.log()
     log.assign_epoch_start_offset(3)
     log.append_as_leader(workshop.batch(1), 3)
@@ -116,7 +116,7 @@ def test_damage_is_reported(content: bytes) -> None:
             parse_checkpoint(content)
 
 
-def test_an_empty_file_of_offsets_is_one_that_kafka_has_just_made() -> None:
+def test_an_empty_checkpoint_file_of_kafka_has_no_offsets() -> None:
     disk = MemoryDisk()
     disk.make_directory("/d")
     disk.write_file("/d/c", b"")

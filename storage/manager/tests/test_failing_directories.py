@@ -31,12 +31,12 @@ class World:
     def __init__(self, *dirs: str, disk: MemoryDisk | None = None, vital: str | None = None) -> None:
         self.disk = disk or MemoryDisk()
         self.runtime = VirtualRuntime()
-        self.told: list[str] = []
-        self.manager = LogManager(self.disk, dirs, self.runtime, config=CONFIG, vital_dir=vital)
+        self.reported: list[str] = []
+        self.manager = LogManager(self.disk, dirs, self.runtime, config=CONFIG, metadata_dir=vital)
         self.manager.subscribe(
             LogManagerEvents(
-                directory_failed=self.told.append,
-                all_failed=lambda reason: self.told.append(f"fatal: {reason}"),
+                directory_failed=self.reported.append,
+                all_failed=lambda reason: self.reported.append(f"fatal: {reason}"),
             )
         )
 
@@ -81,17 +81,17 @@ def test_an_error_of_the_disk_takes_the_directory_offline_and_no_other(workshop:
     for log in well:
         log.append_as_leader(workshop.batch(), 0)
         assert log.read(0, 1000).size
-    assert list(world.manager.offline) == ["/b"]
-    assert world.told == []  # after the request has been answered
+    assert list(world.manager.directories.offline) == ["/b"]
+    assert world.reported == []  # after the request has been answered
     world.runtime.run_until_idle()
-    assert world.told == ["/b"]
+    assert world.reported == ["/b"]
     assert {world.manager.create("n", TOPIC_ID, index, CONFIG).log_dir for index in range(4)} == {"/a"}
     world.manager.close()
     again = World("/a", "/b", disk=world.disk)
     again.manager.open()
-    assert not again.manager.offline
+    assert not again.manager.directories.offline
     assert len(again.manager.logs()) == 8
-    assert again.manager.directory_id("/b")
+    assert again.manager.directories.id_of("/b")
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE])
@@ -106,7 +106,7 @@ def test_a_disk_that_is_only_full_stays_online(workshop: Any, code: int) -> None
             log.append_as_leader(workshop.batch(), 0)
         assert caught.value.error == ErrorCode.KAFKA_STORAGE_ERROR
     world.runtime.advance(120)  # checkpoints fail too
-    assert not world.manager.offline
+    assert not world.manager.directories.offline
     world.disk.fault = None
     assert log.append_as_leader(workshop.batch(), 0).base_offset == 1
     assert len(workshop.content(log)) == 2
@@ -117,21 +117,21 @@ def test_the_last_directory_and_the_vital_one_are_fatal() -> None:
     world.manager.open()
     world.manager.directory_failed("/a", "broken")
     world.runtime.run_until_idle()
-    assert world.told[0] == "/a"
-    assert "metadata" in world.told[1]
-    assert "broken" in world.told[1]
+    assert world.reported[0] == "/a"
+    assert "metadata" in world.reported[1]
+    assert "broken" in world.reported[1]
     world = World("/a", "/b")
     world.manager.open()
     world.manager.directory_failed("/a", "first")
     world.manager.directory_failed("/b", "second")
     world.manager.directory_failed("/b", "again")
     world.runtime.run_until_idle()
-    assert world.told.count("/b") == 1
-    assert any(told.startswith("fatal: every log directory has failed") for told in world.told)
+    assert world.reported.count("/b") == 1
+    assert any(each.startswith("fatal: every log directory has failed") for each in world.reported)
 
 
 @pytest.mark.parametrize("operations", [(), ("write",), ("read",)])
-def test_a_start_goes_on_without_a_directory(workshop: Any, operations: tuple[str, ...]) -> None:
+def test_a_start_continues_without_a_failed_directory(workshop: Any, operations: tuple[str, ...]) -> None:
     world = World("/a", "/b")
     world.manager.open()
     for index in range(4):
@@ -141,9 +141,9 @@ def test_a_start_goes_on_without_a_directory(workshop: Any, operations: tuple[st
     world.fail("/b", errno.EIO, *operations)
     world.manager.open()
     if operations == ("write",):
-        assert not world.manager.offline  # nothing had to be written
+        assert not world.manager.directories.offline  # nothing had to be written
         return
-    assert list(world.manager.offline) == ["/b"]
+    assert list(world.manager.directories.offline) == ["/b"]
     assert {log.log_dir for log in world.manager.logs()} == {"/a"}
     world.manager.close()
     world.disk.fault = None
@@ -252,7 +252,7 @@ def test_one_version_of_a_checkpoint_is_written_at_a_time_and_the_last_one_stays
     assert read_offsets(disk, "/a/c") == {("t", 0): 9}
 
 
-def test_a_log_that_can_not_be_written_any_more_keeps_its_start_offset(workshop: Any) -> None:
+def test_a_log_that_cannot_be_written_keeps_its_start_offset(workshop: Any) -> None:
     world = World("/a")
     world.manager.open()
     failed, well = (world.manager.create("t", TOPIC_ID, index, CONFIG) for index in (0, 1))
@@ -287,7 +287,7 @@ def test_the_end_of_a_log_that_has_no_role_yet_is_not_committed(workshop: Any) -
     log.set_high_watermark(2)
     world.runtime.advance(6)
     found: Log | None = log
-    for _ in range(3):  # starts that end before anybody tells what the log is
+    for _ in range(3):  # starts that end before the log has its role
         disk = world.disk.crash(lambda count: count)
         world = World("/a", disk=disk)
         world.manager.open()
@@ -297,5 +297,5 @@ def test_the_end_of_a_log_that_has_no_role_yet_is_not_committed(workshop: Any) -
         world.runtime.advance(6)
         assert read_offsets(disk, f"/a/{REPLICATION_OFFSET_FILE}")["t", 0] == 2
     assert found is not None
-    found.be_the_only_replica()
+    found.end_replication()
     assert found.high_watermark == 3

@@ -71,7 +71,7 @@ def test_a_log_moves_while_it_is_appended_to(world: World) -> None:
     before = world.content()
     (region,) = world.first.read(0, 200).regions
     read = region.read()
-    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.limit(3000.0)
     world.manager.moves.begin("t", 0, "/b")
     assert world.directories() == [("/a", "0"), ("/b", ".future")]
     for _ in range(100):
@@ -84,7 +84,7 @@ def test_a_log_moves_while_it_is_appended_to(world: World) -> None:
     assert world.content()[:20] == before
     world.append(5)
     assert log.log_end_offset == len(world.content())
-    assert log.latest_epoch == 3
+    assert log.epochs.latest_epoch == 3
     assert world.manager.moves.get("t", 0) is None
     world.run(2)
     assert world.directories() == [("/b", "0")]
@@ -101,7 +101,7 @@ def test_what_is_cut_back_meanwhile_is_not_moved(make_workshop: Any) -> None:
     for steps in range(0, 200, 10):
         world = World(make_workshop())
         world.append(20)
-        world.manager.moves.bytes_per_second = lambda: 3000.0
+        world.manager.moves.limit(3000.0)
         world.manager.moves.begin("t", 0, "/b")
         for _ in range(steps):
             world.runtime.advance(0.005)
@@ -120,7 +120,7 @@ def test_what_is_cut_back_meanwhile_is_not_moved(make_workshop: Any) -> None:
 
 def test_the_progress_of_the_copy_is_reported(world: World) -> None:
     world.append(20)
-    world.manager.moves.bytes_per_second = lambda: 1000.0
+    world.manager.moves.limit(1000.0)
     world.manager.moves.begin("t", 0, "/b")
     seen = []
     for _ in range(200):
@@ -150,9 +150,9 @@ def test_the_start_offset_and_the_config_go_along(world: World) -> None:
     assert again.log.log_start_offset == 7
 
 
-def test_segments_that_retention_takes_meanwhile_are_not_moved(world: World) -> None:
+def test_segments_that_retention_removes_meanwhile_are_not_moved(world: World) -> None:
     world.append(30)
-    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.limit(3000.0)
     world.manager.moves.begin("t", 0, "/b")
     world.run(0.5)
     assert world.log is world.first
@@ -194,12 +194,12 @@ def test_the_loop_has_little_to_sync_at_the_end(workshop: Any, monkeypatch: pyte
     world = World(workshop)
     world.first.update_config(LogConfig())
     world.append(50)
-    assert world.first.recovery_point == 0
+    assert world.first.flusher.recovery_point == 0
     left: list[int] = []
     close = Log.close
 
     def close_and_tell(log: Log) -> None:
-        left.append(log.log_end_offset - log.recovery_point)
+        left.append(log.log_end_offset - log.flusher.recovery_point)
         close(log)
 
     monkeypatch.setattr(Log, "close", close_and_tell)
@@ -226,7 +226,7 @@ def test_a_source_that_can_not_be_opened_ends_the_move(world: World) -> None:
     assert world.directories() == [("/a", "0")]
 
 
-def test_a_deleted_log_takes_its_copy_along(world: World) -> None:
+def test_deleting_a_log_deletes_the_copy_of_its_move(world: World) -> None:
     world.append(10)
     world.manager.moves.begin("t", 0, "/b")
     world.manager.delete("t", 0)
@@ -235,7 +235,7 @@ def test_a_deleted_log_takes_its_copy_along(world: World) -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "rename", "read"])
-def test_when_the_target_fails_the_log_stays_where_it_is(world: World, operation: str) -> None:
+def test_a_log_stays_in_place_when_the_target_directory_fails(world: World, operation: str) -> None:
     world.append(20)
     content = world.content()
     world.manager.moves.begin("t", 0, "/b")
@@ -253,7 +253,7 @@ def test_when_the_target_fails_the_log_stays_where_it_is(world: World, operation
 def test_a_directory_that_fails_ends_the_move(world: World, failed: str) -> None:
     world.append(20)
     content = world.content()
-    world.manager.moves.bytes_per_second = lambda: 1000.0
+    world.manager.moves.limit(1000.0)
     world.manager.moves.begin("t", 0, "/b")
     world.run(0.5)
     world.manager.directory_failed(failed, "broken")
@@ -273,7 +273,7 @@ def killed_world(workshop: Any, changes: int) -> tuple[World, int]:
     """A world in which the process dies after so many changes of the disk during a move; how many it made."""
     world = World(workshop)
     world.append(12)
-    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.limit(3000.0)
     world.manager.moves.begin("t", 0, "/b")
     world.disk.kill_after = changes
     try:
@@ -316,7 +316,7 @@ def test_what_was_synced_survives_a_power_failure_at_any_step(make_workshop: Any
     world = World(workshop)
     world.append(12)
     world.log.flush()
-    world.manager.moves.bytes_per_second = lambda: 3000.0
+    world.manager.moves.limit(3000.0)
     world.manager.moves.begin("t", 0, "/b")
     world.disk.kill_after = chance.randrange(200)
     synced = world.log.log_end_offset
@@ -326,7 +326,7 @@ def test_what_was_synced_survives_a_power_failure_at_any_step(make_workshop: Any
             world.append()
             if chance.random() < 0.3:
                 world.log.flush()
-            synced = max(synced, world.log.recovery_point)
+            synced = max(synced, world.log.flusher.recovery_point)
         world.run(2)
     except ProcessKilled:
         pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 from barnabas.storage.disk.disk import RealDisk
 from barnabas.storage.errors import LogDirectoryError, StorageError
 from barnabas.storage.log.log_config import LONG_MAX, LogConfig
-from barnabas.storage.manager.directory import decode_uuid, encode_uuid
+from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.manager.manager import LogManager, LogManagerSettings, parse_directory_name
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.uuids import uuid_from_string, uuid_to_string
 from compat_tests.virtual.runtime import VirtualRuntime
 
 TOPIC_ID = bytes(range(1, 17))
@@ -28,9 +30,22 @@ def manager(workshop: Any, *paths: Path, **settings: Any) -> LogManager:
     return opened
 
 
+def reconfigure(
+    opened: LogManager,
+    *,
+    producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
+    cordoned: Sequence[str] = (),
+) -> None:
+    opened.reconfigure(
+        producer_id_expiration_ms=producer_id_expiration_ms,
+        cordoned=cordoned,
+        move_bytes_per_second=float("inf"),
+    )
+
+
 def abandon(opened: LogManager) -> None:
     """As kill -9 does: nothing is written, the lock goes with the process."""
-    opened._unlock()
+    opened.directories.unlock()
 
 
 def test_files_are_kafkas(workshop: Any, tmp_path: Path) -> None:
@@ -40,13 +55,13 @@ def test_files_are_kafkas(workshop: Any, tmp_path: Path) -> None:
     directory = tmp_path / "a-topic-3"
     assert (
         directory / "partition.metadata"
-    ).read_text() == f"version: 0\ntopic_id: {encode_uuid(TOPIC_ID)}\n"
+    ).read_text() == f"version: 0\ntopic_id: {uuid_to_string(TOPIC_ID)}\n"
     properties = dict(
         line.split("=") for line in (tmp_path / "meta.properties").read_text().splitlines() if "=" in line
     )
     assert (properties["version"], properties["node.id"]) == ("1", "7")
     assert properties["cluster.id"] == "Some-cluster-id-of-22-c"
-    assert len(decode_uuid(properties["directory.id"])) == 16
+    assert len(uuid_from_string(properties["directory.id"])) == 16
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     logs.close()
     assert (tmp_path / ".kafka_cleanshutdown").read_text() == '{"version":0,"brokerEpoch":-1}'
@@ -70,17 +85,17 @@ def test_a_restart_finds_everything(workshop: Any, tmp_path: Path, clean: bool) 
         for _ in range(10 * partition):
             log.append_as_leader(workshop.batch(), 2)
     content = {log.partition: workshop.content(log) for log in logs.logs()}
-    cluster_id = logs.cluster_id
+    cluster_id = logs.directories.cluster_id
     if clean:
         logs.close()
     else:
         abandon(logs)
     again = manager(workshop, tmp_path)
-    assert (again.cluster_id, again.clean_start) == (cluster_id, clean)
+    assert (again.directories.cluster_id, again.clean_start) == (cluster_id, clean)
     assert {log.partition: workshop.content(log) for log in again.logs()} == content
     found = again.get("t", 2)
     assert found is not None
-    assert (found.topic_id, found.log_dir, found.latest_epoch) == (TOPIC_ID, str(tmp_path), 2)
+    assert (found.topic_id, found.log_dir, found.epochs.latest_epoch) == (TOPIC_ID, str(tmp_path), 2)
     again.close()
 
 
@@ -148,7 +163,7 @@ def test_a_deleted_log_is_renamed_then_removed(workshop: Any, tmp_path: Path) ->
     logs.close()
 
 
-def test_deletion_goes_on_after_a_restart(workshop: Any, tmp_path: Path) -> None:
+def test_deletion_continues_after_a_restart(workshop: Any, tmp_path: Path) -> None:
     logs = manager(workshop, tmp_path)
     logs.create("x" * 249, TOPIC_ID, 0, LogConfig())
     logs.delete("x" * 249, 0)
@@ -231,7 +246,7 @@ def test_several_directories_share_the_partitions(workshop: Any, tmp_path: Path)
         3,
         3,
     ]
-    assert logs.directory_id(str(one)) != logs.directory_id(str(two))
+    assert logs.directories.id_of(str(one)) != logs.directories.id_of(str(two))
     logs.close()
     again = manager(workshop, one, two)
     assert len(again.logs()) == 6
@@ -250,7 +265,7 @@ def test_creation_on_a_full_disk_leaves_nothing(workshop: Any) -> None:
     logs.create("t", TOPIC_ID, 0, LogConfig())
 
 
-def test_the_thousandth_partition_is_as_much_work_as_the_first_and_takes_no_descriptor(
+def test_the_thousandth_partition_costs_as_much_as_the_first_and_no_descriptor(
     workshop: Any, tmp_path: Path
 ) -> None:
     logs = manager(workshop, tmp_path)
@@ -325,28 +340,28 @@ def test_silent_producers_expire(workshop: Any, tmp_path: Path) -> None:
     workshop.runtime.advance(30)
     now = workshop.runtime.time_ms()
     log.append_as_leader(workshop.batch(timestamp=now, producer_id=2, producer_epoch=0, base_sequence=0), 0)
-    assert set(log.active_producers) == {1, 2}
+    assert set(log.producers.active) == {1, 2}
     for _ in range(5):
         workshop.runtime.advance(10)
-    assert set(log.active_producers) == {2}
+    assert set(log.producers.active) == {2}
     logs.close()
-    workshop.runtime.now_s += 50
+    workshop.runtime.wall_offset_ms += 50_000
     logs = start()
     opened = logs.get("t", 0)
     assert opened is not None
-    assert not opened.active_producers
-    logs.producer_id_expiration_ms = 1000  # changed at run time
+    assert not opened.producers.active
+    reconfigure(logs, producer_id_expiration_ms=1000)
     now = workshop.runtime.time_ms()
     opened.append_as_leader(
         workshop.batch(timestamp=now, producer_id=3, producer_epoch=0, base_sequence=0), 0
     )
     for _ in range(2):
         workshop.runtime.advance(10)
-    assert not opened.active_producers
+    assert not opened.producers.active
     logs.close()
 
 
-def test_a_large_topic_goes_one_directory_at_a_time() -> None:
+def test_the_directories_of_a_large_topic_are_removed_one_at_a_time() -> None:
     class CountingThreads(VirtualRuntime):
         under_way = most = 0
 
@@ -377,54 +392,52 @@ def test_a_node_that_joins_learns_its_cluster_id_and_keeps_its_directory_id(
     workshop: Any, tmp_path: Path
 ) -> None:
     joining = manager(workshop, tmp_path, begins_cluster=False)
-    directory_id = joining.directory_id(str(tmp_path))
-    assert (joining.cluster_id, bool(directory_id)) == ("", True)
+    directory_id = joining.directories.id_of(str(tmp_path))
+    assert (joining.directories.cluster_id, bool(directory_id)) == ("", True)
     abandon(joining)
     again = manager(workshop, tmp_path, begins_cluster=False)
-    assert (again.cluster_id, again.directory_id(str(tmp_path))) == ("", directory_id)
-    again.join_cluster("Some-cluster-id-of-22-c")
+    assert (again.directories.cluster_id, again.directories.id_of(str(tmp_path))) == ("", directory_id)
+    again.directories.join_cluster("Some-cluster-id-of-22-c")
     again.close()
     member = manager(workshop, tmp_path, begins_cluster=False)
-    assert (member.cluster_id, member.directory_id(str(tmp_path))) == (
+    assert (member.directories.cluster_id, member.directories.id_of(str(tmp_path))) == (
         "Some-cluster-id-of-22-c",
         directory_id,
     )
     with pytest.raises(LogDirectoryError, match=r"cluster\.id"):
-        member.join_cluster("Another-cluster-id-22-c")
+        member.directories.join_cluster("Another-cluster-id-22-c")
     member.close()
 
 
 def test_a_clean_stop_tells_the_next_start_its_broker_epoch(workshop: Any, tmp_path: Path) -> None:
     first = manager(workshop, tmp_path / "a", tmp_path / "b")
-    assert first.previous_broker_epoch == -1
-    first.broker_epoch = 17
+    assert first.directories.previous_broker_epoch == -1
+    first.registered(17)
     first.close()
     second = manager(workshop, tmp_path / "a", tmp_path / "b")
-    assert second.previous_broker_epoch == 17
+    assert second.directories.previous_broker_epoch == 17
     abandon(second)
-    assert manager(workshop, tmp_path / "a", tmp_path / "b").previous_broker_epoch == -1
+    assert manager(workshop, tmp_path / "a", tmp_path / "b").directories.previous_broker_epoch == -1
 
 
-def test_a_start_that_came_to_no_registration_leaves_the_last_one_clean(
-    workshop: Any, tmp_path: Path
-) -> None:
+def test_a_start_without_registration_keeps_the_last_clean_epoch(workshop: Any, tmp_path: Path) -> None:
     first = manager(workshop, tmp_path)
-    first.broker_epoch = 17
+    first.registered(17)
     first.close()
     manager(workshop, tmp_path).close()  # no controller has answered
     killed = manager(workshop, tmp_path)
-    assert killed.previous_broker_epoch == 17
+    assert killed.directories.previous_broker_epoch == 17
     abandon(killed)
     manager(workshop, tmp_path).close()
-    assert manager(workshop, tmp_path).previous_broker_epoch == -1
+    assert manager(workshop, tmp_path).directories.previous_broker_epoch == -1
 
 
-def test_a_cordoned_directory_takes_nothing_new_while_there_is_another(workshop: Any, tmp_path: Path) -> None:
+def test_a_cordoned_directory_gets_no_log_while_there_is_another(workshop: Any, tmp_path: Path) -> None:
     opened = manager(workshop, tmp_path / "one", tmp_path / "two")
-    opened.cordoned = [str(tmp_path / "one")]
+    reconfigure(opened, cordoned=[str(tmp_path / "one")])
     for index in range(3):
         log = opened.create("t", b"t" * 16, index, LogConfig())
         assert log.log_dir == str(tmp_path / "two")
-    opened.cordoned = [str(tmp_path / "one"), str(tmp_path / "two")]
+    reconfigure(opened, cordoned=[str(tmp_path / "one"), str(tmp_path / "two")])
     assert opened.create("t", b"t" * 16, 3, LogConfig()).log_dir == str(tmp_path / "one"), "the emptier one"
     opened.close()

@@ -54,7 +54,7 @@ def fill(workshop: Any, log: Log, *ages_ms: int) -> None:
         log.append_as_leader(workshop.batch(timestamp=timestamp), 0)
 
 
-def test_old_segments_go_and_the_first_young_one_keeps_those_behind_it(workshop: Any) -> None:
+def test_retention_removes_the_segments_before_the_first_young_one(workshop: Any) -> None:
     log = workshop.log(retention_ms=HOUR)
     fill(workshop, log, 2 * HOUR, HOUR + 1, HOUR, 3 * HOUR, 0)
     look(workshop, log)
@@ -93,7 +93,7 @@ def test_an_expired_active_segment_gives_way_to_an_empty_one(workshop: Any) -> N
     ]
 
 
-def test_a_topic_deleted_between_two_steps_takes_no_directory_with_it(workshop: Any) -> None:
+def test_a_topic_deleted_between_two_steps_takes_no_directory_offline(workshop: Any) -> None:
     runtime = VirtualRuntime()
     config = LogConfig(segment_bytes=300, retention_ms=1000)
     manager = LogManager(workshop.disk, ["/logs"], runtime, config=config)
@@ -107,7 +107,7 @@ def test_a_topic_deleted_between_two_steps_takes_no_directory_with_it(workshop: 
     manager.delete("many", 0)
     assert list(steps) == []
     log.io_failed(FileNotFoundError(errno.ENOENT, "whatever else was about to look at it"))
-    assert manager.offline == {}
+    assert manager.directories.offline == {}
 
 
 def test_a_timestamp_in_the_future_keeps_its_segment(workshop: Any) -> None:
@@ -259,7 +259,7 @@ class _Listener:
         self.moved.append((log.topic, log.partition, log.log_start_offset))
 
 
-def test_the_manager_looks_at_its_intervals_and_tells_of_moved_starts(workshop: Any) -> None:
+def test_retention_runs_at_intervals_and_reports_start_offsets(workshop: Any) -> None:
     disk = MemoryDisk()
     logs = LogManager(
         disk,

@@ -46,7 +46,7 @@ def test_more_than_half_of_the_clocks_must_agree(others: list[int], is_trusted: 
     assert clock.deletion_time_ms() == (runtime.time_ms() if is_trusted else None)
 
 
-def test_one_of_several_waits_for_another_and_one_alone_believes_itself() -> None:
+def test_a_single_node_trusts_its_clock_and_one_of_several_waits_for_another() -> None:
     runtime = VirtualRuntime()
     member = WallClock(runtime, is_alone=False)
     assert member.deletion_time_ms() is None
@@ -103,22 +103,22 @@ def test_neither_records_nor_producers_go_by_a_clock_far_ahead(workshop: Any) ->
     size = log.size
     node.runtime.wall_offset_ms += AHEAD_MS
     node.runtime.advance(5)
-    assert (log.log_start_offset, log.size, list(log.active_producers)) == (0, size, [7])
+    assert (log.log_start_offset, log.size, list(log.producers.active)) == (0, size, [7])
     log.update_config(LogConfig(retention_ms=7 * DAY_MS, retention_bytes=size // 3))  # size needs no clock
     node.runtime.advance(2)
-    assert (log.log_start_offset, list(log.active_producers)) == (2, [7])
+    assert (log.log_start_offset, list(log.producers.active)) == (2, [7])
     node.manager.close()
 
     again = Node(disk)
     again.runtime.wall_offset_ms = AHEAD_MS
     opened = again.manager.get("t", 0)
     assert opened is not None
-    opened.be_the_only_replica()
+    opened.end_replication()
     opened.update_config(config)
-    assert list(opened.active_producers) == [7], "before another node has been heard nothing expires"
+    assert list(opened.producers.active) == [7], "before another node has been heard nothing expires"
     again.runtime.advance(5)
-    assert (opened.log_start_offset, list(opened.active_producers)) == (2, [7])
+    assert (opened.log_start_offset, list(opened.producers.active)) == (2, [7])
     hears(again.manager.wall_clock, again.runtime, 0, 0)  # the others say the same
     again.runtime.advance(5)
-    assert (opened.log_start_offset, list(opened.active_producers)) == (3, [])
+    assert (opened.log_start_offset, list(opened.producers.active)) == (3, [])
     again.manager.close()

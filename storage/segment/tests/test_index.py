@@ -44,7 +44,7 @@ _STEPS = st.lists(
 @given(steps=_STEPS, wanted=st.lists(st.integers(-1, 20 * _IN_MEMORY), max_size=8))
 def test_an_index_is_a_sorted_list(steps: list[tuple[str, int]], wanted: list[int]) -> None:
     disk = _disk()
-    disk.write_file(_STEM + ".timeindex", b"left behind by somebody else")
+    disk.write_file(_STEM + ".timeindex", b"left by another process")
     index = SparseIndex(disk, _STEM, ".timeindex", TIME_ENTRY, fresh=True)
     model: list[tuple[int, int]] = []
     for step, count in steps:
@@ -96,7 +96,7 @@ def test_a_full_disk_keeps_the_entries_in_memory() -> None:
 
 
 @pytest.mark.parametrize("operation", ["write", "truncate", "sync"])
-def test_what_a_failed_save_leaves_is_saved_by_the_next(operation: str) -> None:
+def test_entries_that_could_not_be_saved_are_saved_by_the_next_call(operation: str) -> None:
     disk = _disk()
     index = SparseIndex(disk, _STEM, ".index", OFFSET_ENTRY, fresh=True)
     for number in range(300):

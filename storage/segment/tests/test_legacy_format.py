@@ -23,7 +23,7 @@ def message(magic: int, offset: int, value: bytes, timestamp: int = -1) -> bytes
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_an_old_log_opens_and_goes_on(workshop: Any, clean: bool) -> None:
+def test_a_log_of_older_formats_opens_and_takes_appends(workshop: Any, clean: bool) -> None:
     entries = [message(0, offset, b"v" * offset) for offset in range(20)]
     entries += [message(1, offset, b"v", workshop.now + offset) for offset in range(20, 40)]
     entries.append(message(1, 42, b"", workshop.now + 42))  # compacted, and the shortest there is

@@ -1,4 +1,4 @@
-"""Bindings read from topic configs, circles between them, and what the controller decides."""
+"""Bindings read from topic configs, cycles between them, and what the controller decides."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_binding_has_its_configs() -> None:
     assert (binding.key, binding.paused, binding.start.sequence) == (KeySpec("token", (2,)), True, 7)
 
 
-def test_internal_subjects_do_not_come_with_a_wildcard() -> None:
+def test_wildcards_exclude_internal_subjects() -> None:
     for pattern in (">", "*.>", "*"):
         assert "_INBOX.>" in read(subjects=pattern).unwanted
         assert "$JS.>" in read(subjects=pattern, exclude="a").unwanted
@@ -158,7 +158,7 @@ def test_refused_bindings(configs: dict[str, str], reason: str) -> None:
         {"mode": "jetstream", "subjects": "a", "stream": "S", "durable": "D-1", "delivery": "at-least-once"},
     ],
 )
-def test_bindings_that_may_be(configs: dict[str, str]) -> None:
+def test_valid_bindings(configs: dict[str, str]) -> None:
     assert read(**configs).ingests
 
 
@@ -191,9 +191,7 @@ BUCKET = {"mode": "kv", "bucket": "b"}
         ({**BUCKET, "direction": "in", "publish_group": "g"}, "only with nats.direction=both or out"),
     ],
 )  # fmt: skip
-def test_configs_that_would_do_nothing_are_refused_when_they_are_set(
-    configs: dict[str, str], reason: str
-) -> None:
+def test_configs_without_effect_are_refused_when_they_are_set(configs: dict[str, str], reason: str) -> None:
     named = {f"nats.{name.replace('_', '.')}": text for name, text in configs.items()}
     named["cleanup.policy"] = "compact"
     world = World()
@@ -204,7 +202,7 @@ def test_configs_that_would_do_nothing_are_refused_when_they_are_set(
     read_binding("t", named)
 
 
-def test_configs_that_need_each_other_may_come_in_any_order_of_one_request() -> None:
+def test_configs_that_need_each_other_may_have_any_order_in_a_request() -> None:
     world = World()
     world.create(("t", {}))
     durable = {"nats.durable": "D", "nats.delivery": "at-least-once", "nats.exclude": "a.b"}
@@ -215,7 +213,7 @@ def test_configs_that_need_each_other_may_come_in_any_order_of_one_request() -> 
     assert world.alter(("t", dict.fromkeys([*durable, "nats.mode", "nats.subjects"])))[0] == [None]
 
 
-def test_what_is_stored_can_be_paused_and_changed_whatever_is_wrong_with_it() -> None:
+def test_invalid_stored_configs_can_be_paused_and_changed() -> None:
     world = World()
     back = {"nats.subjects": "y.>", "nats.publish.subject": "x.{key}"}
     world.create(("useless", {}), ("circle", {}), ("other", back))
@@ -237,7 +235,7 @@ def test_what_is_stored_can_be_paused_and_changed_whatever_is_wrong_with_it() ->
     assert "nats.publish.group has an effect only with" in message
     [message], _ = world.alter(("circle", {"nats.paused": "true", "nats.key": "none"}))
     assert message is not None
-    assert "circle" in message
+    assert "cycle" in message
 
 
 WHOLE_STREAM = {"nats.mode": "jetstream", "nats.stream": "S"}
@@ -329,7 +327,7 @@ def test_many_subjects_are_read_in_little_time(subject: str) -> None:
     assert time.process_time() - started < 2.0
 
 
-# -- circles
+# -- cycles
 
 
 def _bindings(text: str) -> dict[str, Binding]:
@@ -346,7 +344,7 @@ def _bindings(text: str) -> dict[str, Binding]:
     return found
 
 
-def _circle(text: str) -> str | None:
+def _cycle(text: str) -> str | None:
     bindings = _bindings(text)
     topic = next(iter(bindings))
     try:
@@ -356,21 +354,21 @@ def _circle(text: str) -> str | None:
     return None
 
 
-def test_circles() -> None:
-    assert _circle("a: x.> -> y.{key}\nb: y.* -> z.{key}\nc: z.> -> w") is None
-    two = _circle("a: x.> -> y.{key}\nb: y.* -> x.{key}")
+def test_cycles() -> None:
+    assert _cycle("a: x.> -> y.{key}\nb: y.* -> z.{key}\nc: z.> -> w") is None
+    two = _cycle("a: x.> -> y.{key}\nb: y.* -> x.{key}")
     assert two is not None
     assert 'topic a publishes to "y.>"; topic b publishes to "x.>", which topic a gets again' in two
-    three = _circle("c: z.> -> x.1\na: x.> -> y.{key}\nb: y.* -> z.{partition}")
+    three = _cycle("c: z.> -> x.1\na: x.> -> y.{key}\nb: y.* -> z.{partition}")
     assert three is not None
     assert "topic c" in three.split(";")[0]
     assert "topic b" in three
-    # Another server is another world; so is a circle of others.
-    assert _circle("a: x.> -> y.{key} east\nb: y.* -> x.{key}") is None
-    assert _circle("c: k -> x.1\na: x.> -> y.{key}\nb: y.* -> x.{partition}") is None
+    # Another server is another world; so is a cycle of others.
+    assert _cycle("a: x.> -> y.{key} east\nb: y.* -> x.{key}") is None
+    assert _cycle("c: k -> x.1\na: x.> -> y.{key}\nb: y.* -> x.{partition}") is None
 
 
-def test_circles_through_buckets_and_templates() -> None:
+def test_cycles_through_buckets_and_templates() -> None:
     bucket = {"nats.mode": "kv", "nats.bucket": "b"}
     first, second = read_binding("a", bucket), read_binding("b", bucket)
     assert first is not None
@@ -384,7 +382,7 @@ def test_circles_through_buckets_and_templates() -> None:
         back = read_binding(name, {"nats.publish.subject": "x.{key}"})
         assert back is not None
         if closes:
-            with pytest.raises(ConfigError, match=r"closes a circle"):
+            with pytest.raises(ConfigError, match=r"closes a cycle"):
                 check_cycles(name, back, {"in": spread})
             with pytest.raises(
                 ConfigError, match=r"topic n\.eu publishes to \"x\.>\", which topic in gets again"
@@ -395,7 +393,7 @@ def test_circles_through_buckets_and_templates() -> None:
             check_cycles("in", spread, {name: back})
 
 
-def test_circles_through_dead_letters() -> None:
+def test_cycles_through_dead_letters() -> None:
     """What is refused would be published, refused again, and so on."""
     taking = read_binding("in", {"nats.subjects": "x.>", "nats.dead.letter.topic": "dead"})
     assert taking is not None
@@ -411,8 +409,8 @@ def test_circles_through_dead_letters() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("xyz")), min_size=1, max_size=5))
-def test_circles_are_those_of_a_graph(edges: list[tuple[str, str]]) -> None:
-    """Topics that move one subject to another: the first one's is on a circle when its end leads back to its start."""
+def test_cycles_are_those_of_a_graph(edges: list[tuple[str, str]]) -> None:
+    """Topics that move one subject to another: the first one's is on a cycle when its end leads back to its start."""
     edges = [(start, end) for start, end in edges if start != end]
     if not edges:
         return
@@ -420,7 +418,7 @@ def test_circles_are_those_of_a_graph(edges: list[tuple[str, str]]) -> None:
     reached = {edges[0][1]}
     for _ in edges:
         reached |= {end for start, end in edges[1:] if start in reached}
-    assert (_circle(text) is not None) == (edges[0][0] in reached)
+    assert (_cycle(text) is not None) == (edges[0][0] in reached)
 
 
 # -- decisions
@@ -530,23 +528,23 @@ def test_lists_are_edited() -> None:
     )
 
 
-def test_circles_are_refused_also_within_one_request() -> None:
+def test_cycles_are_refused_also_within_one_request() -> None:
     world = World()
     there = {"nats.subjects": "x.>", "nats.publish.subject": "y.{key}"}
     back = {"nats.subjects": "y.>", "nats.publish.subject": "x.{key}"}
     first, second = world.create(("there", there), ("back", back))
     assert first is None
     assert second is not None
-    assert "circle" in second
+    assert "cycle" in second
     world.create(("back", {}), ("far", {}))
-    # The circle is gone in the same request that would close it.
+    # The cycle is gone in the same request that would close it.
     assert world.alter(("there", {"nats.publish.subject": None}), ("back", back))[0] == [None, None]
     messages, _ = world.alter(("far", back), ("there", there))
     assert messages[0] is None
     assert messages[1] is not None
 
 
-def test_a_topic_that_was_not_created_closes_no_circle() -> None:
+def test_a_topic_that_was_not_created_closes_no_cycle() -> None:
     world = World()
     there = {"nats.subjects": "x.>", "nats.publish.subject": "y.{key}"}
     back = {"nats.subjects": "y.>", "nats.publish.subject": "x.{key}"}
@@ -568,7 +566,7 @@ def test_without_a_server_nothing_is_bound() -> None:
     assert World({"process.roles": "controller"}).create(("orders", ORDERS)) == [None]
 
 
-def test_a_connection_that_nobody_knows() -> None:
+def test_an_unknown_connection() -> None:
     east = {**ORDERS, "nats.connection": "east"}
     [message] = World().create(("orders", east))
     assert message is not None
@@ -578,7 +576,7 @@ def test_a_connection_that_nobody_knows() -> None:
     assert World({"nats.connection.east.servers": "h"}).create(("orders", ORDERS)) != [None]
 
 
-def test_what_was_bound_once_is_not_judged_again() -> None:
+def test_a_stored_binding_is_not_checked_again() -> None:
     world = World()
     world.create(("orders", ORDERS))
     world.node.properties = {}
@@ -611,7 +609,7 @@ def test_internal_topics_are_not_bound() -> None:
     assert "internal to Kafka" in message
 
 
-def test_stored_configs_that_can_not_be_read_are_passed_over() -> None:
+def test_invalid_stored_configs_are_skipped() -> None:
     world = World()
     world.create(("orders", ORDERS), ("later", {}))
     world.image.replay(

@@ -38,7 +38,7 @@ def test_topics_of_one_request_count() -> None:
         deciding.check("four", {}, OF_BOUND, "delete")
 
 
-def test_what_is_one_stays_one() -> None:
+def test_a_topic_of_a_template_stays_one() -> None:
     """Whatever became of the bound topic, and of how many there may be."""
     deciding = decisions(image_of(bound=bound(1), one=OF_BOUND, two=OF_BOUND))
     deciding.check("one", {}, {**OF_BOUND, "nats.subjects": "b"}, "delete")
@@ -46,7 +46,7 @@ def test_what_is_one_stays_one() -> None:
     deciding.check("one", {}, {**OF_BOUND, "nats.paused": "true"}, "delete")
 
 
-def test_one_that_leaves_makes_room() -> None:
+def test_a_topic_that_leaves_a_template_makes_room() -> None:
     deciding = decisions(image_of(bound=bound(1), one=OF_BOUND))
     deciding.accept("one", {})
     deciding.check("two", {}, OF_BOUND, "delete")
@@ -57,5 +57,5 @@ def test_only_bound_topics_with_a_template_have_topics() -> None:
     for topic, configs in (("x", {TEMPLATE_OF: "plain"}), ("x", {TEMPLATE_OF: "none"})):
         with pytest.raises(ConfigError, match=r"It names a topic with a nats\.topic\.template"):
             deciding.check(topic, {}, configs, "delete")
-    with pytest.raises(ConfigError, match="not of its own template"):
+    with pytest.raises(ConfigError, match="be of its own template"):
         deciding.check("bound", {}, {**bound(5), TEMPLATE_OF: "bound"}, "delete")

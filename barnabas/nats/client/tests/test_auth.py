@@ -127,7 +127,7 @@ def test_credentials(world: ClientWorld, nats_server: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.sockets
-def test_credentials_that_expire_and_are_exchanged(
+def test_expired_credentials_are_replaced_while_running(
     world: ClientWorld, nats_server: Any, tmp_path: Path
 ) -> None:
     async def work() -> None:
@@ -206,7 +206,7 @@ def test_seeds_are_read_as_nkeys_reads_them(raw: bytes) -> None:
 
 
 @given(st.text(max_size=80) | st.binary(max_size=60).map(lambda raw: raw.hex().upper()))
-def test_nothing_else_is_a_seed(text: str) -> None:
+def test_invalid_seeds(text: str) -> None:
     with pytest.raises(NatsSettingsError) as refused:
         decode_seed(text)
     assert len(text) < 8 or text not in str(refused.value)
@@ -214,7 +214,7 @@ def test_nothing_else_is_a_seed(text: str) -> None:
 
 @pytest.mark.sockets
 @pytest.mark.every_nats_server
-def test_what_the_server_does_not_allow(world: ClientWorld, nats_server: Any) -> None:
+def test_subjects_without_permission_are_reported(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         url = nats_server(config=USERS).url
         client, events = await world.connected(url, user="bound", password=Secret("pw"))
@@ -277,7 +277,7 @@ def test_secrets_are_never_shown(
         "",
     ],
 )
-def test_addresses_that_are_none(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(NatsSettingsError, match="nats://") as refused:
         parse_server(text)
     assert "hunter2" not in str(refused.value)
@@ -322,22 +322,22 @@ def test_what_an_error_means_for_the_connection() -> None:
 @pytest.mark.parametrize(
     ("options", "url", "advice"),
     [
-        ({}, "h", "no way to log in is set: set nats.user and nats.password, nats.token"),
-        ({"user": "u", "password": Secret("p")}, "h", "look at nats.user=u and nats.password"),
+        ({}, "h", "no credentials are set: set nats.user and nats.password, nats.token"),
+        ({"user": "u", "password": Secret("p")}, "h", "check nats.user=u and nats.password"),
         ({"user": "u", "name": "east"}, "nats://a:b@h", "before the @ in nats.connection.east.servers"),
         ({"user": "u"}, "nats://token@h", "before the @ in nats.servers"),
-        ({"token": Secret("t")}, "h", "look at nats.token"),
-        ({"nkey_seed_file": "/f", "user": "u"}, "h", "look at nats.nkey.seed.file=/f"),
-        ({"credentials_file": "/f"}, "h", "look at nats.credentials.file=/f"),
+        ({"token": Secret("t")}, "h", "check nats.token"),
+        ({"nkey_seed_file": "/f", "user": "u"}, "h", "check nats.nkey.seed.file=/f"),
+        ({"credentials_file": "/f"}, "h", "check nats.credentials.file=/f"),
     ],
 )
-def test_who_is_not_let_in_is_told_where_to_look(options: dict[str, Any], url: str, advice: str) -> None:
+def test_a_rejected_login_names_the_settings_to_check(options: dict[str, Any], url: str, advice: str) -> None:
     found = settings(url, **options)
     assert advice in login_advice(found, found.servers[0])
 
 
 @pytest.mark.sockets
-def test_wrong_passwords_are_not_tried_without_rest(
+def test_wrong_passwords_are_tried_with_pauses(
     world: ClientWorld, nats_server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
@@ -348,7 +348,7 @@ def test_wrong_passwords_are_not_tried_without_rest(
         where = url.partition("//")[2]
         [said] = [record.getMessage() for record in caplog.records if "Violation" in record.getMessage()]
         assert (
-            f"authorization: {where}: Authorization Violation; look at nats.connection.east.user=ours" in said
+            f"authorization: {where}: Authorization Violation; check nats.connection.east.user=ours" in said
         )
 
     world.run(work())

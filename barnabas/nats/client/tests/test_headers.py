@@ -28,7 +28,7 @@ pairs = st.lists(st.tuples(names, no_line_end), max_size=8)
 @example([(b"binary", bytes(range(256)).replace(b"\r\n", b""))])
 @example([(b"blanks", b"  two in front, three behind   "), (b"tab", b"\tx")])
 @example([(b"\r", b"\r"), (b"\n", b"\n"), (b"", b"")])
-def test_pairs_come_back_as_they_were(written: list[tuple[bytes, bytes]]) -> None:
+def test_pairs_are_read_as_written(written: list[tuple[bytes, bytes]]) -> None:
     block = format_headers(written)
     assert parse_headers(block) == written
     assert read_status(block) == b""
@@ -81,7 +81,7 @@ def test_a_status_stands_in_the_first_line() -> None:
         b"NATS/1.0\r\na: 1\r\n folded\r\n\r\n",
     ],
 )
-def test_what_is_no_block_is_refused(block: bytes) -> None:
+def test_malformed_blocks_are_refused(block: bytes) -> None:
     with pytest.raises(MalformedHeaders):
         parse_headers(block)
 
@@ -100,7 +100,7 @@ def test_any_bytes_are_pairs_or_malformed(text: bytes) -> None:
 @pytest.mark.parametrize(
     "pair", [(b"a:b", b""), (b"a\r\nb", b""), (b"a", b"1\r\nb: 2"), (b"a", b"\r\n\r\n"), (b"a", b"\r\n")]
 )
-def test_what_would_be_read_otherwise_is_not_written(pair: tuple[bytes, bytes]) -> None:
+def test_pairs_that_would_be_read_differently_are_not_written(pair: tuple[bytes, bytes]) -> None:
     with pytest.raises(ValueError, match=r"a header can't hold|the name of a header can't hold"):
         format_headers([pair])
 

@@ -17,11 +17,10 @@ from barnabas.nats.client.errors import NOT_REACHED, STALE
 from barnabas.nats.client.server_pool import (
     BACKOFF_MAX_S,
     FIRST_BACKOFF_S,
-    LOGGED_MAX,
-    FailureLog,
     ServerPool,
 )
 from barnabas.nats.tests.client_world import Events, into, settings
+from barnabas.runtime.repeated_warnings import INTERVAL_S, REASONS_MAX
 from compat_tests.virtual.runtime import VirtualRuntime
 
 INFO = b'INFO {"server_id":"x","server_name":"x","version":"2.15.1","headers":true,"max_payload":1000}\r\n'
@@ -62,7 +61,7 @@ def test_orders_and_pauses_differ() -> None:
     assert len(pauses) == 10
 
 
-def test_connections_that_end_at_once_are_not_made_without_rest() -> None:
+def test_connections_that_end_at_once_are_made_again_with_pauses() -> None:
     pool = pool_of("h:1")
     for _ in range(8):
         pool.next()
@@ -70,7 +69,7 @@ def test_connections_that_end_at_once_are_not_made_without_rest() -> None:
     assert pool.next()[1] >= BACKOFF_MAX_S / 2
 
 
-def test_servers_that_are_told_of() -> None:
+def test_discovered_servers() -> None:
     pool = pool_of("tls://me:pw@nats.example:1", "other:1")
     teller = next(server for server in pool.servers if server.host == "nats.example")
     pool.discovered(
@@ -85,7 +84,7 @@ def test_servers_that_are_told_of() -> None:
     assert found["third.example:1"].user == "me"
     # the next ones to be tried are those that were not known
     assert {server.host for server in pool.servers[:3]} == {"10.0.0.1", "fe80::1", "third.example"}
-    # who is not told of any more is forgotten, but for the configured
+    # servers that are not announced any more are dropped, unless they are configured
     pool.discovered(["10.0.0.1:1"], found["10.0.0.1:1"])
     assert {str(server) for server in pool.servers} == {"nats.example:1", "other:1", "10.0.0.1:1"}
     pool.discovered([f"h{number}:1" for number in range(5000)], teller)
@@ -133,7 +132,7 @@ def a_client(runtime: VirtualRuntime, port: int, **options: Any) -> tuple[NatsCl
     return client, events
 
 
-def test_attempts_go_on_for_days_and_soon_find_the_server() -> None:
+def test_attempts_continue_until_there_is_a_server() -> None:
     runtime = VirtualRuntime()
     port = runtime.free_port()
     client, events = a_client(runtime, port)
@@ -148,7 +147,7 @@ def test_attempts_go_on_for_days_and_soon_find_the_server() -> None:
     assert len(events.connects) == 1
 
 
-def test_a_failure_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_failure_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     runtime = VirtualRuntime()
     ports = runtime.free_port(), runtime.free_port()
     client = NatsClient(runtime, settings(*(f"127.0.0.1:{port}" for port in ports)), "client")
@@ -161,20 +160,49 @@ def test_a_failure_is_logged_once_in_a_while(caplog: pytest.LogCaptureFixture) -
     assert len(caplog.records) == len(logged)
 
 
-def test_texts_that_are_never_the_same_are_logged_a_few_times_a_minute(
+def test_log_lines_about_a_server_are_bounded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     runtime = VirtualRuntime()
-    failures = FailureLog("client", runtime)
-    for number in range(10_000):
-        failures.write(f"failure {number}")
-    assert len(caplog.records) == LOGGED_MAX
-    runtime.advance(61)
-    failures.write("another")
-    assert len(caplog.records) == LOGGED_MAX + 1
+    servers: list[ScriptedServer] = []
+
+    def serve() -> ScriptedServer:
+        servers.append(ScriptedServer())
+        return servers[-1]
+
+    client, events = a_client(runtime, runtime.listen("127.0.0.1", 0, serve).port)
+    runtime.advance(1)
+    caplog.clear()
+    for number in range(900):
+        servers[0].transport.write(b"-ERR 'Permissions Violation for Subscription to \"s%d\"'\r\n" % number)
+    runtime.advance(1)
+    assert len(events.refusals) == 900
+    assert len(caplog.records) == REASONS_MAX + 1
+    runtime.advance(INTERVAL_S)
+    assert len(caplog.records) == REASONS_MAX + 2
+    assert f"({900 - REASONS_MAX - 1} times more since)" in caplog.records[-1].getMessage()
+    client.stop()
 
 
-def test_a_flood_of_lines_is_dealt_with_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_after_a_connection_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = VirtualRuntime()
+    servers: list[ScriptedServer] = []
+
+    def serve() -> ScriptedServer:
+        servers.append(ScriptedServer())
+        return servers[-1]
+
+    client, events = a_client(runtime, runtime.listen("127.0.0.1", 0, serve).port)
+    for connects in (1, 2, 3):
+        runtime.advance(5)
+        assert len(events.connects) == connects
+        servers[-1].transport.close()
+    runtime.advance(5)
+    assert caplog.text.count("the connection has ended") == 3
+    client.stop()
+
+
+def test_a_flood_of_lines_is_parsed_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = VirtualRuntime()
     servers: list[ScriptedServer] = []
 
@@ -212,7 +240,7 @@ def test_a_flood_of_lines_is_dealt_with_in_turns(monkeypatch: pytest.MonkeyPatch
     assert 1 <= len(heard) <= 5
 
 
-def test_pings_and_a_server_that_stops_to_answer() -> None:
+def test_a_server_that_answers_no_pings_is_stale() -> None:
     runtime = VirtualRuntime()
     servers: list[ScriptedServer] = []
 
@@ -236,7 +264,7 @@ def test_pings_and_a_server_that_stops_to_answer() -> None:
     assert servers[0].is_lost
 
 
-def test_a_pause_is_not_taken_for_silence() -> None:
+def test_a_paused_connection_is_not_stale() -> None:
     runtime = VirtualRuntime()
     port = runtime.listen("127.0.0.1", 0, ScriptedServer).port
     client, events = a_client(runtime, port, ping_interval_s=1)
@@ -250,7 +278,7 @@ def test_a_pause_is_not_taken_for_silence() -> None:
     assert events.causes == []
 
 
-def test_servers_that_say_nothing_are_left_in_time() -> None:
+def test_a_silent_server_times_out() -> None:
     runtime = VirtualRuntime()
     port = runtime.listen("127.0.0.1", 0, lambda: ScriptedServer(says=b"")).port
     _, events = a_client(runtime, port, connect_timeout_s=3)

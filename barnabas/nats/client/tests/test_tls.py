@@ -66,7 +66,7 @@ def test_tls_behind_info(both_loops: ClientWorld, nats_server: Any) -> None:
         await eventually_async(lambda: len(events.connects) == 2)
         await passes_messages(client)
         client.stop()
-        # the server wants it: it is begun although nothing here asks for it, and its certificate is looked at
+        # the server requires TLS: it begins although the settings do not ask for it, and its certificate is checked
         cause = await failure(both_loops, server.url, **login)
         assert cause.kind == SERVER_GONE
         assert "no TLS" in cause.detail
@@ -122,7 +122,7 @@ def test_mutual_tls(both_loops: ClientWorld, nats_server: Any, first: bool) -> N
 
 
 @pytest.mark.every_nats_server
-def test_tls_that_was_asked_for_is_never_left_out(world: ClientWorld, nats_server: Any) -> None:
+def test_required_tls_is_never_left_out(world: ClientWorld, nats_server: Any) -> None:
     async def work() -> None:
         plain = nats_server()
         for options in ({"tls_ca_file": CA}, {"tls_certificate_file": NODE}):
@@ -144,7 +144,9 @@ def test_tls_that_was_asked_for_is_never_left_out(world: ClientWorld, nats_serve
     world.run(work())
 
 
-def test_before_info_with_a_server_that_speaks_first(both_loops: ClientWorld, nats_server: Any) -> None:
+def test_tls_before_info_with_a_server_that_sends_info_first(
+    both_loops: ClientWorld, nats_server: Any
+) -> None:
     async def work() -> None:
         cause = await failure(both_loops, nats_server(config=tls()).url, tls_ca_file=CA, tls_first=True)
         # INFO comes before or after the beginning of our handshake

@@ -106,7 +106,7 @@ def test_kafka_clients_see_the_positions_and_may_move_them(make_asker: Callable[
     assert found[0].offset == 9
 
 
-def test_a_group_with_members_is_not_overruled(make_asker: Callable[..., Asker]) -> None:
+def test_a_group_with_members_keeps_its_positions(make_asker: Callable[..., Asker]) -> None:
     asker = make_asker(group_initial_rebalance_delay_ms="0")
     topic_id = asker.create("orders", 1)
     consumer = KafkaConsumer(
@@ -151,7 +151,7 @@ def test_the_coordinator_may_be_another_broker(
 
 
 def _believe(asker: Asker, port: int) -> None:
-    """The node takes another one for broker 2, who leads __consumer_offsets."""
+    """Another node is registered as broker 2, which leads __consumer_offsets."""
     directory = b"d".ljust(16)
     state = PartitionState(
         replicas=[2], isr=[2], leader=2, leader_epoch=1, partition_epoch=1, directories=[directory]

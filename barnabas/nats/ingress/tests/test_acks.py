@@ -19,7 +19,7 @@ from barnabas.nats.ingress.acks import AckStats, PendingAcks
 from barnabas.nats.ingress.expectations import TTL_DISABLED
 from barnabas.nats.pub_ack import ACK_ALL, ACK_LEADER, NO_ACK, PubAckBytes, ack_level
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 
 
 class Publisher:
@@ -90,7 +90,9 @@ def three(number: int = 0) -> bytes:
         ("reply", b"a.$JS.ACK", None, ACK_ALL),
     ],
 )
-def test_who_is_answered(mode: str, reply: bytes, asked: bytes | None, expected: int) -> None:
+def test_which_acknowledgement_a_message_asks_for(
+    mode: str, reply: bytes, asked: bytes | None, expected: int
+) -> None:
     assert ack_level(mode)(reply, asked) == expected
 
 
@@ -128,7 +130,7 @@ def test_an_error_has_the_fields_that_clients_know() -> None:
 # -- when, with one replica
 
 
-def test_with_one_replica_all_are_sent_at_once() -> None:
+def test_acknowledgements_of_one_replica_are_sent_at_once() -> None:
     partition, publisher = World([1]).partition(), Publisher()
     partition.append(batch(0))
     result = partition.append(three())
@@ -183,7 +185,7 @@ def test_a_sync_that_fails_is_an_error() -> None:
 # -- when, with three
 
 
-def test_all_is_sent_when_the_others_have_it() -> None:
+def test_all_is_acknowledged_at_the_high_watermark() -> None:
     replicas, publisher = Replicas(leader=1), Publisher()
     replicas.run(1)
     partition = replicas[1].partition
@@ -201,7 +203,7 @@ def test_all_is_sent_when_the_others_have_it() -> None:
     assert acks.waiting == 0
 
 
-def test_a_deposed_leader_says_nothing() -> None:
+def test_a_leader_that_steps_down_sends_no_acknowledgement() -> None:
     replicas, publisher = Replicas(leader=1), Publisher()
     replicas.run(1)
     partition = replicas[1].partition
@@ -217,7 +219,7 @@ def test_a_deposed_leader_says_nothing() -> None:
     assert acks.waiting == 0
 
 
-def test_too_few_replicas_are_said_before_the_append() -> None:
+def test_messages_for_all_are_refused_before_the_append_below_min_isr() -> None:
     replicas, publisher = Replicas(leader=1, min_insync_replicas="2"), Publisher()
     replicas.run(1)
     partition = replicas[1].partition
@@ -235,14 +237,14 @@ def test_too_few_replicas_are_said_before_the_append() -> None:
     assert not acks.refuses_all()
 
 
-def test_a_partition_with_one_replica_refuses_none() -> None:
+def test_a_partition_with_one_replica_refuses_no_message() -> None:
     assert not Publisher().acks(World([1]).partition()).refuses_all()
 
 
 # -- what goes wrong
 
 
-def test_without_a_connection_nothing_is_sent_and_nothing_breaks() -> None:
+def test_acknowledgements_without_a_connection_are_counted() -> None:
     partition, publisher = World([1]).partition(), Publisher()
     publisher.is_gone = True
     acks = publisher.acks(partition)
@@ -252,7 +254,7 @@ def test_without_a_connection_nothing_is_sent_and_nothing_breaks() -> None:
     assert (acks.stats.sent, acks.stats.unsent, acks.stats.refused, acks.waiting) == (0, 4, 0, 0)
 
 
-def test_many_are_sent_together() -> None:
+def test_many_acknowledgements_are_sent_together() -> None:
     partition, publisher = World([1]).partition(), Publisher()
     acks = publisher.acks(partition)
     owed = [(each % 3, b"r%d" % each, ACK_ALL, False) for each in range(1200)]
@@ -262,7 +264,9 @@ def test_many_are_sent_together() -> None:
     assert acks.stats.sent == 1200
 
 
-def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_waiting_acknowledgements_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("barnabas.nats.ingress.acks.WAITING_MAX", 2)
     replicas, publisher = Replicas(leader=1), Publisher()
     replicas.run(1)
@@ -275,7 +279,7 @@ def test_no_more_than_so_many_wait(monkeypatch: pytest.MonkeyPatch, caplog: pyte
     assert "2 acknowledgements wait" in caplog.text
 
 
-def test_a_refusal_that_nobody_hears_is_in_the_log_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_without_a_reply_subject_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     publisher = Publisher()
     acks = publisher.acks(World([1]).partition())
     with caplog.at_level(logging.WARNING, "barnabas.nats"):

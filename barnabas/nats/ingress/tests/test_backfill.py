@@ -1,4 +1,4 @@
-"""What a leader has missed and its followers have received."""
+"""Backfill: messages that a leader has missed and its followers have received."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.ingress.barrier import Ends, Mark
 from barnabas.nats.ingress.gap_tracker import WAIT_S, Backfill, GapLog
-from barnabas.nats.ingress.standby import SILENT_S, Lapse, StandbyReport
+from barnabas.nats.ingress.roles import Roles
+from barnabas.nats.ingress.standby import SILENT_S, Lapse
+from barnabas.nats.ingress.standbys import Ends, Mark, StandbyReport
 from barnabas.nats.ingress.tests.test_standby_reports import Joining, joining
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -56,7 +57,7 @@ def leader() -> Leader:
     return Leader()
 
 
-def test_a_gap_that_others_fill_is_none(leader: Leader) -> None:
+def test_a_gap_that_followers_fill_is_removed(leader: Leader) -> None:
     leader.leave(0, 1)
     number = leader.return_()
     assert leader.held == [[0, 1]]
@@ -73,7 +74,7 @@ def test_a_gap_that_others_fill_is_none(leader: Leader) -> None:
     assert not leader.stats.gaps
 
 
-def test_a_gap_that_others_take_over_before_it_ends_is_none(leader: Leader) -> None:
+def test_a_gap_of_partitions_that_get_other_leaders_is_removed(leader: Leader) -> None:
     leader.leave(0)
     leader.backfill.led([])
     assert not leader.stats.gaps
@@ -81,7 +82,7 @@ def test_a_gap_that_others_take_over_before_it_ends_is_none(leader: Leader) -> N
     assert not leader.held
 
 
-def test_a_gap_that_nobody_fills_is_told_of_later_with_its_times(leader: Leader) -> None:
+def test_a_gap_that_no_follower_fills_is_recorded_after_the_wait(leader: Leader) -> None:
     leader.leave(0, 2)
     leader.return_()
     leader.backfill.led([2])
@@ -90,7 +91,7 @@ def test_a_gap_that_nobody_fills_is_told_of_later_with_its_times(leader: Leader)
     assert leader.let_go == 1
 
 
-def test_followers_that_were_absent_too_are_not_waited_for(leader: Leader) -> None:
+def test_the_leader_does_not_wait_for_absent_followers(leader: Leader) -> None:
     leader.leave(0)
     number = leader.return_()
     leader.backfill.follower_absent(number, 1, [0])
@@ -102,14 +103,14 @@ def test_followers_that_were_absent_too_are_not_waited_for(leader: Leader) -> No
     assert leader.let_go == 1
 
 
-def test_where_there_is_no_follower_nothing_waits(leader: Leader) -> None:
+def test_a_leader_without_followers_does_not_wait(leader: Leader) -> None:
     leader.leave(2)
     leader.return_()
     assert not leader.held
     assert leader.told == [1000]
 
 
-def test_a_gap_for_another_reason_as_well_stays(leader: Leader) -> None:
+def test_a_gap_with_another_cause_stays(leader: Leader) -> None:
     leader.leave(0)
     leader.backfill.give_up()
     leader.gaps.begin(0, "the binding is paused")
@@ -118,7 +119,7 @@ def test_a_gap_for_another_reason_as_well_stays(leader: Leader) -> None:
     assert len(leader.told) == 1
 
 
-def test_one_that_goes_away_again_while_others_are_asked_has_one_gap(leader: Leader) -> None:
+def test_a_second_absence_during_the_wait_is_the_same_gap(leader: Leader) -> None:
     leader.leave(0)
     leader.return_()
     leader.leave(0)
@@ -128,29 +129,29 @@ def test_one_that_goes_away_again_while_others_are_asked_has_one_gap(leader: Lea
     assert leader.let_go == 2
 
 
-def test_what_another_broker_fills_in_is_lacking_here_until_it_is_replicated(joining: Joining) -> None:
+def test_messages_that_another_broker_fills_in_are_a_lapse_until_replicated(joining: Joining) -> None:
     """This broker leads, was away, and another one leads now and appends what was missed, perhaps to its own log alone."""
     joining.lead()
-    joining.ingest.lapses(1000, "server gone")
+    joining.ingest.interrupted(1000, "server gone")
     joining.ingest.hold([0])
-    joining.ingest.listens(2000)
-    joining.ingest.serve({}, {0: joining.partition})
-    joining.ingest.let_go(is_noted=True)
+    joining.ingest.subscribed(2000)
+    joining.ingest.serve(Roles({}, {0: joining.partition}))
+    joining.ingest.release(is_noted=True)
     assert joining.standby.lapse == Lapse(1000, 2000, "server gone")
     joining.lapses.clear()
     joining.lead()
     assert joining.lapses == [(joining.partition, Lapse(1000, 2000, "server gone"))]
 
 
-def test_what_a_leader_lacks_is_over_once_it_is_noted(joining: Joining) -> None:
+def test_the_lapse_of_a_leader_ends_when_its_gap_is_recorded(joining: Joining) -> None:
     joining.lead()
-    joining.ingest.lapses(1000, "server gone")
+    joining.ingest.interrupted(1000, "server gone")
     joining.ingest.hold([0])
-    joining.ingest.listens(2000)
-    joining.ingest.let_go(is_noted=False)
+    joining.ingest.subscribed(2000)
+    joining.ingest.release(is_noted=False)
     assert joining.standby.lapse is not None, "it goes away again: still the same gap"
     joining.ingest.hold([0])
-    joining.ingest.let_go(is_noted=True)
+    joining.ingest.release(is_noted=True)
     assert joining.standby.lapse is None
 
 
@@ -158,10 +159,10 @@ def test_what_a_leader_lacks_is_over_once_it_is_noted(joining: Joining) -> None:
 
 
 def in_sync(joining: Joining) -> None:
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.align()
     joining.replicas.elect(1, [1, 2])
-    joining.ingest.serve({}, {0: joining.partition})
+    joining.ingest.serve(Roles({}, {0: joining.partition}))
     joining.asked = []
     proposals: Any = joining.replicas.alive[2].node.services.partitions.proposals
     proposals.propose_leadership = lambda partition, _isr: joining.asked.append(partition)
@@ -170,7 +171,7 @@ def in_sync(joining: Joining) -> None:
 def answer(joining: Joining, absence: int) -> None:
     partition = joining.partition
     ends = Ends(1, {0: (partition.leader_epoch, partition.log.log_end_offset, absence)})
-    joining.standby_barrier._answer_came(msgspec.json.encode(ends))
+    joining.standbys._answer_received(msgspec.json.encode(ends))
 
 
 def told(joining: Joining) -> list[tuple[list[int], int]]:
@@ -191,17 +192,17 @@ def test_a_follower_that_has_what_the_leader_missed_asks_to_lead(joining: Joinin
     assert joining.asked == [joining.partition]
 
 
-def test_a_follower_that_has_nothing_more_says_that_nothing_is_missing(joining: Joining) -> None:
+def test_a_follower_without_further_messages_reports_that_none_is_missing(joining: Joining) -> None:
     in_sync(joining)
     answer(joining, 5)
     assert told(joining) == [([0], 5)]
     assert not joining.asked
 
 
-def test_a_follower_that_was_absent_itself_says_so(joining: Joining) -> None:
+def test_a_follower_that_was_absent_reports_it(joining: Joining) -> None:
     in_sync(joining)
-    joining.ingest.lapses(1000, "server gone")
-    joining.ingest.listens(2000)
+    joining.ingest.interrupted(1000, "server gone")
+    joining.ingest.subscribed(2000)
     joining.receive(1)
     answer(joining, 5)
     assert told(joining) == [([0], -5)]
@@ -229,6 +230,6 @@ def test_a_call_is_answered_with_a_mark_at_once(joining: Joining) -> None:
     in_sync(joining)
     joining.replicas.run(0.5)
     joining.sent.clear()
-    joining.standby_barrier._call_came(b"")
+    joining.standbys._call_received(b"")
     joining.replicas.run(0.15)
     assert [subject for subject, _ in joining.sent if subject.endswith("mark")]

@@ -39,7 +39,7 @@ class Bench:
         self.runtime.run_until_idle()
 
 
-def test_a_moment_costs_nothing() -> None:
+def test_a_short_pause_unsubscribes_nothing() -> None:
     bench = Bench()
     for _ in range(3):
         bench.overflow.changed(True)
@@ -51,7 +51,7 @@ def test_a_moment_costs_nothing() -> None:
     assert bench.told == []
 
 
-def test_others_do_not_wait_longer() -> None:
+def test_a_full_binding_unsubscribes_when_others_wait() -> None:
     bench = Bench()
     bench.connection.is_shared = False
     bench.overflow.changed(True)
@@ -72,7 +72,7 @@ def test_others_do_not_wait_longer() -> None:
     assert bench.told == ["aside", "back"]
 
 
-def test_whose_log_is_slow_does_not_stop_the_others_again_and_again() -> None:
+def test_a_slow_log_unsubscribes_at_once_the_next_time() -> None:
     bench = Bench()
     bench.overflow.changed(True)
     bench.pass_time(OTHERS_WAIT_S)
@@ -89,7 +89,7 @@ def test_whose_log_is_slow_does_not_stop_the_others_again_and_again() -> None:
     assert not bench.overflow.is_unsubscribed
 
 
-def test_who_has_stopped_does_not_come_back() -> None:
+def test_a_stopped_binding_does_not_subscribe_again() -> None:
     bench = Bench()
     bench.overflow.changed(True)
     bench.pass_time(OTHERS_WAIT_S)
@@ -99,7 +99,7 @@ def test_who_has_stopped_does_not_come_back() -> None:
     assert bench.told == ["aside"]
 
 
-def test_who_has_stopped_makes_nobody_wait() -> None:
+def test_a_stopped_binding_pauses_no_connection() -> None:
     bench = Bench()
     bench.overflow.changed(True)
     bench.overflow.stop()

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from barnabas.nats.client.errors import NotConnected
-from barnabas.nats.ingress.barrier import EARLY_S, LATEST_S, SENT_AFTER_S, BindingChange, ChangeBarrier
+from barnabas.nats.ingress.change_barrier import EARLY_S, LATEST_S, SENT_AFTER_S, BindingChange, ChangeBarrier
 from compat_tests.virtual.runtime import VirtualRuntime
 
 BROKERS = 3
@@ -106,7 +106,7 @@ def test_each_message_is_taken_once(seed: int) -> None:
     assert len({broker.owner(1000) for broker in brokers}) == 1
 
 
-def test_a_mark_before_the_news_and_news_without_a_mark() -> None:
+def test_an_early_mark_counts_and_a_missing_one_times_out() -> None:
     runtime, server = VirtualRuntime(), Server()
     early, late = Broker(1, runtime, server), Broker(2, runtime, server)
     first = early.owner
@@ -133,7 +133,7 @@ def test_a_mark_before_the_news_and_news_without_a_mark() -> None:
     assert early.owner is second
 
 
-def test_without_a_connection_nothing_is_waited_for() -> None:
+def test_a_change_without_a_connection_is_applied_at_once() -> None:
     runtime, server = VirtualRuntime(), Server()
     server.is_closed = True
     broker = Broker(0, runtime, server)
@@ -147,7 +147,7 @@ def test_without_a_connection_nothing_is_waited_for() -> None:
     assert not broker.change_barrier.has_planned
 
 
-def test_what_is_planned_ends_with_its_binding() -> None:
+def test_stopping_drops_planned_changes() -> None:
     runtime, server = VirtualRuntime(), Server()
     broker = Broker(0, runtime, server)
     before, done = broker.owner, []

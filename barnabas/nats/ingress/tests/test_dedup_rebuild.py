@@ -13,9 +13,11 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.coordinator_world import Ticking, World
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.ingress.dedup import DedupWindow, kept_id
-from barnabas.nats.ingress.dedup_rebuild import DedupRebuild, RebuildQueue
+from barnabas.nats.ingress.dedup_rebuild import DedupRebuild
+from barnabas.runtime.slices import StepQueue
+from barnabas.storage.log.verification import VERIFICATION_OFF
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.virtual.runtime import VirtualRuntime
 
 WINDOW_MS = 60_000
@@ -31,16 +33,20 @@ def batch(ids: list[bytes | None], timestamp: int, codec: Codec = Codec.NONE, **
     return build_batch(records, codec=codec, **options)
 
 
+def begin(runtime: VirtualRuntime, rebuild: DedupRebuild) -> None:
+    StepQueue(runtime).add(rebuild.steps(), lambda _result, _error: None)
+
+
 def rebuilt(runtime: VirtualRuntime, partition: Partition, window: DedupWindow) -> list[Exception | None]:
     results: list[Exception | None] = []
-    DedupRebuild(runtime, partition, window, results.append).start()
+    begin(runtime, DedupRebuild(runtime, partition, window, results.append))
     assert results == []
     runtime.run_until_idle()
     return results
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
-def test_what_the_log_holds_is_known(codec: Codec) -> None:
+def test_ids_in_the_log_are_in_the_window(codec: Codec) -> None:
     world = World([1])
     partition = world.partition()
     now_ms = world.runtime.time_ms()
@@ -51,7 +57,7 @@ def test_what_the_log_holds_is_known(codec: Codec) -> None:
     window = DedupWindow(WINDOW_MS)
     assert rebuilt(world.runtime, partition, window) == [None]
     assert [window.find(each, now_ms) for each in (b"old", b"a", b"b", b"c", b"d")] == [None, 1, 3, 6, None]
-    assert window.last_id(partition.log.log_end_offset, 0) == b"a"
+    assert window.last_id(partition.log.log_end_offset) == b"a"
     assert window.find(b"b", now_ms + 1) is None  # its time goes on
     assert window.find(b"c", now_ms + WINDOW_MS - 1) == 6
 
@@ -65,7 +71,7 @@ def test_an_empty_log_and_a_window_of_zero() -> None:
     partition.append(batch([b"a", b"b"], world.runtime.time_ms()))
     window = DedupWindow(0)
     assert rebuilt(world.runtime, partition, window) == [None]
-    assert (len(window), window.last_id(2, 0)) == (0, b"b")
+    assert (len(window), window.last_id(2)) == (0, b"b")
 
 
 def test_the_last_id_is_found_though_it_is_older_than_the_window() -> None:
@@ -74,22 +80,23 @@ def test_the_last_id_is_found_though_it_is_older_than_the_window() -> None:
     partition.append(batch([b"a"], world.runtime.time_ms() - 10 * WINDOW_MS))
     window = DedupWindow(WINDOW_MS)
     assert rebuilt(world.runtime, partition, window) == [None]
-    assert (len(window), window.last_id(1, 0)) == (0, b"a")
+    assert (len(window), window.last_id(1)) == (0, b"a")
 
 
-def test_ids_of_transactions_are_passed_over() -> None:
+def test_ids_of_transactions_are_ignored() -> None:
     world = World([1])
     partition = world.partition()
     now_ms = world.runtime.time_ms()
     partition.append(
-        batch([b"a"], now_ms, transactional=True, producer_id=1, producer_epoch=0, base_sequence=0)
+        batch([b"a"], now_ms, transactional=True, producer_id=1, producer_epoch=0, base_sequence=0),
+        verification=VERIFICATION_OFF,
     )
     window = DedupWindow(WINDOW_MS)
     assert rebuilt(world.runtime, partition, window) == [None]
     assert window.find(b"a", now_ms) is None
 
 
-def test_it_lets_the_loop_go_on_meanwhile() -> None:
+def test_reading_leaves_the_loop_to_others() -> None:
     world = World([1], runtime=Ticking())
     partition = world.partition()
     now_ms = world.runtime.time_ms()
@@ -98,7 +105,7 @@ def test_it_lets_the_loop_go_on_meanwhile() -> None:
     turns: list[int] = []
     results: list[Exception | None] = []
     window = DedupWindow(WINDOW_MS)
-    DedupRebuild(world.runtime, partition, window, results.append).start()
+    begin(world.runtime, DedupRebuild(world.runtime, partition, window, results.append))
 
     def turn() -> None:
         if not results:
@@ -129,12 +136,12 @@ def test_a_cold_log_is_read_by_a_thread() -> None:
     assert world.disk.warm
 
 
-def test_a_queue_reads_for_one_after_the_other() -> None:
+def test_partitions_are_read_one_after_the_other() -> None:
     world = World([1], partitions=4)
     now_ms = world.runtime.time_ms()
     for index in range(4):
         world.partition(index).append(batch([b"%d" % index], now_ms))
-    queue = RebuildQueue()
+    queue = StepQueue(world.runtime)
     ended: list[tuple[int, list[int]]] = []
     windows = [DedupWindow(WINDOW_MS) for _ in range(4)]
 
@@ -146,29 +153,31 @@ def test_a_queue_reads_for_one_after_the_other() -> None:
         for index, window in enumerate(windows)
     ]
     for rebuild in rebuilds:
-        queue.add(rebuild)
-    rebuilds[0].cancel()  # reads already
+        queue.add(rebuild.steps(), lambda _result, _error: None)
+    rebuilds[0].cancel()  # the first of the queue
     rebuilds[2].cancel()
     world.runtime.run_until_idle()
     assert ended == [(1, [0, 1, 0, 0]), (3, [0, 1, 0, 1])]
 
 
-def test_nothing_is_said_when_it_is_cancelled() -> None:
+def test_a_cancelled_rebuild_does_not_call_back() -> None:
     world = World([1])
     world.partition().append(batch([b"a"], world.runtime.time_ms()))
     results: list[Exception | None] = []
     rebuild = DedupRebuild(world.runtime, world.partition(), DedupWindow(WINDOW_MS), results.append)
-    rebuild.start()
+    begin(world.runtime, rebuild)
     rebuild.cancel()
     world.runtime.run_until_idle()
     assert results == []
 
 
-def test_a_lead_that_ends_meanwhile_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_leadership_that_ends_during_the_rebuild_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
     world = World([1, 2])
     world.partition().append(batch([b"a"], world.runtime.time_ms()))
     results: list[Exception | None] = []
-    DedupRebuild(world.runtime, world.partition(), DedupWindow(WINDOW_MS), results.append).start()
+    begin(
+        world.runtime, DedupRebuild(world.runtime, world.partition(), DedupWindow(WINDOW_MS), results.append)
+    )
     world.change(0, leader=2)
     world.runtime.run_until_idle()
     assert len(results) == 1
@@ -176,7 +185,7 @@ def test_a_lead_that_ends_meanwhile_is_an_error(caplog: pytest.LogCaptureFixture
     assert "known in part" in caplog.text
 
 
-def test_what_was_replicated_counts_for_the_next_leader() -> None:
+def test_replicated_ids_are_in_the_window_of_the_next_leader() -> None:
     replicas = Replicas(leader=1)
     now_ms = replicas.alive[1].runtime.time_ms()
     replicas.alive[1].partition.append(batch([b"a", b"b"], now_ms))
@@ -186,7 +195,7 @@ def test_what_was_replicated_counts_for_the_next_leader() -> None:
     successor = replicas.alive[2]
     window = DedupWindow(WINDOW_MS)
     results: list[Exception | None] = []
-    DedupRebuild(successor.runtime, successor.partition, window, results.append).start()
+    begin(successor.runtime, DedupRebuild(successor.runtime, successor.partition, window, results.append))
     replicas.run(1)
     assert results == [None]
     assert [window.find(each, now_ms + 4_000) for each in (b"a", b"b", b"c")] == [0, 1, None]
@@ -220,4 +229,4 @@ def test_any_log(contents: list[tuple[list[bytes | None], int]]) -> None:
     found = {each: window.find(kept_id(each), now_ms) for each in (b"a", b"b", b"c", b"x" * 70)}
     assert {each: offset for each, offset in found.items() if offset is not None} == expected
     last = contents[-1][0][-1] if contents else None
-    assert window.last_id(partition.log.log_end_offset, 0) == kept_id(last or b"")
+    assert window.last_id(partition.log.log_end_offset) == kept_id(last or b"")

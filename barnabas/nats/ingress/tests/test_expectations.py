@@ -83,7 +83,7 @@ class Topic:
         if found is not None:
             return self.answers.duplicate(found)
         refused = (
-            refusal_now(header_block, self.end_offset, self.window.last_id(self.end_offset, 0))
+            refusal_now(header_block, self.end_offset, self.window.last_id(self.end_offset))
             if looks
             else None
         )
@@ -227,7 +227,7 @@ def test_any_messages_are_answered_as_by_jetstream(
         stream.close()
 
 
-def test_what_comes_again_is_told_so_before_its_expectation_is_looked_at() -> None:
+def test_a_duplicate_is_answered_before_its_expectations_are_checked() -> None:
     topic = Topic()
     topic.publish(block())
     again = block((b"Nats-Msg-Id", b"a"), (b"Nats-Expected-Last-Sequence", b"1"))
@@ -253,7 +253,7 @@ def test_sequences_by_subject_are_refused(pairs: list[tuple[bytes, bytes]], numb
     assert Topic().publish(block(*pairs))["error"]["err_code"] == number
 
 
-def test_a_compacted_topic_of_subjects_rolls_up_by_itself() -> None:
+def test_a_compacted_topic_keyed_by_subject_accepts_rollups() -> None:
     def refused(value: bytes) -> int | None:
         found = refusal_now(block((b"Nats-Rollup", value)), 0, b"", keeps_last_by_subject=True)
         return None if found is None else found.number
@@ -265,7 +265,7 @@ def test_a_compacted_topic_of_subjects_rolls_up_by_itself() -> None:
     ("mode", "level", "reply", "pairs", "expected"),
     [
         ("header", ACK_ALL, b"r", [], True),
-        ("header", NO_ACK, b"r", [], False),  # somebody else's answer
+        ("header", NO_ACK, b"r", [], False),  # another responder's answer
         ("header", NO_ACK, b"", [], True),
         ("off", NO_ACK, b"", [], False),
         ("reply", ACK_ALL, b"r", [], True),
@@ -280,7 +280,7 @@ def test_a_compacted_topic_of_subjects_rolls_up_by_itself() -> None:
         ("header", ACK_ALL, b"r", [(b"Nats-Stream", b"S"), (b"Nats-Sequence", b"1")], True),
     ],
 )
-def test_whose_expectations_are_met(
+def test_which_expectations_concern_the_topic(
     mode: str, level: int, reply: bytes, pairs: list[tuple[bytes, bytes]], expected: bool
 ) -> None:
     assert concern_topic(mode, level, reply, block(*pairs)) is expected

@@ -1,4 +1,4 @@
-"""Where gaps begin and end: what is known of a connection, what is written down, and how causes become one gap."""
+"""Where gaps begin and end: the heartbeat of a connection, the checkpoint, and causes that become one gap."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_gaps_cover_what_was_missed(steps: list[tuple[str, int]]) -> None:
         assert (gaps.open is None) == (not is_away)
 
 
-def test_a_gap_that_is_looked_for_ends_once() -> None:
+def test_a_gap_under_search_ends_once() -> None:
     clock, stats = Clock(), CarrierStats()
     gaps = GapLog("orders", stats, clock, lambda: None)
     gaps.begin(900, "server gone")
@@ -161,7 +161,7 @@ def beating(runtime: VirtualRuntime) -> tuple[Heartbeat, Answers]:
     return heartbeat, client
 
 
-def test_an_answer_tells_of_when_it_was_asked_for() -> None:
+def test_an_answer_counts_from_its_request() -> None:
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
     told: list[int] = []
@@ -185,7 +185,7 @@ def test_an_answer_tells_of_when_it_was_asked_for() -> None:
     assert len(client.asked) == 2
 
 
-def test_a_process_that_stood_still_was_slow() -> None:
+def test_a_stalled_process_was_a_slow_consumer() -> None:
     runtime = VirtualRuntime()
     heartbeat, _ = beating(runtime)
     gone, refused = Cause(SERVER_GONE, "closed"), Cause(AUTHORIZATION)
@@ -201,7 +201,7 @@ def test_a_process_that_stood_still_was_slow() -> None:
     assert heartbeat.explained(gone) == gone
 
 
-def test_an_absence_has_all_its_causes_each_kind_once() -> None:
+def test_an_absence_lists_each_kind_of_cause_once() -> None:
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
     intake: Any = SimpleNamespace(heartbeat=heartbeat, client=client)
@@ -212,7 +212,7 @@ def test_an_absence_has_all_its_causes_each_kind_once() -> None:
     )
     gap_tracker.start(())
     heartbeat.connected(ServerInfo())
-    gap_tracker.listens()
+    gap_tracker.subscribed()
     heard_ms = heartbeat.until_ms
     runtime.advance(EVERY_S / 2)
     gap_tracker.disconnected(Cause(SERVER_GONE, "closed"))
@@ -220,7 +220,7 @@ def test_an_absence_has_all_its_causes_each_kind_once() -> None:
         gap_tracker.unreachable(Cause(SERVER_GONE, detail))
         gap_tracker.unreachable(Cause(AUTHORIZATION, "look at nats.user"))
     assert gap_tracker.connected()
-    gap_tracker.listens()
+    gap_tracker.subscribed()
     assert gaps.open is None
     (gap,) = stats.gaps
     assert (gap.begin_ms, gap.cause) == (
@@ -233,7 +233,7 @@ def test_an_absence_has_all_its_causes_each_kind_once() -> None:
     heartbeat.stop()
 
 
-def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
+def test_messages_that_wait_for_the_log_are_not_counted_as_stored() -> None:
     """A broker that ends loses it: its gap begins with what was in the log."""
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
@@ -246,7 +246,7 @@ def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
     )
     gap_tracker.start(())
     heartbeat.connected(ServerInfo())
-    gap_tracker.listens()
+    gap_tracker.subscribed()
     in_log_ms = gaps.until_ms
     assert in_log_ms
     is_whole = False
@@ -254,7 +254,7 @@ def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
     gap_tracker.disconnected(Cause(SERVER_GONE, "closed"))
     runtime.advance(1)
     gap_tracker.connected()
-    gap_tracker.listens()
+    gap_tracker.subscribed()
     assert stats.gaps[-1].end_ms == runtime.time_ms()
     assert gaps.until_ms == in_log_ms
     heartbeat.until_ms = runtime.time_ms()  # all has been heard, and still waits
@@ -262,13 +262,13 @@ def test_what_waits_for_the_log_is_not_known_to_be_there() -> None:
     assert gaps.open is not None
     assert gaps.open.begin_ms == in_log_ms
     is_whole = True
-    gap_tracker.listens()
+    gap_tracker.subscribed()
     assert gaps.until_ms == runtime.time_ms()
     gap_tracker.stop()
     heartbeat.stop()
 
 
-def test_who_asks_is_told_at_once_until_when_all_has_come() -> None:
+def test_asking_the_server_calls_back_with_its_answer() -> None:
     runtime = VirtualRuntime()
     heartbeat, client = beating(runtime)
     heartbeat.connected(ServerInfo())
@@ -345,7 +345,7 @@ def test_the_file_survives_the_process(a_boot: Callable[[str], None]) -> None:
     )  # stopped, before it went off
 
 
-def test_nothing_is_written_when_nothing_is_new() -> None:
+def test_unchanged_times_are_not_written() -> None:
     world = World()
     gap_checkpoint = world.gap_checkpoint()
     gap_checkpoint.close({})
@@ -359,13 +359,13 @@ def test_nothing_is_written_when_nothing_is_new() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_a_damaged_file_is_none(content: bytes) -> None:
+def test_a_damaged_file_is_ignored(content: bytes) -> None:
     world = World()
     world.disk.write_file("/d/attendance", content)
     assert world.gap_checkpoint().load() == ReceivedUntil({}, False)
 
 
-def test_a_file_that_is_cut_off_is_none(a_boot: Callable[[str], None]) -> None:
+def test_a_truncated_file_is_ignored(a_boot: Callable[[str], None]) -> None:
     world = World()
     world.gap_checkpoint().close(TOPICS)
     whole = world.disk.read_file("/d/attendance")
@@ -374,7 +374,7 @@ def test_a_file_that_is_cut_off_is_none(a_boot: Callable[[str], None]) -> None:
         assert world.gap_checkpoint().load() == ReceivedUntil({}, False)
 
 
-def test_a_disk_that_refuses(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_write_is_logged_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
     gap_checkpoint = world.gap_checkpoint()
     world.disk.fault = lambda operation, _path: errno.ENOSPC if operation == "write" else None

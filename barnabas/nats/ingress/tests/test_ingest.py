@@ -1,4 +1,4 @@
-"""What an ingest does with what waits while logs refuse and leaders move, over real partitions of two replicas."""
+"""Messages that wait while logs fail and leaders move, over real partitions of two replicas."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.ingress.lane import RETRY_MAX_S
+from barnabas.nats.ingress.roles import Roles
 from barnabas.nats.tests.ingests import make_ingest
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
 
 class Taker:
-    """The ingest of one of the brokers, which is told of roles when the test says so."""
+    """The ingest of one broker; the test calls `refresh` to give it the roles."""
 
     def __init__(self, replicas: Replicas, broker_id: int, **binding: Any) -> None:
         replica = replicas[broker_id]
@@ -35,7 +36,7 @@ class Taker:
 
     def refresh(self) -> None:
         hosted = {0: self.partition}
-        self.ingest.serve(*((hosted, {}) if self.partition.is_leader else ({}, hosted)))
+        self.ingest.serve(Roles(hosted, {}) if self.partition.is_leader else Roles({}, hosted))
 
     def take(self, *values: str) -> None:
         for value in values:
@@ -43,7 +44,7 @@ class Taker:
         self.ingest.close()
 
 
-def test_who_waited_for_a_log_that_another_one_leads_now_lets_go() -> None:
+def test_messages_that_waited_are_dropped_when_another_broker_leads() -> None:
     replicas = Replicas(ids=(1, 2))
     taker = Taker(replicas, 1, buffer_bytes=1000)
     replicas.run()
@@ -54,7 +55,7 @@ def test_who_waited_for_a_log_that_another_one_leads_now_lets_go() -> None:
     assert taker.fullness == [True, False]
 
 
-def test_a_leader_that_others_have_followed_and_gone_before_does_not_append_what_they_have() -> None:
+def test_a_leader_again_does_not_append_what_leaders_between_have_appended() -> None:
     replicas = Replicas(ids=(1, 2))
     first, second = Taker(replicas, 1), Taker(replicas, 2)
     for taker in (first, second):
@@ -75,7 +76,7 @@ def test_a_leader_that_others_have_followed_and_gone_before_does_not_append_what
     replicas.check_identical()
 
 
-def test_a_log_that_refuses_for_long_is_asked_seldom_and_told_of_once(
+def test_appends_to_a_failing_log_back_off_and_are_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.WARNING, "barnabas.nats")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from barnabas.broker.extension import host_of
 from barnabas.broker.tests.replicas import TOPIC_ID, Replicas
 from barnabas.nats.binding.binding import Binding
 from barnabas.nats.carrier import CarrierStats
-from barnabas.nats.ingress.lane import OnRefused
-from barnabas.nats.ingress.queue_group import GroupLanes
+from barnabas.nats.ingress.roles import NO_ROLES, Roles
 from barnabas.nats.remote_producer import NO_OFFSET, Produced
 from barnabas.nats.tests.ingests import make_ingest
 from barnabas.testing.memory_disk import MemoryDisk
@@ -50,22 +48,18 @@ class Member:
             self._answered,
             stats=self.stats,
             on_full=self.fullness.append,
-            make_group=self._make_group,
+            host=host_of(services, MemoryDisk(), "/"),
         )
+        assert self.ingest._group is not None
+        self.group = self.ingest._group
+        self._send = self.group.producer.send
+        self.group.producer.send = self._lose  # type: ignore[method-assign]
         self._take = self.ingest.encoder().take
         self.refresh()
 
-    def _make_group(self, on_refused: OnRefused, on_held: Callable[[], object]) -> GroupLanes:
-        services = self.replica.node.services
-        host = host_of(services, MemoryDisk(), "/")
-        self.group = GroupLanes(host, "t", self._answered, self.stats, on_refused, on_held)
-        self._send = self.group.producer.send
-        self.group.producer.send = self._lose  # type: ignore[method-assign]
-        return self.group
-
     def refresh(self) -> None:
         partition = self.replica.partition
-        self.ingest.serve({0: partition} if partition.is_leader else {})
+        self.ingest.serve(Roles({0: partition}, {}) if partition.is_leader else NO_ROLES)
 
     def take(self, *values: str, headers: bytes = b"") -> None:
         for value in values:
@@ -97,7 +91,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(STEPS, max_size=40))
-def test_each_once_whatever_is_answered(steps: list[tuple[str, Any, Any]]) -> None:
+def test_each_message_is_stored_once_whatever_the_answers(steps: list[tuple[str, Any, Any]]) -> None:
     replicas = Replicas()
     members = [Member(replicas, 1), Member(replicas, 3)]
     taken: list[list[str]] = [[], []]
@@ -108,7 +102,7 @@ def test_each_once_whatever_is_answered(steps: list[tuple[str, Any, Any]]) -> No
             members[which].take(*values)
         elif step == "elect":
             replicas.elect(which, [1, 2, 3])
-            if detail:  # else nobody has told them yet
+            if detail:  # else the members do not know yet
                 for member in members:
                     member.refresh()
         elif step == "lose":
@@ -139,7 +133,7 @@ WANTS_NO_ACK = b"NATS/1.0\r\nKafka-Ack: none\r\n\r\n"
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(ISR_STEPS, max_size=40))
-def test_what_is_answered_is_so_while_replicas_lack(steps: list[tuple[str, Any, Any]]) -> None:
+def test_answers_are_true_while_replicas_are_missing(steps: list[tuple[str, Any, Any]]) -> None:
     replicas = Replicas(min_insync_replicas="2")
     members = [Member(replicas, 1), Member(replicas, 3)]
     taken: list[list[str]] = [[], []]
@@ -183,7 +177,7 @@ def test_what_is_answered_is_so_while_replicas_lack(steps: list[tuple[str, Any, 
 
 
 @pytest.mark.parametrize("leader", [1, 3])
-def test_what_waits_is_bounded_and_what_is_too_large_is_refused(leader: int) -> None:
+def test_waiting_bytes_are_bounded_and_large_messages_are_refused(leader: int) -> None:
     replicas = Replicas(leader=leader)
     member = Member(replicas, 1, buffer_bytes=10_000)
     replicas.elect(-1)
@@ -203,7 +197,7 @@ def test_what_waits_is_bounded_and_what_is_too_large_is_refused(leader: int) -> 
 
 
 @pytest.mark.parametrize("leader", [1, 3])
-def test_who_wants_to_be_sure_is_told_when_replicas_lack(leader: int) -> None:
+def test_messages_for_all_are_refused_while_replicas_are_missing(leader: int) -> None:
     replicas = Replicas(leader=leader, min_insync_replicas="3")
     member = Member(replicas, 1)
     replicas.kill(2)
@@ -227,8 +221,8 @@ def test_who_wants_to_be_sure_is_told_when_replicas_lack(leader: int) -> None:
 
 
 @pytest.mark.parametrize("leader", [1, 3])
-def test_who_wants_to_be_sure_is_heard_again_when_replicas_are_back(leader: int) -> None:
-    """Also where nobody else's message waits for them, which would have found out."""
+def test_messages_for_all_are_stored_again_when_replicas_are_back(leader: int) -> None:
+    """Also when no other message waits for the replicas: none retries."""
     replicas = Replicas(leader=leader, min_insync_replicas="3")
     member = Member(replicas, 1)
     replicas.kill(2)
@@ -248,7 +242,7 @@ def test_who_wants_to_be_sure_is_heard_again_when_replicas_are_back(leader: int)
     assert replicas[leader].messages == ["2"]
 
 
-def test_nothing_can_be_expected_of_the_log() -> None:
+def test_expectations_of_the_log_are_refused() -> None:
     replicas = Replicas()
     member = Member(replicas, 1)
     member.take("1", headers=b"NATS/1.0\r\nNats-Expected-Last-Sequence: 0\r\n\r\n")
@@ -259,7 +253,7 @@ def test_nothing_can_be_expected_of_the_log() -> None:
     assert member.answers["2"]["seq"] == 1
 
 
-def test_what_waits_for_the_only_replica_goes_to_the_next_leader() -> None:
+def test_messages_for_the_only_replica_go_to_the_next_leader() -> None:
     replicas = Replicas(ids=(1, 2))
 
     def place(*nodes: int) -> None:
@@ -270,7 +264,7 @@ def test_what_waits_for_the_only_replica_goes_to_the_next_leader() -> None:
     place(1)
     member = Member(replicas, 1)
     assert list(member.ingest.lanes) == [0]
-    place(2, 1)  # and nobody tells the member yet
+    place(2, 1)  # and the member does not know yet
     member.take("1", "2", headers=b"NATS/1.0\r\nNats-Msg-Id: an id\r\n\r\n")
     member.take("3")
     member.refresh()

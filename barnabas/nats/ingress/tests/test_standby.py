@@ -1,4 +1,4 @@
-"""What followers keep, over real partitions of three replicas on a virtual network."""
+"""Standbys of followers, over real partitions of three replicas on a virtual network."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import pytest
 
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.nats.binding.binding import Binding
-from barnabas.nats.client.client import NatsClient
-from barnabas.nats.ingress.barrier import SENDER_BYTES, Mark, StandbyBarrier
+from barnabas.nats.ingress.roles import NO_ROLES, Roles
 from barnabas.nats.ingress.standby import KEPT_S, Standby
+from barnabas.nats.ingress.standbys import SENDER_BYTES, Mark
 from barnabas.nats.records.tails import read_tails
-from barnabas.nats.tests.client_world import settings
 from barnabas.nats.tests.ingests import make_ingest
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import Record, assemble_batch, build_batch, read_header
-
-CLUSTER = "c"
+from barnabas.wire.record_batch import assemble_batch, read_header
+from barnabas.wire.records import Record, build_batch
 
 
 class Follower:
@@ -28,22 +26,21 @@ class Follower:
         self.replicas = Replicas(ids=(1, 2))
         replica = self.replicas.alive[2]
         self.runtime = replica.runtime
-        self.client = NatsClient(self.runtime, settings("nats://nobody:4222"), "in")
-        self.ingest = make_ingest(
-            self.runtime, Binding("t", subjects=("a.>",), **binding), self.client.publish_encoded
-        )
-        self.take = self.ingest.encoder().take
-        self.ingest.serve({}, {0: replica.partition})
         proposals = replica.node.services.partitions.proposals
-        self.standby_barrier = StandbyBarrier(
-            self.runtime, self.client, self.ingest, CLUSTER, proposals, lambda: True
+        self.ingest = make_ingest(
+            self.runtime,
+            Binding("t", subjects=("a.>",), **binding),
+            lambda _data, _count: None,
+            proposals=proposals,
         )
-        self.standby_barrier.start()
+        self.standbys = self.ingest.standbys
+        self.take = self.ingest.encoder().take
+        self.ingest.serve(Roles({}, {0: replica.partition}))
         self.number = 0
 
     @property
     def standby(self) -> Standby:
-        return self.ingest.standbys[0]
+        return self.standbys.by_index[0]
 
     def replicate(self, count: int, value: bytes = b"x") -> None:
         """The leader appends so many messages."""
@@ -61,14 +58,14 @@ def follower() -> Follower:
     return Follower()
 
 
-def test_who_has_no_connection_keeps_what_is_young(follower: Follower) -> None:
+def test_a_standby_without_a_connection_keeps_recent_records(follower: Follower) -> None:
     for _ in range(60):
         follower.replicate(20)
     assert follower.replicas.alive[2].log.log_end_offset == 1200
     assert 0 < len(follower.standby.matcher.ahead) <= 20 * (KEPT_S + 2) / 0.5
 
 
-def test_a_mark_that_nobody_answers_is_given_up(follower: Follower) -> None:
+def test_a_mark_without_an_answer_is_dropped(follower: Follower) -> None:
     follower.standby.mark_sent(1)
     follower.standby.mark_received(1)
     for _ in range(int(2 * KEPT_S)):
@@ -79,7 +76,7 @@ def test_a_mark_that_nobody_answers_is_given_up(follower: Follower) -> None:
     assert not follower.standby.matcher.pending
 
 
-def test_a_mark_that_is_answered_late_takes_no_more_than_the_budget() -> None:
+def test_a_mark_that_is_answered_late_keeps_at_most_the_budget() -> None:
     follower = Follower(buffer_bytes=10_000)
     begun_s = follower.runtime.monotonic()
     follower.standby.mark_sent(1)
@@ -90,8 +87,10 @@ def test_a_mark_that_is_answered_late_takes_no_more_than_the_budget() -> None:
     assert follower.runtime.monotonic() - begun_s < KEPT_S
 
 
-def test_who_follows_nothing_is_seldom_looked_at(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
-    follower.ingest.serve({})
+def test_standbys_tick_slowly_without_followed_partitions(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follower.ingest.serve(NO_ROLES)
     follower.replicas.run(2)
     looks: list[float] = []
     call_later = follower.runtime.call_later
@@ -101,24 +100,24 @@ def test_who_follows_nothing_is_seldom_looked_at(follower: Follower, monkeypatch
         return call_later(delay_s, callback)
 
     monkeypatch.setattr(
-        follower.standby_barrier,
-        "_look_later",
-        lambda after_s: counted(after_s, follower.standby_barrier._look),
+        follower.standbys,
+        "_tick_later",
+        lambda after_s: counted(after_s, follower.standbys._tick),
     )
     follower.replicas.run(10)
     assert 9 <= len(looks) <= 11
-    follower.ingest.serve({}, {0: follower.replicas.alive[2].partition})
+    follower.ingest.serve(Roles({}, {0: follower.replicas.alive[2].partition}))
     follower.replicas.run(2)
     assert len(looks) > 18
 
 
-def test_a_failure_here_does_not_stop_replication(
+def test_a_failing_standby_does_not_stop_replication(
     follower: Follower, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_arguments: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("barnabas.nats.ingress.standby.read_tails", fails)
+    monkeypatch.setattr("barnabas.nats.ingress.log_tails.read_tails", fails)
     for _ in range(3):
         follower.replicate(2)
     assert follower.replicas.alive[2].log.log_end_offset == 6
@@ -126,7 +125,7 @@ def test_a_failure_here_does_not_stop_replication(
     assert len([each for each in caplog.records if each.exc_info]) == 1
 
 
-def test_what_is_cut_off_counts_as_received_as_far_as_there_is_room() -> None:
+def test_truncated_records_are_kept_within_the_budget() -> None:
     follower = Follower(buffer_bytes=3 << 20)
     for _ in range(6):
         follower.replicate(1, bytes(900_000))
@@ -139,9 +138,7 @@ def test_what_is_cut_off_counts_as_received_as_far_as_there_is_room() -> None:
     assert len(standby.matcher.pending) == 1
 
 
-def test_what_clients_write_is_looked_into_within_bounds(
-    follower: Follower, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_batches_of_clients_is_bounded(follower: Follower, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches that hold more than messages could, or can't be read, hide no message behind them."""
     sizes: list[int] = []
 
@@ -149,7 +146,7 @@ def test_what_clients_write_is_looked_into_within_bounds(
         sizes.append(len(batch))
         return read_tails(batch, bytes_max)
 
-    monkeypatch.setattr("barnabas.nats.ingress.standby.read_tails", noted)
+    monkeypatch.setattr("barnabas.nats.ingress.log_tails.read_tails", noted)
     leader, log = follower.replicas.alive[1].partition, follower.replicas.alive[2].log
     tiny = build_batch([Record(number, 0, None, None) for number in range(200_000)], codec=Codec.ZSTD)
     bomb = build_batch([Record(0, 0, None, bytes(8 << 20))], codec=Codec.ZSTD)
@@ -163,7 +160,7 @@ def test_what_clients_write_is_looked_into_within_bounds(
 
 
 @pytest.mark.parametrize(("size", "expected"), [(10, 3000), (10_000, 200)])
-def test_of_large_records_fewer_are_remembered(size: int, expected: int) -> None:
+def test_fewer_large_records_are_read(size: int, expected: int) -> None:
     follower = Follower()
     for _ in range(30):
         follower.replicate(100, bytes(size))
@@ -184,15 +181,17 @@ def test_of_large_records_fewer_are_remembered(size: int, expected: int) -> None
         msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES) + ".>", 1)),
     ],
 )
-def test_a_mark_that_is_none_is_not_answered(follower: Follower, payload: bytes) -> None:
+def test_an_invalid_mark_is_not_answered(follower: Follower, payload: bytes) -> None:
     sent: list[bytes] = []
-    follower.client.publish = lambda subject, *_args, **_options: sent.append(subject)  # type: ignore[method-assign]
+    client: Any = follower.standbys._client
+    client.publish = lambda subject, *_args, **_options: sent.append(subject)
+    follower.ingest.subscribed(1)
     leader = follower.replicas.alive[1].partition
-    follower.ingest.serve({0: leader})
+    follower.ingest.serve(Roles({0: leader}, {}))
     follower.ingest.close()
     follower.ingest._admissions.by_index.clear()
-    follower.standby_barrier._mark_came(payload)
-    follower.standby_barrier._answer_came(payload)
+    follower.standbys._mark_received(payload)
+    follower.standbys._answer_received(payload)
     assert not sent
-    follower.standby_barrier._mark_came(msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES), 1)))
+    follower.standbys._mark_received(msgspec.json.encode(Mark("0" * (2 * SENDER_BYTES), 1)))
     assert len(sent) == 1

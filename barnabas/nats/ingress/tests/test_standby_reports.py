@@ -1,4 +1,4 @@
-"""Which followers may join the ISR of a bound partition, and what those note that lead too early."""
+"""Which followers may join the ISR of a bound partition, and the lapses of those that lead too early."""
 
 from __future__ import annotations
 
@@ -12,16 +12,9 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.ingress.gap_tracker import GapLog, GapTracker
-from barnabas.nats.ingress.standby import (
-    ASK_SOON_S,
-    KEPT_S,
-    MARKS,
-    VALID_S,
-    WAIT_S,
-    Lapse,
-    StandbyReport,
-    StandbyReports,
-)
+from barnabas.nats.ingress.roles import NO_ROLES, Roles
+from barnabas.nats.ingress.standby import FIRST_MARKS_EVERY_S, KEPT_S, MARKS, Lapse
+from barnabas.nats.ingress.standbys import REPORT_VALID_S, WAIT_S, StandbyReport, StandbyReports
 from barnabas.nats.ingress.tests.test_standby import Follower
 from barnabas.nats.tests.ingests import no_backfill
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -37,7 +30,7 @@ def runtime() -> VirtualRuntime:
 # -- at the leader
 
 
-def test_a_follower_waits_until_it_has_said_that_it_could_lead(runtime: VirtualRuntime) -> None:
+def test_a_follower_joins_after_its_report(runtime: VirtualRuntime) -> None:
     reports = StandbyReports(runtime, "t")
     assert not reports.may_take_over(0, 2, EPOCH)
     reports.received(StandbyReport(2, EPOCH, [0]), 0)
@@ -47,16 +40,16 @@ def test_a_follower_waits_until_it_has_said_that_it_could_lead(runtime: VirtualR
     assert not reports.may_take_over(0, 2, EPOCH), "it has left since, and has to say so again"
 
 
-def test_what_it_said_before_it_was_started_anew_does_not_count(runtime: VirtualRuntime) -> None:
+def test_a_report_counts_for_its_broker_epoch_and_a_while(runtime: VirtualRuntime) -> None:
     reports = StandbyReports(runtime, "t")
     reports.received(StandbyReport(2, EPOCH, [0]), 0)
     assert not reports.may_take_over(0, 2, EPOCH + 1)
     reports.received(StandbyReport(2, EPOCH + 1, [0]), 0)
-    runtime.advance(VALID_S + 1)
+    runtime.advance(REPORT_VALID_S + 1)
     assert not reports.may_take_over(0, 2, EPOCH + 1), "it has said nothing for a while"
 
 
-def test_one_that_can_not_say_so_waits_for_a_bounded_time(
+def test_a_follower_without_a_report_joins_after_a_while(
     runtime: VirtualRuntime, caplog: pytest.LogCaptureFixture
 ) -> None:
     reports = StandbyReports(runtime, "t")
@@ -79,15 +72,15 @@ class Joining(Follower):
         super().__init__()
         self.asked: list[Partition] = []  # to lead
         self.sent: list[tuple[str, bytes]] = []
-        subjects: Any = self.standby_barrier._subjects
+        subjects: Any = self.standbys._subjects
         subjects.publish = lambda name, payload: self.sent.append((name, payload))
         self.lapses: list[tuple[Partition, Lapse]] = []
-        self.ingest._on_lapses = self.lapses.extend
-        self.ingest.serve({}, {})
+        self.standbys._on_lapses = self.lapses.extend
+        self.ingest.serve(NO_ROLES)
         self.partition = self.replicas.alive[2].partition
         self.replicas.elect(1, [1])
         self.replicas.run(1)
-        self.ingest.listens(self.runtime.time_ms())
+        self.ingest.subscribed(self.runtime.time_ms())
 
     def receive(self, number: int) -> None:
         """The server delivers the `number`th message."""
@@ -108,13 +101,13 @@ class Joining(Follower):
     def align(self) -> None:
         """As many marks as it takes."""
         for _ in range(MARKS):
-            self.replicas.run(ASK_SOON_S + 0.2)
+            self.replicas.run(FIRST_MARKS_EVERY_S + 0.2)
             assert self.answer()
 
     def lead(self) -> None:
         """The leader before has gone."""
         self.replicas.elect(2, [2])
-        self.ingest.serve({0: self.partition})
+        self.ingest.serve(Roles({0: self.partition}, {}))
         self.ingest.close()
 
     @property
@@ -132,8 +125,8 @@ def joining(monkeypatch: pytest.MonkeyPatch) -> Joining:
     return Joining()
 
 
-def test_a_follower_says_that_it_could_lead_once_it_has_counted(joining: Joining) -> None:
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
+def test_a_follower_reports_once_it_has_matched(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.replicas.run(0.5)
     assert joining.standby.lapse is not None
     assert not joining.told
@@ -149,30 +142,30 @@ def test_a_follower_says_that_it_could_lead_once_it_has_counted(joining: Joining
     assert not joining.lapses
 
 
-def test_only_replicas_may_say_that_they_could_lead(joining: Joining) -> None:
+def test_only_reports_of_replicas_count(joining: Joining) -> None:
     joining.lead()
     told: list[int] = []
-    reports: Any = joining.standby_barrier.reports
+    reports: Any = joining.standbys.reports
     reports.received = lambda standby, _partition: told.append(standby.broker)
     for broker in (1, 9):
         payload = msgspec.json.encode(StandbyReport(broker, 100 + broker, [0, 5]))
-        joining.standby_barrier._report_came(payload)
-    joining.standby_barrier._report_came(b"{")
+        joining.standbys._report_received(payload)
+    joining.standbys._report_received(b"{")
     assert told == [1]
 
 
-def test_there_is_no_standby_of_a_log_that_is_far_behind(joining: Joining) -> None:
+def test_a_log_far_behind_has_no_standby(joining: Joining) -> None:
     joining.partition.leader_high_watermark = 1000
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
-    joining.standby_barrier._look()
-    assert 0 not in joining.ingest.standbys
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
+    joining.standbys._tick()
+    assert 0 not in joining.ingest.standbys.by_index
     joining.partition.leader_high_watermark = joining.partition.log.log_end_offset
-    joining.standby_barrier._look()
-    assert 0 in joining.ingest.standbys
+    joining.standbys._tick()
+    assert 0 in joining.ingest.standbys.by_index
 
 
-def test_who_leads_before_it_has_counted_notes_since_when(joining: Joining) -> None:
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
+def test_a_leader_that_has_not_matched_reports_its_lapse(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.replicas.run(0.5)
     joining.receive(1)
     joining.lead()
@@ -183,41 +176,41 @@ def test_who_leads_before_it_has_counted_notes_since_when(joining: Joining) -> N
     assert partition.log.log_end_offset == 1
 
 
-def test_an_interruption_is_a_lapse_until_it_has_counted_anew(joining: Joining) -> None:
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
+def test_an_interruption_is_a_lapse_until_the_standby_has_matched_again(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.align()
-    joining.ingest.lapses(5000, "server gone")
+    joining.ingest.interrupted(5000, "server gone")
     assert joining.standby.lapse == Lapse(5000, 0, "server gone")
     joining.ingest.resubscribed()
-    joining.ingest.listens(6000)
+    joining.ingest.subscribed(6000)
     assert joining.standby.lapse == Lapse(5000, 6000, "server gone")
     joining.align()
     assert joining.standby.lapse is None
-    joining.ingest.lapses(7000, "server gone")
+    joining.ingest.interrupted(7000, "server gone")
     joining.ingest.resubscribed()
-    joining.ingest.listens(8000)
+    joining.ingest.subscribed(8000)
     joining.lead()
     assert joining.lapses == [(joining.partition, Lapse(7000, 8000, "server gone"))]
 
 
-def test_the_last_replica_takes_what_it_was_to_keep(joining: Joining) -> None:
+def test_the_last_replica_appends_what_its_standby_kept(joining: Joining) -> None:
     """A reassignment from one broker to another: there is one replica afterwards, and no standby any more."""
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.align()
     joining.receive(1)
     state = joining.partition.state
     joining.replicas.elect(2, [2])
     joining.partition.state.replicas[:] = [2]
     assert state.replicas
-    joining.ingest.serve({0: joining.partition})
+    joining.ingest.serve(Roles({0: joining.partition}, {}))
     joining.ingest.close()
     assert joining.partition.log.log_end_offset == 1
-    assert not joining.ingest.standbys
+    assert not joining.ingest.standbys.by_index
     assert not joining.lapses
 
 
-def test_what_a_leader_that_stands_still_has_not_taken_is_kept(joining: Joining) -> None:
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
+def test_messages_for_a_stalled_leader_are_kept(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.align()
     joining.receive(1)
     joining.replicas.run(3 * KEPT_S)
@@ -226,7 +219,7 @@ def test_what_a_leader_that_stands_still_has_not_taken_is_kept(joining: Joining)
     assert not joining.lapses
 
 
-def test_what_is_forgotten_is_a_lapse() -> None:
+def test_dropped_messages_are_a_lapse() -> None:
     follower = Follower(buffer_bytes=10_000)
     follower.standby.lapse = None
     for number in range(20):
@@ -239,12 +232,12 @@ def test_what_is_forgotten_is_a_lapse() -> None:
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_a_message_of_the_moment_of_the_mark_counts_once(joining: Joining, is_before: bool) -> None:
+def test_a_message_at_the_moment_of_the_mark_counts_once(joining: Joining, is_before: bool) -> None:
     """It comes to the leader on the other side of the mark than here."""
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
-    joining.replicas.run(ASK_SOON_S + 0.2)
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
+    joining.replicas.run(FIRST_MARKS_EVERY_S + 0.2)
     joining.answer()
-    joining.replicas.run(ASK_SOON_S + 0.2)
+    joining.replicas.run(FIRST_MARKS_EVERY_S + 0.2)
     standby, leader = joining.standby, joining.replicas.alive[1].partition
     number = msgspec.json.decode(joining.sent[-1][1])["number"]
     if is_before:
@@ -264,8 +257,8 @@ def test_a_message_of_the_moment_of_the_mark_counts_once(joining: Joining, is_be
     assert joining.partition.log.log_end_offset == 1
 
 
-def test_an_answer_of_another_leader_epoch_begins_nothing(joining: Joining) -> None:
-    joining.ingest.serve({}, {}, joining={0: joining.partition})
+def test_an_answer_of_another_leader_epoch_is_ignored(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.replicas.run(0.5)
     leader = joining.replicas.alive[1].partition
     number = msgspec.json.decode(joining.sent[-1][1])["number"]
@@ -279,14 +272,14 @@ def test_an_answer_of_another_leader_epoch_begins_nothing(joining: Joining) -> N
 # -- as a gap
 
 
-def test_lapses_are_one_gap_with_their_times(joining: Joining) -> None:
+def test_lapses_are_recorded_as_one_gap(joining: Joining) -> None:
     stats = CarrierStats()
     gaps = GapLog("t", stats, joining.runtime.time_ms, lambda: None)
     intake: Any = SimpleNamespace(heartbeat=SimpleNamespace(until_ms=0, on_beat=[]))
     gap_tracker = GapTracker(
         joining.runtime, intake, "t", gaps, no_backfill(joining.runtime, gaps), lambda: True, lambda: True
     )
-    gap_tracker.is_listening = True
+    gap_tracker.is_subscribed = True
     partition = joining.partition
-    gap_tracker.lapses([(partition, Lapse(5000, 6000, "one")), (partition, Lapse(5500, 6500, "other"))])
+    gap_tracker.lapsed([(partition, Lapse(5000, 6000, "one")), (partition, Lapse(5500, 6500, "other"))])
     assert [(gap.begin_ms, gap.end_ms, gap.cause) for gap in stats.gaps] == [(5000, 6500, "one; then other")]

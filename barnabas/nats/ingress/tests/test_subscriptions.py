@@ -1,4 +1,4 @@
-"""Changed patterns against a slow model of a server: who has got a subject goes on getting it, and nobody beside him."""
+"""Changed patterns against a slow model of a server: a subscription that has a subject keeps it, and no other gets it."""
 
 from __future__ import annotations
 

@@ -39,13 +39,14 @@ class Model:
 
 
 @given(STEPS)
-def test_as_the_model(steps: list[tuple[str, bytes]]) -> None:
+def test_the_matcher_is_that_of_the_model(steps: list[tuple[str, bytes]]) -> None:
     matcher: TailMatcher[int] = TailMatcher()
     model = Model()
     for now, (what, tail) in enumerate(steps):
         model.step(what, tail, now)
         if what == "expire":
-            matcher.expire(now - 5)
+            matcher.pending.expire(now - 5)
+            matcher.ahead.expire(now - 5)
         elif what == "stored":
             matcher.stored(tail, now)
         elif what == "cut":
@@ -59,14 +60,23 @@ def test_as_the_model(steps: list[tuple[str, bytes]]) -> None:
     assert matcher.pending.drain() == []
 
 
-def test_what_is_cut_off_comes_before_what_was_received_since() -> None:
+def test_truncated_messages_come_before_those_received_since() -> None:
     matcher: TailMatcher[None] = TailMatcher()
     matcher.received(b"third", 1, None)
     matcher.cut([b"first", b"second"], 2, None)
     assert [tail for tail, _ in matcher.pending.drain()] == [b"first", b"second", b"third"]
 
 
-def test_one_that_is_never_stored_keeps_nothing_else() -> None:
+def test_truncated_messages_come_first_when_an_equal_one_was_stored() -> None:
+    matcher: TailMatcher[str] = TailMatcher()
+    matcher.received(b"second", 1, "")
+    matcher.received(b"first", 2, "answered")
+    matcher.stored(b"first", 3)
+    matcher.cut([b"first"], 4, "cut")
+    assert matcher.pending.drain() == [(b"first", "cut"), (b"second", "")]
+
+
+def test_a_message_that_is_never_stored_keeps_no_others() -> None:
     matcher: TailMatcher[None] = TailMatcher()
     matcher.received(b"never", 0, None)
     for number in range(5 * COMPACT_FROM):
@@ -76,7 +86,7 @@ def test_one_that_is_never_stored_keeps_nothing_else() -> None:
     assert matcher.pending.drain() == [(b"never", None)]
 
 
-def test_one_that_began_later_is_corrected_in_what_the_other_knows_better() -> None:
+def test_a_later_matcher_is_corrected_by_an_earlier_one() -> None:
     first: TailMatcher[str] = TailMatcher()
     second: TailMatcher[str] = TailMatcher()
     first.received(b"refused", 1, "")

@@ -1,4 +1,4 @@
-"""Topics that a template asks for: what waits, what is asked, and what comes of the controller's answers."""
+"""Creation of the topics of a template: waiting messages, requests, and the controller's answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from barnabas.nats.ingress.template_topics import (
     RETRY_S,
     TOGETHER_MAX,
     Message,
-    TopicMaker,
+    TopicCreator,
 )
 from barnabas.nats.records.routes import SUBJECT_BYTES_KEPT_MAX
 from barnabas.wire.errors import ErrorCode
@@ -33,7 +33,7 @@ BOUND = "bound"
 
 def test_subjects_are_kept_within_bounds() -> None:
     class Gathered:
-        """An ingest that is told of."""
+        """Stands for an ingest."""
 
     ingest = cast("Any", Gathered())
     router = Router(lambda _subject: (lambda *_message: None, ingest), None, {})
@@ -45,7 +45,7 @@ def test_subjects_are_kept_within_bounds() -> None:
 
 
 class World:
-    """A maker, and the controller that it asks; `answer` says how."""
+    """A TopicCreator, and its controller; `answer` gives the results."""
 
     def __init__(self, **configs: str) -> None:
         self.runtime = VirtualRuntime()
@@ -66,7 +66,7 @@ class World:
             controller_channel=SimpleNamespace(send=self.send),
         )
         self.budget = Budget(10_000, self.full.append)
-        self.maker = TopicMaker(cast("Any", services), binding, self.budget, self.resolved.append)
+        self.creator = TopicCreator(cast("Any", services), binding, self.budget, self.resolved.append)
 
     def add(self, name: str, configs: dict[str, str], partitions: int) -> None:
         delta = MetadataDelta()
@@ -105,10 +105,10 @@ def message(number: int) -> Message:
     return b"m.x", b"", b"", b"%d" % number
 
 
-def test_a_topic_is_asked_for_once_and_its_messages_keep_their_order() -> None:
+def test_a_topic_is_requested_once_and_its_messages_keep_their_order() -> None:
     world = World()
     for number in range(10):
-        world.maker.want("x" if number % 2 else "y").take(*message(number))
+        world.creator.request("x" if number % 2 else "y").take(*message(number))
     world.runtime.advance(0.1)
     assert world.asked == [["y", "x"]]
     (request,) = world.requests
@@ -116,53 +116,56 @@ def test_a_topic_is_asked_for_once_and_its_messages_keep_their_order() -> None:
     configs = {config.name: config.value for config in request.topics[0].configs}
     assert configs == {"retention.ms": "5", TEMPLATE_OF: BOUND}
     assert world.resolved == ["x", "y"]
-    assert world.maker.refusal("x", 2) is None
-    pending = world.maker.take("x")
+    assert world.creator.refusal("x", 2) is None
+    pending = world.creator.take("x")
     assert pending is not None
     assert [int(payload) for *_, payload in pending.waiting] == [1, 3, 5, 7, 9]
-    assert world.maker.take("x") is None
+    assert world.creator.take("x") is None
 
 
-def test_many_topics_are_asked_for_in_requests_of_some() -> None:
+def test_many_topics_are_requested_in_batches() -> None:
     world = World()
     names = [f"t{number}" for number in range(2 * TOGETHER_MAX + 3)]
     for name in names:
-        world.maker.want(name)
+        world.creator.request(name)
     world.runtime.advance(1)
     assert [len(asked) for asked in world.asked] == [TOGETHER_MAX, TOGETHER_MAX, 3]
     assert [name for asked in world.asked for name in asked] == names
 
 
-def test_what_fails_for_now_is_asked_again_until_it_has_lasted_too_long() -> None:
+def test_temporary_failures_are_retried_for_a_while() -> None:
     world = World()
     world.answer = lambda _: (ErrorCode.INVALID_REPLICATION_FACTOR, "one broker only")
-    world.maker.want("x").take(*message(1))
+    world.creator.request("x").take(*message(1))
     world.runtime.advance(RETRIED_S / 2)
     assert len(world.asked) > 0.8 * RETRIED_S / 2 / (RETRY_S + 0.01)
-    assert world.maker.problem == "topic x can't be created yet: one broker only"
-    assert world.maker.refusal("x", 0) is None
+    assert world.creator.problem == "topic x can't be created yet: one broker only"
+    assert world.creator.refusal("x", 0) is None
     world.runtime.advance(RETRIED_S / 2 + 2 * RETRY_S)
-    error, why = world.maker.refusal("x", 0) or (ErrorCode.NONE, "")
+    error, why = world.creator.refusal("x", 0) or (ErrorCode.NONE, "")
     assert (error, why) == (
         ErrorCode.INVALID_REPLICATION_FACTOR,
         "topic x can't be created: one broker only",
     )
-    assert world.maker.problem == ""
+    assert world.creator.problem == ""
     asked = len(world.asked)
     world.runtime.advance(REFUSED_S + 1)
     assert len(world.asked) == asked
-    assert world.maker.refusal("x", 0) is None  # it may be asked for again
+    assert world.creator.refusal("x", 0) is None  # it may be asked for again
 
 
-def test_what_is_refused_for_good_is_not_asked_again_until_topics_change() -> None:
+def test_refused_topics_are_not_requested_until_topics_change() -> None:
     world = World()
     world.answer = lambda _: (ErrorCode.INVALID_TOPIC_EXCEPTION, "no")
-    world.maker.want("x")
+    world.creator.request("x")
     world.runtime.advance(REFUSED_S / 2)
     assert len(world.asked) == 1
-    assert world.maker.refusal("x", 0) == (ErrorCode.INVALID_TOPIC_EXCEPTION, "topic x can't be created: no")
-    world.maker.topics_changed()
-    assert world.maker.refusal("x", 0) is None
+    assert world.creator.refusal("x", 0) == (
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        "topic x can't be created: no",
+    )
+    world.creator.topics_changed()
+    assert world.creator.refusal("x", 0) is None
 
 
 def test_topics_of_others_and_topics_beyond_the_limit() -> None:
@@ -171,7 +174,7 @@ def test_topics_of_others_and_topics_beyond_the_limit() -> None:
     world.add("other", {}, 1)
     world.add("bound-itself", {TEMPLATE_OF: BOUND, "nats.subjects": "s"}, 1)
     refusals = {
-        name: (world.maker.refusal(name, count) or (ErrorCode.NONE,))[0]
+        name: (world.creator.refusal(name, count) or (ErrorCode.NONE,))[0]
         for name, count in [("mine", 3), (BOUND, 0), ("other", 0), ("bound-itself", 0), ("a", 2), ("b", 3)]
     }
     assert refusals == {
@@ -184,20 +187,20 @@ def test_topics_of_others_and_topics_beyond_the_limit() -> None:
     }
 
 
-def test_what_waits_is_bounded() -> None:
+def test_waiting_messages_are_bounded() -> None:
     world = World()
-    pending = world.maker.want("x")
+    pending = world.creator.request("x")
     number = 0
     while not world.full:
         pending.take(*message(number))
         number += 1
     assert 10 < number < 60
     assert world.full == [True]
-    world.maker.take("x")
+    world.creator.take("x")
     assert pending.emptied() == number
     assert world.full == [True, False]
-    world.maker.want("y").take(*message(1))
-    assert world.maker.close() == 1
+    world.creator.request("y").take(*message(1))
+    assert world.creator.close() == 1
     asked = len(world.asked)
     world.runtime.advance(1)
     assert len(world.asked) == asked

@@ -14,7 +14,7 @@ NUMBERS = st.integers(0, (1 << 64) - 1)
 @given(
     NAMES, NAMES, st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS), st.sampled_from(["", "_", "hub"])
 )
-def test_a_reply_subject_is_read_as_it_was_made(
+def test_reply_subjects_survive_a_round_trip(
     stream: str, consumer: str, numbers: tuple[int, int, int, int, int], domain: str
 ) -> None:
     before = ["$JS", "ACK", *([domain, "ACCOUNT"] if domain else []), stream, consumer]
@@ -30,19 +30,19 @@ def test_the_subject_of_a_real_server() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_whatever_else_is_none(tail: bytes) -> None:
+def test_other_subjects_are_no_deliveries(tail: bytes) -> None:
     assert parse_ack_subject(tail) is None
     found = parse_ack_subject(b"$JS.ACK." + tail)
     if found is not None:
         assert tail.count(b".") in (6, *range(8, 60))
 
 
-def test_numbers_that_are_none() -> None:
+def test_malformed_numbers_are_no_deliveries() -> None:
     for wrong in (b"-1", b"", b"x", b"9" * 5000, b"1e3"):
         assert parse_ack_subject(b"$JS.ACK.S.c1.1.%b.1.17.4" % wrong) is None
 
 
-def test_positions_are_what_a_log_takes() -> None:
+def test_positions_have_at_most_19_digits() -> None:
     assert is_position(b"9" * 19)
     for wrong in (b"-1", b"", b"x", b"9" * 20, b"9" * 5000, b"1_0", b" 1", "٣".encode()):
         assert not is_position(wrong)

@@ -1,4 +1,4 @@
-"""Checkpoints: kept by an ordinary consumer group of a real node, and what they are worth beside a log."""
+"""Checkpoints: committed to a consumer group of a real node, and compared with logs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from barnabas.broker.extension import host_of
 from barnabas.broker.tests.coordinator_world import World
 from barnabas.nats.cluster.positions import Position, Positions
 from barnabas.nats.jetstream.checkpoint import Checkpoint, Checkpoints
-from barnabas.nats.jetstream.steps import Answer, Steps
+from barnabas.runtime.procedures import Call, Procedure
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
-from barnabas.wire.primitives import uuid_to_string
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.uuids import uuid_to_string
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.threaded_node import ThreadedNode
 
@@ -25,7 +25,7 @@ CREATE_TOPICS = 19
 
 def run(node: ThreadedNode, work: Coroutine[Any, Any, None]) -> None:
     ended: list[Exception | None] = []
-    node.runtime.loop.call_soon_threadsafe(lambda: Steps(work, ended.append))
+    node.runtime.loop.call_soon_threadsafe(Procedure(work, ended.append).start)
     eventually(lambda: ended)
     assert ended == [None]
 
@@ -39,7 +39,7 @@ def create(node: ThreadedNode) -> bytes:
 
 
 @pytest.mark.sockets
-def test_what_is_committed_is_fetched_and_others_commits_are_nothing(tmp_path: Path) -> None:
+def test_committed_checkpoints_are_fetched_and_other_metadata_is_ignored(tmp_path: Path) -> None:
     node = ThreadedNode(tmp_path, {"offsets.topic.num.partitions": "1"})
     try:
         topic_id = create(node)
@@ -67,7 +67,7 @@ def test_what_is_committed_is_fetched_and_others_commits_are_nothing(tmp_path: P
                 def spoil(done: Any, spoiled: dict[int, Position] = spoiled) -> None:
                     positions.commit(checkpoints.group, topic_id, spoiled, lambda error: done(error, None))
 
-                assert not await Answer[int](spoil)
+                assert not await Call[int](spoil)
                 found.append(await checkpoints.fetch(range(3)))
 
         run(node, with_rubbish())
@@ -76,7 +76,7 @@ def test_what_is_committed_is_fetched_and_others_commits_are_nothing(tmp_path: P
         node.stop()
 
 
-def test_a_checkpoint_counts_where_the_log_has_what_it_counts_on() -> None:
+def test_a_checkpoint_is_valid_while_the_log_has_its_records() -> None:
     world = World([1, 2])
     partition = world.partition()
 
@@ -93,7 +93,7 @@ def test_a_checkpoint_counts_where_the_log_has_what_it_counts_on() -> None:
     world.change(0, leader=2)
     partition.log.truncate_to(5)  # the end of the log is lost
     world.change(0, leader=1)
-    append(10)  # and somebody else has written since
+    append(10)  # another leader has written since
     assert partition.log.log_end_offset > 8
     assert not checkpoint.is_of(partition, "S")
     assert Checkpoint(5, "S", 60, 17, 1, epoch).is_of(partition, "S")

@@ -1,4 +1,4 @@
-"""What a durable consumer delivers, from its arrival to its acknowledgement, over connections that end."""
+"""Deliveries of a durable consumer, from arrival to acknowledgement, over lost connections."""
 
 from __future__ import annotations
 
@@ -46,76 +46,76 @@ class Server:
         return found
 
 
-def test_a_record_that_is_committed_is_acknowledged_once() -> None:
+def test_a_message_is_acknowledged_once_when_its_record_is_committed() -> None:
     server = Server()
     deliveries = server.deliveries
-    assert deliveries.came(1, b"one")
-    assert deliveries.came(2, b"two")
+    assert deliveries.received(1, b"one")
+    assert deliveries.received(2, b"two")
     deliveries.settled([(1, b"one")])
     deliveries.settled([(1, b"one")])
     assert server.acknowledged() == [b"one"]
     assert set(deliveries.open) == {2}
 
 
-def test_what_comes_again_is_not_taken_again() -> None:
+def test_redelivered_messages_are_not_taken_again() -> None:
     server = Server()
     deliveries = server.deliveries
-    deliveries.came(1, b"first")
-    assert not deliveries.came(1, b"again"), "it is open"
+    deliveries.received(1, b"first")
+    assert not deliveries.received(1, b"again"), "it is open"
     deliveries.settled([(1, b"first")])
     assert server.acknowledged() == [b"again"], "where it was delivered last"
-    assert not deliveries.came(1, b"once-more"), "its record is there"
+    assert not deliveries.received(1, b"once-more"), "its record is there"
     assert server.acknowledged() == [b"once-more"]
 
 
-def test_only_so_many_are_remembered() -> None:
+def test_a_bounded_number_of_settled_messages_is_remembered() -> None:
     server = Server()
     deliveries = server.deliveries
     for sequence in range(1, 2 * REMEMBERED + 10):
-        deliveries.came(sequence, b"r")
+        deliveries.received(sequence, b"r")
         deliveries.settled([(sequence, b"r")])
-    assert not deliveries.came(REMEMBERED + 5, b"r")
-    assert deliveries.came(1, b"r")
+    assert not deliveries.received(REMEMBERED + 5, b"r")
+    assert deliveries.received(1, b"r")
 
 
-def test_what_failed_is_given_back_in_order() -> None:
+def test_failed_messages_are_returned_in_order() -> None:
     server = Server()
     deliveries = server.deliveries
     for sequence in (5, 3, 4, 1):
-        deliveries.came(sequence, b"%d" % sequence)
+        deliveries.received(sequence, b"%d" % sequence)
     deliveries.settled([(1, b"1")])
     deliveries.fail([(5, b"5"), (3, b"3")])
     deliveries.fail([(4, b"4"), (1, b"1")])
     server.sent.clear()
-    assert deliveries.give_back() == 3
+    assert deliveries.return_failed() == 3
     assert server.sent == [(b"3", NAK), (b"4", NAK), (b"5", NAK)]
-    assert deliveries.came(3, b"3-again")
+    assert deliveries.received(3, b"3-again")
 
 
-def test_one_that_is_given_up_does_not_come_back() -> None:
+def test_a_terminated_message_is_not_redelivered() -> None:
     server = Server()
-    server.deliveries.came(7, b"7")
+    server.deliveries.received(7, b"7")
     server.deliveries.fail([(7, b"7")])
     server.deliveries.terminate(7)
     assert server.sent == [(b"7", TERM)]
-    assert server.deliveries.give_back() == 0
+    assert server.deliveries.return_failed() == 0
 
 
-def test_what_takes_long_is_in_progress() -> None:
+def test_messages_open_for_long_are_reported_in_progress() -> None:
     server = Server()
     deliveries = server.deliveries
-    deliveries.came(1, b"old")
+    deliveries.received(1, b"old")
     server.runtime.advance(4)
-    deliveries.came(2, b"young")
-    deliveries.say_in_progress(3)
+    deliveries.received(2, b"young")
+    deliveries.report_in_progress(3)
     assert server.sent == [(b"old", IN_PROGRESS)]
 
 
-def test_acknowledgements_that_the_server_may_not_have_are_sent_again() -> None:
+def test_acknowledgements_that_the_server_may_not_have_read_are_sent_again() -> None:
     server = Server()
     deliveries = server.deliveries
     for sequence in (1, 2, 3):
-        deliveries.came(sequence, b"%d" % sequence)
+        deliveries.received(sequence, b"%d" % sequence)
     deliveries.settled([(1, b"1")])
     server.runtime.advance(CONFIRM_EVERY_S)
     deliveries.settled([(2, b"2")])

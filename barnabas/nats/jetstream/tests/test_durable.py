@@ -1,4 +1,4 @@
-"""Durable consumers that are there already, and requests to JetStream that fail, at a real nats-server."""
+"""Existing durable consumers, and failing requests to JetStream, with a real nats-server."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from barnabas.nats.jetstream.api import (
 )
 from barnabas.nats.jetstream.durable import durable_name, open_durable
 from barnabas.nats.jetstream.setup import Blocked, Consumer, find_stream
-from barnabas.nats.jetstream.steps import Answer, Steps
 from barnabas.nats.tests.stream_world import StreamWorld, binding
+from barnabas.runtime.procedures import Call, Procedure
 from compat_tests.harness.nats_server import NatsServer
 
 pytestmark = pytest.mark.sockets
@@ -47,7 +47,7 @@ def outcome(world: StreamWorld, work: Coroutine[Any, Any, Any]) -> Any:
     async def run() -> None:
         results.append(await work)
 
-    Steps(run(), ended.append)
+    Procedure(run(), ended.append).start()
     world.until(lambda: ended)
     if ended[0] is not None:
         raise ended[0]
@@ -57,7 +57,8 @@ def outcome(world: StreamWorld, work: Coroutine[Any, Any, Any]) -> Any:
 def opened(world: StreamWorld, bound: Binding) -> Consumer:
     api = JetStreamApi(world.client)
     stream = outcome(world, find_stream(api, bound))
-    found: Consumer = outcome(world, open_durable(api, stream, bound, "cluster-1"))
+    name = durable_name(bound, "cluster-1")
+    found: Consumer = outcome(world, open_durable(api, stream, bound, name))
     return found
 
 
@@ -66,7 +67,7 @@ def add_consumer(world: StreamWorld, **config: Any) -> None:
 
 
 @pytest.mark.every_nats_server
-def test_one_is_made_and_found_again(world: StreamWorld) -> None:
+def test_a_durable_is_created_and_found_again(world: StreamWorld) -> None:
     world.add("S", "a.>", "b.>")
     bound = binding(nats_delivery="at-least-once", nats_subjects="a.1,a.2")
     made = opened(world, bound)
@@ -89,7 +90,7 @@ def test_one_is_made_and_found_again(world: StreamWorld) -> None:
         ({"ack_policy": "explicit", "filter_subject": "a.other"}, "change one of them"),
     ],
 )
-def test_one_that_does_something_else_is_left_alone(
+def test_a_durable_that_does_not_fit_is_left_alone(
     world: StreamWorld, config: dict[str, str], said: str
 ) -> None:
     world.add()
@@ -99,7 +100,7 @@ def test_one_that_does_something_else_is_left_alone(
 
 
 @pytest.mark.every_nats_server
-def test_a_work_queue_has_one_taker(world: StreamWorld) -> None:
+def test_a_work_queue_has_one_consumer(world: StreamWorld) -> None:
     world.add(retention="workqueue")
     add_consumer(world, ack_policy="explicit")
     with pytest.raises(Blocked, match="one taker"):
@@ -118,7 +119,7 @@ def test_a_server_that_can_not_filter_may_not_empty_a_work_queue(world: StreamWo
     assert world.run(world.jetstream.consumers_info("S")) == []
 
 
-def test_streams_that_are_not_there_or_too_many(world: StreamWorld) -> None:
+def test_missing_and_ambiguous_streams_are_errors(world: StreamWorld) -> None:
     api = JetStreamApi(world.client)
     with pytest.raises(Blocked, match="no stream takes a"):
         outcome(world, find_stream(api, binding()))
@@ -133,12 +134,12 @@ def test_streams_that_are_not_there_or_too_many(world: StreamWorld) -> None:
 
 
 @pytest.mark.every_nats_server
-def test_errors_have_their_numbers(world: StreamWorld) -> None:
+def test_errors_have_jetstreams_numbers(world: StreamWorld) -> None:
     api = JetStreamApi(world.client)
     world.add()
 
     async def ask(begin: Callable[..., object]) -> Any:
-        return await Answer(begin)
+        return await Call(begin)
 
     for begin, number in (
         (lambda done: api.stream_info("NONE", done), STREAM_NOT_FOUND),
@@ -162,13 +163,13 @@ def test_errors_have_their_numbers(world: StreamWorld) -> None:
         "2026-11-21T16:56:22.²Z",
     ],
 )
-def test_what_is_no_moment_is_an_error_of_the_servers(moment: str) -> None:
+def test_a_malformed_time_is_an_error_of_the_server(moment: str) -> None:
     with pytest.raises(JetStreamError, match="no moment"):
         nanoseconds_of(moment)
 
 
 @given(st.datetimes(timezones=st.timezones()), st.integers(0, 999_999_999))
-def test_moments_as_nanoseconds(moment: Any, nanoseconds: int) -> None:
+def test_times_as_nanoseconds(moment: Any, nanoseconds: int) -> None:
     whole = moment.replace(microsecond=0)
     offset = whole.utcoffset()
     if offset.total_seconds() % 60:

@@ -1,4 +1,4 @@
-"""Streams that are read exactly once: what happens to the stream, the consumer, the log and the leadership meanwhile.
+"""Streams that are read exactly once, while streams, consumers, logs and leaders change.
 
 With a real nats-server and real logs (in memory); nothing between them but the carrier.
 """
@@ -18,7 +18,7 @@ from nats.js.api import StreamSource
 from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.dead_letters import DeadLetterTopic
 from barnabas.nats.tests.stream_world import StreamWorld, binding
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.harness.nats_server import NatsServer
 
 pytestmark = pytest.mark.sockets
@@ -44,7 +44,7 @@ def world(make_world: Callable[..., StreamWorld]) -> StreamWorld:
 
 
 def record_of(sequence: int, timestamp_ns: int, stream: bytes = b"S") -> bytes:
-    """As the bridge would have made it."""
+    """As ingress would have made it."""
     headers: list[tuple[str, bytes | None]] = [
         ("nats.subject", b"a.1"),
         ("nats.stream", stream),
@@ -55,7 +55,7 @@ def record_of(sequence: int, timestamp_ns: int, stream: bytes = b"S") -> bytes:
 
 
 @pytest.mark.every_nats_server
-def test_a_consumer_that_goes_is_made_again(world: StreamWorld) -> None:
+def test_a_removed_consumer_is_created_again(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 300)
     carrier = world.carrier()
@@ -73,7 +73,7 @@ def test_a_consumer_that_goes_is_made_again(world: StreamWorld) -> None:
 
 @pytest.mark.every_nats_server
 def test_a_stream_without_subjects_is_read_whole(world: StreamWorld) -> None:
-    """What a mirror holds, too, whose subjects no server tells; what is excluded stays away."""
+    """As a mirror, whose info has no subjects; excluded subjects are dropped."""
     world.add("S", "a.>", "$JS.EVENT.METRIC.>")
     world.run(world.jetstream.add_stream(name="COPY", mirror=StreamSource(name="S")))
     world.publish(0, 50)
@@ -86,7 +86,7 @@ def test_a_stream_without_subjects_is_read_whole(world: StreamWorld) -> None:
     assert carrier.state == "running"
 
 
-def test_another_run_goes_on_from_the_log(world: StreamWorld) -> None:
+def test_a_new_run_continues_at_the_position_in_the_log(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 200)
     carrier = world.carrier()
@@ -94,7 +94,7 @@ def test_another_run_goes_on_from_the_log(world: StreamWorld) -> None:
     carrier.stop()
     world.carriers.clear()
     world.publish(200, 100)
-    partition = world.world.partition(0)  # others write there, too, as much as they like
+    partition = world.world.partition(0)  # producers write to the partition as well
     for _ in range(50):
         partition.append(build_batch([Record(number, 1, b"k", b"another's", []) for number in range(40)]))
     world.carrier()
@@ -103,7 +103,7 @@ def test_another_run_goes_on_from_the_log(world: StreamWorld) -> None:
 
 
 @pytest.mark.every_nats_server
-def test_a_stream_made_anew_is_read_from_its_start(world: StreamWorld) -> None:
+def test_a_recreated_stream_is_read_from_its_start(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 50)
     carrier = world.carrier()
@@ -116,7 +116,7 @@ def test_a_stream_made_anew_is_read_from_its_start(world: StreamWorld) -> None:
     world.stays(lambda: world.values() == list(range(120)))
 
 
-def test_a_stream_made_anew_while_nobody_looked(world: StreamWorld) -> None:
+def test_a_stream_recreated_while_no_broker_reads_it(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 50)
     world.carrier()
@@ -130,7 +130,7 @@ def test_a_stream_made_anew_while_nobody_looked(world: StreamWorld) -> None:
     world.stays(lambda: world.values() == list(range(120)))
 
 
-def test_a_stream_from_an_older_copy_blocks_until_somebody_says_where_to_go_on(world: StreamWorld) -> None:
+def test_a_stream_restored_from_an_older_copy_blocks_until_nats_start_is_set(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 10)
     later = world.runtime.time_ms() + 3_600_000  # the message was taken after the copy had been made
@@ -148,7 +148,7 @@ def test_a_stream_from_an_older_copy_blocks_until_somebody_says_where_to_go_on(w
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
-def test_streams_that_forget_what_was_read_are_refused(world: StreamWorld, retention: str) -> None:
+def test_streams_that_remove_acknowledged_messages_are_refused(world: StreamWorld, retention: str) -> None:
     world.add(retention=retention)
     carrier = world.carrier()
     world.until(lambda: carrier.state.startswith("blocked"))
@@ -188,7 +188,7 @@ def test_removed_messages_are_counted(world: StreamWorld) -> None:
         ("b.>", "", {f"b.{number}" for number in range(7)}),
     ],
 )
-def test_only_the_subjects_of_the_binding_come(
+def test_only_the_subjects_of_the_binding_become_records(
     world: StreamWorld, subjects: str, excluded: str, expected: set[str]
 ) -> None:
     world.add("S", "a.>", "b.>")
@@ -202,10 +202,10 @@ def test_only_the_subjects_of_the_binding_come(
     assert len(keys) == 2 * len(expected)
 
 
-def test_a_server_that_passes_several_filters_over_is_found_out(
+def test_a_server_that_ignores_several_filters_is_detected(
     make_world: Callable[..., StreamWorld],
 ) -> None:
-    """nats-server 2.9 does not know filter_subjects: here somebody in front of a newer one does as it would."""
+    """nats-server 2.9 does not know filter_subjects: here a proxy in front of a newer server removes them."""
     world = make_world(jetstream_domain="OLD")
     world.add("S", "a.>", "b.>")
     world.publish(0, 14)
@@ -232,7 +232,7 @@ def test_a_server_that_passes_several_filters_over_is_found_out(
     assert consumer.config.filter_subjects is None
 
 
-def test_nothing_more_is_asked_for_than_the_budget_while_nothing_is_committed(
+def test_uncommitted_bytes_stay_within_the_budget(
     make_world: Callable[..., StreamWorld],
 ) -> None:
     world = make_world(replicas=(1, 2))  # the follower never comes, so nothing is committed
@@ -248,7 +248,7 @@ def test_nothing_more_is_asked_for_than_the_budget_while_nothing_is_committed(
     assert world.values() == list(range(3000))
 
 
-def test_what_a_new_leader_cut_is_read_again(make_world: Callable[..., StreamWorld]) -> None:
+def test_messages_of_truncated_records_are_read_again(make_world: Callable[..., StreamWorld]) -> None:
     world = make_world(replicas=(1, 2))
     world.add()
     world.publish(0, 50)
@@ -269,7 +269,7 @@ def test_what_a_new_leader_cut_is_read_again(make_world: Callable[..., StreamWor
     world.stays(lambda: world.values() == list(range(150)))
 
 
-def test_where_a_new_binding_begins(world: StreamWorld) -> None:
+def test_a_binding_with_nats_start_new_begins_at_the_end(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 20)
     carrier = world.carrier(binding(nats_start="new"))
@@ -280,14 +280,14 @@ def test_where_a_new_binding_begins(world: StreamWorld) -> None:
 
 
 @pytest.mark.every_nats_server
-def test_a_start_at_a_number_or_time(world: StreamWorld) -> None:
+def test_nats_start_at_a_sequence_or_time(world: StreamWorld) -> None:
     world.add()
     world.publish(0, 20)
     world.carrier(binding(nats_start="seq:16"))
     world.until(lambda: world.count() == 5)
     world.carriers.pop().stop()
     assert world.values() == list(range(15, 20))
-    world.run(asyncio.sleep(0.01))  # the moment lies behind the last message
+    world.run(asyncio.sleep(0.01))  # a time behind the last message
     moment = datetime.datetime.now(datetime.UTC).isoformat()
     world.publish(20, 3)
     world.carrier(binding(nats_start=f"time:{moment}"))  # no earlier than what has been taken, and no later
@@ -310,7 +310,7 @@ def test_a_message_too_large_for_the_topic_stops_the_binding(
     assert world.values() == list(range(5))
 
 
-def test_many_small_segments(make_world: Callable[..., StreamWorld]) -> None:
+def test_a_topic_with_many_small_segments(make_world: Callable[..., StreamWorld]) -> None:
     world = make_world(properties={"segment.bytes": "4096"})
     world.add()
     world.publish(0, 500)
@@ -319,7 +319,7 @@ def test_many_small_segments(make_world: Callable[..., StreamWorld]) -> None:
     assert world.values() == list(range(500))
 
 
-def test_dead_letters_stand_for_what_no_partition_takes(make_world: Callable[..., StreamWorld]) -> None:
+def test_messages_that_no_partition_takes_become_dead_letters(make_world: Callable[..., StreamWorld]) -> None:
     world = make_world(properties={"max.message.bytes": "2000"})
     letters: list[dict[str, bytes | None]] = []  # their headers
     answers = ["no leader", "", ""]
@@ -349,7 +349,7 @@ def test_dead_letters_stand_for_what_no_partition_takes(make_world: Callable[...
     assert b"17" in (letters[2]["nats.error"] or b"")
 
 
-def test_headers_that_ask_for_something(world: StreamWorld) -> None:
+def test_special_headers_of_messages(world: StreamWorld) -> None:
     world.add()
     kinds = [{}, {"Own": "x"}, {"Kafka-Partition": "1"}, {"Barnabas-Hops": "other/x, cluster/t"}]
     for number in range(40):
@@ -365,7 +365,7 @@ def test_headers_that_ask_for_something(world: StreamWorld) -> None:
         assert int(found["nats.seq"] or b"") == number + 1
 
 
-def test_subjects_that_a_stream_has_not_are_told_of(
+def test_patterns_without_a_subject_of_the_stream_are_logged(
     world: StreamWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "barnabas.nats")
@@ -381,7 +381,7 @@ def test_subjects_that_a_stream_has_not_are_told_of(
     assert "topic t: orders.> is no subject of the stream S, which takes a.>" in caplog.text
 
 
-def test_servers_without_jetstream_and_without_life(nats_server: Callable[..., NatsServer]) -> None:
+def test_servers_without_jetstream_and_killed_servers(nats_server: Callable[..., NatsServer]) -> None:
     server = nats_server()
     world = StreamWorld(server)
     try:

@@ -1,4 +1,4 @@
-"""Pulls: how much is asked for, and what the server's words about them mean."""
+"""Pulls: how much is requested, and the statuses of the server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Pulls:
         self.puller.status(b"NATS/1.0 " + line + b"\r\n" + pending + b"\r\n")
 
 
-def test_no_more_is_asked_for_than_there_is_room() -> None:
+def test_pulls_request_no_more_bytes_than_there_is_room_for() -> None:
     pulls = Pulls(3000)
     pulls.puller.refill(3000)
     assert [each["max_bytes"] for each in pulls.asked] == [1000, 1000, 1000]
@@ -63,13 +63,13 @@ def test_no_more_is_asked_for_than_there_is_room() -> None:
     assert len(pulls.asked) == 4
 
 
-def test_large_budgets_make_pulls_of_a_size_and_number() -> None:
+def test_size_and_number_of_pulls_are_bounded() -> None:
     pulls = Pulls(1 << 30)
     pulls.puller.refill(1 << 30)
     assert [each["max_bytes"] for each in pulls.asked] == [PULL_BYTES_MAX] * PULLS
 
 
-def test_a_message_larger_than_a_pull_is_asked_for_until_it_comes() -> None:
+def test_pulls_grow_until_a_large_message_fits() -> None:
     pulls = Pulls(3000)
     sizes = []
     for _ in range(20):
@@ -87,7 +87,7 @@ def test_a_message_larger_than_a_pull_is_asked_for_until_it_comes() -> None:
     assert pulls.asked[-1]["max_bytes"] == 3000
 
 
-def test_pulls_that_end_without_a_message_are_made_again() -> None:
+def test_a_pull_that_expires_is_sent_again() -> None:
     pulls = Pulls(3000)
     pulls.puller.refill(3000)
     for each in tuple(pulls.asked):
@@ -98,7 +98,7 @@ def test_pulls_that_end_without_a_message_are_made_again() -> None:
     assert not pulls.failed
 
 
-def test_pulls_whose_bytes_have_come_to_the_last_end_without_a_word() -> None:
+def test_a_filled_pull_ends_without_a_status() -> None:
     pulls = Pulls(3000)
     pulls.puller.refill(3000)
     pulls.puller.received(10, 2999)
@@ -110,7 +110,7 @@ def test_pulls_whose_bytes_have_come_to_the_last_end_without_a_word() -> None:
     assert len(pulls.asked) == 2 * PULLS
 
 
-def test_held_pulls_run_out() -> None:
+def test_no_pulls_are_sent_while_held() -> None:
     pulls = Pulls(3000)
     pulls.puller.refill(3000)
     pulls.puller.hold()
@@ -119,12 +119,12 @@ def test_held_pulls_run_out() -> None:
         pulls.puller.refill(3000)
     assert len(pulls.asked) == PULLS
     assert pulls.puller.is_idle
-    pulls.puller.let_go()
+    pulls.puller.release()
     pulls.puller.refill(3000)
     assert len(pulls.asked) == 2 * PULLS
 
 
-def test_what_ends_a_consumer() -> None:
+def test_statuses_that_end_a_consumer() -> None:
     for line in (
         b"409 Consumer Deleted",
         b"409 Leadership Change",
@@ -139,11 +139,11 @@ def test_what_ends_a_consumer() -> None:
         pulls.status(line)
         pulls.puller.refill(3000)
         assert (len(pulls.failed), len(pulls.asked)) == (1, PULLS), (
-            "it is told once, and nothing is asked any more"
+            "`failed` is called once, and no pull is sent after it"
         )
 
 
-def test_silence_ends_it_and_heartbeats_do_not() -> None:
+def test_missing_heartbeats_end_a_consumer() -> None:
     pulls = Pulls(3000)
     pulls.puller.refill(3000)
     for _ in range(20):
@@ -154,20 +154,20 @@ def test_silence_ends_it_and_heartbeats_do_not() -> None:
     assert len(pulls.failed) == 1
 
 
-def test_silence_is_right_where_nothing_was_asked_for() -> None:
+def test_silence_without_pulls_ends_nothing() -> None:
     pulls = Pulls(3000)
     pulls.runtime.advance(100)
     assert not pulls.failed
 
 
-def test_a_lost_connection_ends_it() -> None:
+def test_a_lost_connection_ends_the_pulls() -> None:
     pulls = Pulls(3000)
     pulls.is_connected = False
     pulls.puller.refill(3000)
     assert pulls.failed == ["no connection"]
 
 
-def test_the_limits_of_a_consumer_are_kept() -> None:
+def test_pulls_keep_the_limits_of_the_consumer() -> None:
     pulls = Pulls(1 << 30, PullLimits(messages=50, byte_count=4000, expires_ns=1_000_000_000, waiting=2))
     pulls.puller.refill(1 << 30)
     assert len(pulls.asked) == 2
@@ -176,7 +176,7 @@ def test_the_limits_of_a_consumer_are_kept() -> None:
     }
 
 
-def test_too_many_pulls_are_fewer_afterwards() -> None:
+def test_a_server_that_allows_fewer_pulls_gets_fewer() -> None:
     pulls = Pulls(3000)
     pulls.puller.refill(3000)
     pulls.status(b"409 Exceeded MaxWaiting", pulls.asked[0]["batch"], 1000)

@@ -1,4 +1,4 @@
-"""A bucket and a topic that both are written to, with everything late, lost and repeated that can be: in the end they agree.
+"""A bucket and a topic that are both written to agree in the end, whatever is late, lost or repeated.
 
 The bucket is a model with the server's rules (revisions, Nats-Msg-Id, the expected last revision of a key); what is under
 test is the topic's way out, and the way in is what the bridge's ingest does: messages of others, once, in their order.
@@ -22,13 +22,13 @@ from barnabas.nats.client.headers import find_header
 from barnabas.nats.client.protocol import ServerInfo
 from barnabas.nats.client.subscriptions import Message
 from barnabas.nats.cluster.positions import Position
+from barnabas.nats.egress.partition_publisher import PartitionPublisher
 from barnabas.nats.kv.bucket import value_of
 from barnabas.nats.kv.synced import SyncedOutgoing
-from barnabas.nats.reverse.partition import PartitionPublisher
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.testing.memory_disk import MemoryDisk
-from barnabas.wire.record_batch import Record, build_batch, iterate_records
+from barnabas.wire.records import Record, build_batch, iterate_records
 from compat_tests.virtual.runtime import VirtualRuntime
 
 EXPECTED = b"Nats-Expected-Last-Subject-Sequence"
@@ -49,8 +49,8 @@ class Bucket:
         self.answer: Callable[[bytes, bytes], object] = lambda _reply, _payload: None
         self.made_at_s = 1
 
-    def make_anew(self) -> None:
-        """Somebody deletes it and makes another of the same name."""
+    def recreate(self) -> None:
+        """Deletes the bucket and creates another one of the same name."""
         self.made_at_s += 1000
         self.messages, self.last, self.ids = [], {}, {}
 
@@ -118,8 +118,8 @@ class Bucket:
             self.sent.pop(0)(what)
 
 
-def stands_at(subject: bytes, revision: int, stored_s: int) -> list[tuple[str, bytes | None]]:
-    """The headers of a record that was a message of the bucket."""
+def bucket_headers(subject: bytes, revision: int, stored_s: int) -> list[tuple[str, bytes | None]]:
+    """The headers of a record made from a message of the bucket."""
     return [
         ("nats.subject", subject),
         ("nats.stream", b"KV_b"),
@@ -135,7 +135,7 @@ class Bench:
         disk.make_directory("/logs")
         disk.make_directory("/logs/t-0")
         log = Log.open(disk, self.runtime, "/logs", "t", 0, bytes(16), LogConfig.from_properties({}))
-        log.be_the_only_replica()
+        log.end_replication()
         self.partition = Partition("t", bytes(16), 0, log)
         self.partition.is_leader = True
         self.partition._alone = True
@@ -173,11 +173,11 @@ class Bench:
         """The test commits."""
 
     def write(self, key: bytes, value: bytes | None) -> None:
-        """What a Kafka client does."""
+        """A Kafka client writes."""
         self.partition.append(build_batch([Record(0, 0, key, value)]))
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """What a NATS client does."""
+        """A NATS client writes."""
         headers = b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n" if value is None else b""
         self.bucket.put(b"$KV.b." + key, headers, value or b"")
 
@@ -187,7 +187,7 @@ class Bench:
             self.ingested += 1
             if b"Barnabas-Hops: c/t" in headers:
                 continue
-            added = stands_at(subject, self.ingested, self.bucket.stored_s(self.ingested))
+            added = bucket_headers(subject, self.ingested, self.bucket.stored_s(self.ingested))
             record = Record(0, 0, subject[6:], value_of(headers, payload), added)
             self.partition.append(build_batch([record], from_extension=True), from_client=False)
 
@@ -265,7 +265,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 @settings(max_examples=500)
-def test_both_sides_agree_in_the_end(steps: list[tuple[Any, ...]]) -> None:
+def test_bucket_and_topic_agree_in_the_end(steps: list[tuple[Any, ...]]) -> None:
     bench = Bench()
     for step in steps:
         bench.step(step)
@@ -273,7 +273,7 @@ def test_both_sides_agree_in_the_end(steps: list[tuple[Any, ...]]) -> None:
     assert bench.in_bucket() == bench.in_topic()
 
 
-def test_what_is_newer_in_the_bucket_stays() -> None:
+def test_a_newer_value_in_the_bucket_stays() -> None:
     bench = Bench()
     bench.put(b"a", b"1")
     bench.write(b"a", b"2")  # the bucket's value comes behind it
@@ -286,7 +286,7 @@ def test_what_is_newer_in_the_bucket_stays() -> None:
     assert bench.in_topic() == {b"a": b"1"}
 
 
-def test_what_was_published_before_a_start_and_is_newer_stays() -> None:
+def test_a_newer_value_published_before_a_start_stays() -> None:
     """The first record was superseded, the second one was not: after a start it is not the first one's change."""
     bench = Bench()
     bench.put(b"a", b"nats")
@@ -303,13 +303,13 @@ def test_what_was_published_before_a_start_and_is_newer_stays() -> None:
     assert bench.in_bucket() == bench.in_topic() == {b"a": b"2"}
 
 
-def test_records_with_copied_headers_are_a_clients_own() -> None:
-    """Also such that claim a revision which the bucket has not come to: its next values are its own all the same."""
+def test_records_with_copied_headers_count_as_a_clients() -> None:
+    """Also those with a revision that the bucket has not reached: its next values are still its own."""
     bench = Bench()
     bench.put(b"a", b"1")
     bench.ingest(1)
     for revision in (1, 1_000_000):
-        copied = stands_at(b"$KV.b.b", revision, 1)
+        copied = bucket_headers(b"$KV.b.b", revision, 1)
         bench.partition.append(
             build_batch([Record(0, 0, b"b", b"copied", copied)], from_extension=True)
         )  # as any producer may
@@ -320,14 +320,14 @@ def test_records_with_copied_headers_are_a_clients_own() -> None:
     assert [subject[6:] for subject, _, _ in bench.bucket.messages] == [b"a", b"c", b"b", b"b"]
 
 
-def test_a_bucket_that_was_made_anew_keeps_its_own_values() -> None:
+def test_a_bucket_that_was_recreated_keeps_its_own_values() -> None:
     bench = Bench()
     for number in range(3):
         bench.put(b"a", b"%d" % number)
     bench.ingest(3)
     bench.step(("commit",))
     bench.step(("new leader",))
-    bench.bucket.make_anew()
+    bench.bucket.recreate()
     bench.ingested = 0
     for number in range(3):
         bench.put(b"b", b"%d" % number)
@@ -338,14 +338,14 @@ def test_a_bucket_that_was_made_anew_keeps_its_own_values() -> None:
     assert bench.publisher.metadata() == "kv-revision=3"
 
 
-def test_what_a_new_bucket_has_come_to_meanwhile_stays() -> None:
-    """Its first value is behind the record in the topic, though its number is smaller than those of the old one."""
+def test_a_newer_value_in_a_recreated_bucket_stays() -> None:
+    """Its first value is behind the record in the topic, though its revision is smaller than those of the old bucket."""
     bench = Bench()
     for number in range(3):
         bench.put(b"a", b"%d" % number)
     bench.ingest(3)
     bench.finish()
-    bench.bucket.make_anew()
+    bench.bucket.recreate()
     bench.ingested = 0
     bench.put(b"a", b"new")
     bench.write(b"a", b"older")

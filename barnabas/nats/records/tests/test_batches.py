@@ -1,4 +1,4 @@
-"""Batches of tails, read back by other people's decoders."""
+"""Batches of tails, read by the decoders of other clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from kio.records.readers import read_batch
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
 from barnabas.nats.records.parts import VARINT_COUNT, header_parts, sized
 from barnabas.wire.primitives import varint
-from barnabas.wire.record_batch import HEADER_SIZE, Record, build_batch, iterate_records
+from barnabas.wire.record_batch import HEADER_SIZE
+from barnabas.wire.records import Record, build_batch, iterate_records
 
 NOW_MS = 1_700_000_000_123
 PLENTY = 1 << 30
@@ -44,7 +45,7 @@ def model(messages: list[Message], times: list[int]) -> bytes:
 @example([(None, bytes(VARINT_COUNT), []), (b"k", bytes(VARINT_COUNT - 10), []), (None, bytes(20_000), [])])
 @example([(None, bytes(size), []) for size in (30, 60, 70, 8000, 8180, 8190)])
 @example([(b"k", b"v", [])] * 70)
-def test_one_timestamp(messages: list[Message]) -> None:
+def test_one_timestamp_for_all_records(messages: list[Message]) -> None:
     builder = BatchBuilder()
     for index, message in enumerate(messages):
         assert builder.add(tail_of(message)) == index
@@ -58,7 +59,7 @@ def test_one_timestamp(messages: list[Message]) -> None:
 
 
 @given(messages, st.data())
-def test_timestamps_of_their_own(messages: list[Message], data: st.DataObject) -> None:
+def test_a_timestamp_for_each_record(messages: list[Message], data: st.DataObject) -> None:
     times = [data.draw(st.integers(0, 1 << 42)) for _ in messages]
     builder = BatchBuilder()
     for message, time in zip(messages, times, strict=True):
@@ -69,7 +70,7 @@ def test_timestamps_of_their_own(messages: list[Message], data: st.DataObject) -
     assert batch.header.max_timestamp == max(times)
 
 
-def test_what_other_decoders_read() -> None:
+def test_other_decoders_read_the_same_records() -> None:
     sent: list[Message] = [
         (b"key", b"value", [("nats.subject", b"a.b"), ("Twice", b"\xff"), ("Twice", b"")]),
         (None, b"", [("nats.subject", b"a")]),

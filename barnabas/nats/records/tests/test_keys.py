@@ -33,7 +33,7 @@ def test_tokens(subject: bytes, numbers: list[int]) -> None:
     assert key(f"token:{numbers[0]}", subject) == found[0]
 
 
-def test_of_the_subject() -> None:
+def test_keys_of_the_subject() -> None:
     assert key("subject") == SUBJECT
     assert key("none") is None
     assert key("regex:eu") == b"eu"
@@ -49,7 +49,7 @@ def test_of_the_subject() -> None:
         assert not compile_key(spec).of_subject_only, spec
 
 
-def test_of_reply_and_headers() -> None:
+def test_keys_of_reply_and_headers() -> None:
     assert key("reply", reply=b"_INBOX.1") == b"_INBOX.1"
     assert key("reply") is None
     block = format_headers([(b"id", b"lower"), (b"Id", b"first"), (b"Id", b"second"), (b"Empty", b"")])
@@ -117,11 +117,11 @@ def test_json(document: object, path: list[str | int], ascii_only: bool) -> None
         (b'{"a":' + b"[" * 100_000, None),
     ],
 )
-def test_json_as_it_stands_in_the_payload(payload: bytes, expected: bytes | None) -> None:
+def test_json_scalars_as_written_in_the_payload(payload: bytes, expected: bytes | None) -> None:
     assert key("json:$.a", payload=payload) == expected
 
 
-def test_strings_and_others_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strings_and_other_values_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Strings are looked for first; for a while after something else they are not."""
     monkeypatch.setattr("barnabas.nats.records.keys._OTHERS_EXPECTED", 2)
     kinds = {b'"s"': b"s", b"7": b"7", b'"\xff"': b"\xff", b"null": None, b"{": None, b'"\\n"': b"\n"}
@@ -137,6 +137,6 @@ def test_any_payload_has_a_key_or_none(payload: bytes, path: list[str | int]) ->
     assert isinstance(key(spec, payload=payload), bytes | None)
 
 
-def test_no_key_is_a_config_error() -> None:
+def test_a_malformed_key_is_a_config_error() -> None:
     with pytest.raises(ConfigError):
         compile_key("tokn:2")

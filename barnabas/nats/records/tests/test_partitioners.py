@@ -115,7 +115,7 @@ def test_a_null_key_follows_the_subject() -> None:
             assert partition_of(b"a.b", b"key") == hashed(b"key") % 5
 
 
-def test_by_number() -> None:
+def test_partitions_by_a_number_in_the_subject() -> None:
     partition_of = compile_partitioner("token:2", 5)
     assert partition_of(b"a.7", b"key") == 2
     assert partition_of(b"a.007.b", None) == 2
@@ -136,6 +136,6 @@ def test_requested_partition() -> None:
             requested_partition(value, 3)
 
 
-def test_no_partitioner_is_a_config_error() -> None:
+def test_a_malformed_partitioner_is_a_config_error() -> None:
     with pytest.raises(ConfigError):
         compile_partitioner("murmur3", 3)

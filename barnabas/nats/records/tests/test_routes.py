@@ -14,6 +14,7 @@ from barnabas.nats.client.headers import (
     parse_headers,
     read_status,
 )
+from barnabas.nats.egress.message import MessageHeaders
 from barnabas.nats.records import parts as record_parts
 from barnabas.nats.records import routes
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder
@@ -22,9 +23,8 @@ from barnabas.nats.records.keys import compile_key
 from barnabas.nats.records.partitioners import BadPartition, compile_partitioner
 from barnabas.nats.records.parts import header_parts, sized
 from barnabas.nats.records.routes import KeyRoutes
-from barnabas.nats.reverse.message import MessageHeaders
 from barnabas.nats.tests.header_blocks import format_headers, stream_parts
-from barnabas.wire.record_batch import Record, iterate_records
+from barnabas.wire.records import Record, iterate_records
 
 COUNT = 3
 NOW_MS = 1_700_000_000_123
@@ -177,7 +177,7 @@ partitioners = st.sampled_from(["murmur2", "fnv1a", "token:2"])
 @example(
     [(b"a", b"", b"NATS/1.0\r\nA: 1\r\nA\r\n\r\n", b"")] * 3, "subject", "murmur2", {0, 1, 2}, False, False
 )
-def test_records_are_those_of_the_model(
+def test_records_equal_those_of_the_model(
     sent: list[Message],
     key: str,
     partitioner: str,
@@ -204,7 +204,7 @@ def test_records_are_those_of_the_model(
     assert intake.records() == model.records
 
 
-def test_what_encode_returns() -> None:
+def test_encode_returns_partition_special_headers_and_tail() -> None:
     intake = Intake("token:2", served=())
     extra = stream_parts(b"ORDERS", b"17", b"1700000000000000001") + header_parts(b"hop", b"x")
     block = format_headers([(b"Nats-Msg-Id", b"5"), (b"Kafka-Partition", b"2"), (b"B", b"")])
@@ -244,7 +244,7 @@ def test_the_same_message_has_the_same_tail_wherever_it_is_encoded() -> None:
     assert leader.builders[encoded[0]].tails == [encoded[2]]
 
 
-def test_partitions_come_and_go() -> None:
+def test_served_partitions_change() -> None:
     intake = Intake(served=())
     intake.encoder.take(b"a", b"", b"", b"1")
     builder = BatchBuilder()
@@ -316,7 +316,7 @@ def test_a_bounded_number_of_header_names_is_kept(monkeypatch: pytest.MonkeyPatc
     assert len(asked) == 26
 
 
-def test_what_records_out_became_is_stored_as_it_is() -> None:
+def test_headers_of_published_records_are_stored_unchanged() -> None:
     """Anybody may publish these headers, so none of them makes a tombstone or another header here."""
     block = MessageHeaders("c", "t", 0).block(Record(7, NOW_MS, b"k", None, [("Nats-Msg-Id", b"1")]))
     intake = Intake()

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder
 from barnabas.nats.records.tails import read_tails
 from barnabas.wire.compression import Codec
-from barnabas.wire.record_batch import InvalidBatch, Record, RecordBatchError, build_batch
+from barnabas.wire.record_batch import InvalidBatch, RecordBatchError
+from barnabas.wire.records import Record, build_batch
 
 NOW_MS = 1_700_000_000_123
 
@@ -19,7 +20,7 @@ tails = st.lists(st.binary(min_size=3, max_size=90), min_size=1, max_size=80)
 @given(tails, st.booleans())
 @example([bytes(20_000), bytes(100), bytes(3_000_000)], False)
 @example([b"abc"] * 9000, True)
-def test_tails_come_back(written: list[bytes], has_times: bool) -> None:
+def test_tails_are_read_back(written: list[bytes], has_times: bool) -> None:
     builder = BatchBuilder()
     for index, tail in enumerate(written):
         if has_times:
@@ -31,7 +32,7 @@ def test_tails_come_back(written: list[bytes], has_times: bool) -> None:
     assert read_tails(batch.records, 1 << 20) == written
 
 
-def test_of_compressed_batches() -> None:
+def test_tails_of_compressed_batches() -> None:
     records = [Record(index, NOW_MS, b"k", b"v" * index, [("h", None)]) for index in range(20)]
     plain = read_tails(build_batch(records), 1 << 20)
     for codec in Codec:
@@ -41,7 +42,7 @@ def test_of_compressed_batches() -> None:
 
 
 @given(tails, st.data())
-def test_damage_is_an_error_or_unnoticed(written: list[bytes], data: st.DataObject) -> None:
+def test_damaged_batches_raise_record_batch_errors_only(written: list[bytes], data: st.DataObject) -> None:
     builder = BatchBuilder()
     for tail in written:
         builder.add(tail)
@@ -71,14 +72,14 @@ def test_damage_is_an_error_or_unnoticed(written: list[bytes], data: st.DataObje
         b"\x06\0\0\0" * 2,  # two, where the header says one
     ],
 )
-def test_what_is_no_record_is_refused(records: bytes) -> None:
+def test_malformed_records_are_refused(records: bytes) -> None:
     whole = bytearray(build_batch([Record(0, 0, None, None)])[:61] + records)
     whole[8:12] = (len(whole) - 12).to_bytes(4, "big")
     with pytest.raises(RecordBatchError):
         read_tails(bytes(whole), 1 << 20)
 
 
-def test_a_batch_that_is_not_whole_is_refused() -> None:
+def test_a_batch_that_is_cut_off_is_refused() -> None:
     batch = build_batch([Record(0, 0, b"k", b"v")])
     for damaged in (batch[:-1], batch + b"x", batch[:20], b""):
         with pytest.raises(RecordBatchError):

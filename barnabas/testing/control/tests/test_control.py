@@ -23,7 +23,7 @@ from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.metadata import MetadataRequest
-from barnabas.wire.record_batch import iterate_records
+from barnabas.wire.records import iterate_records
 
 pytestmark = pytest.mark.sockets
 

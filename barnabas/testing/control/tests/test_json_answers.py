@@ -20,7 +20,7 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import Record, build_batch, iterate_records
+from barnabas.wire.records import Record, build_batch, iterate_records
 from barnabas.wire.registry import API_NAMES
 
 pytestmark = pytest.mark.sockets

@@ -8,7 +8,7 @@ import pytest
 
 from barnabas.testing import Broker
 from barnabas.testing.external.raw_client import RawClient
-from barnabas.testing.faults import requests
+from barnabas.testing.faults import requests, waiting
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 
 pytestmark = pytest.mark.sockets
@@ -38,12 +38,12 @@ def test_a_request_of_an_api_that_there_is_not_is_there() -> None:
         assert " c 999 v4 -> closed" in line
 
 
-def test_who_waits_in_a_loop_that_has_ended_disturbs_nobody() -> None:
+def test_a_change_after_the_end_of_a_waiting_loop_has_no_effect() -> None:
     loop = asyncio.new_event_loop()
-    told = requests.setter(asyncio.Event(), loop)
-    told()
+    changed = asyncio.Event()
+    waiting._set_soon(changed, loop)
     loop.close()
-    told()
+    waiting._set_soon(changed, loop)
 
 
 def test_the_oldest_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

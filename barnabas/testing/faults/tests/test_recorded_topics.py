@@ -9,8 +9,8 @@ from barnabas.testing.external.raw_client import RawClient
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.primitives import uuid_to_string
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.uuids import uuid_to_string
 
 pytestmark = pytest.mark.sockets
 

@@ -26,7 +26,8 @@ from barnabas.wire.messages.incremental_alter_configs import (
 from barnabas.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from barnabas.wire.record_batch import Record, build_batch, read_header, seal_batch
+from barnabas.wire.record_batch import read_header, seal_batch
+from barnabas.wire.records import Record, build_batch
 from barnabas.wire.registry import response_type
 
 pytestmark = pytest.mark.sockets

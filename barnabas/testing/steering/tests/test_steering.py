@@ -21,7 +21,7 @@ from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.messages.offset_fetch import OffsetFetchRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from barnabas.wire.record_batch import Record, build_batch
+from barnabas.wire.records import Record, build_batch
 from compat_tests.harness.eventually import eventually
 
 pytestmark = pytest.mark.sockets

@@ -1,1 +1,0 @@
-"""A topic's committed records published to subjects."""

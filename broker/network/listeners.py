@@ -1,0 +1,87 @@
+"""The client listeners of a broker: the sockets that accept connections, and the addresses that clients are given."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from barnabas.broker.config.listeners import Endpoint
+from barnabas.broker.network.connection import Connection
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.config.listeners import ListenerConfig
+    from barnabas.broker.network.connection import Connections
+    from barnabas.runtime.interface import Runtime, Server
+
+
+class Listeners:
+    """Those of `listeners` in the config. They are advertised before they listen, or at the latest then."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        connections: Connections,
+        advertised: dict[str, Endpoint],
+    ) -> None:
+        """`advertised`, by listener name, is filled here."""
+        self._runtime = runtime
+        self._config = config
+        self._connections = connections
+        self._advertised = advertised
+        self._servers: list[Server] = []
+        self.endpoints: list[Endpoint] = []  # where each listens, which may not be what it advertises
+
+    @property
+    def are_open(self) -> bool:
+        return bool(self._servers)
+
+    @property
+    def have_ports(self) -> bool:
+        """Whether the config names the ports, so that they are known before the listeners are open."""
+        return all(listener.port for listener in self._config.listeners)
+
+    def advertise(self) -> None:
+        """Make the addresses of listeners that are not open yet known. Their ports must be."""
+        for listener in self._config.listeners:
+            self._advertise(listener, listener.port)
+
+    def open(self) -> None:
+        """Listen on all of them. OSError when one cannot be listened on; then none is open."""
+        for listener in self._config.listeners:
+            try:
+                server = self._runtime.listen(
+                    listener.host,
+                    listener.port,
+                    partial(Connection, self._connections, listener.name),
+                    send_buffer_bytes=self._config.socket_send_buffer_bytes,
+                    receive_buffer_bytes=self._receive_buffer_bytes(),
+                )
+            except OSError:
+                self.close()
+                raise
+            self._servers.append(server)
+            self.endpoints.append(
+                Endpoint(listener.name, listener.security_protocol, listener.host, server.port)
+            )
+            self._advertise(listener, server.port)
+
+    def close(self) -> None:
+        """Accept no more connections; those that are open stay."""
+        while self._servers:
+            self._servers.pop().close()
+
+    def _advertise(self, listener: ListenerConfig, port: int) -> None:
+        self._advertised[listener.name] = Endpoint(
+            listener.name,
+            listener.security_protocol,
+            listener.advertised_host,
+            listener.advertised_port or port,
+        )
+
+    def _receive_buffer_bytes(self) -> int:
+        # Kafka's default keeps the system from growing the buffer, which makes a produce cost up to half as much
+        # again. So it counts only when it is set.
+        given = "socket.receive.buffer.bytes" in self._config.given
+        return self._config.socket_receive_buffer_bytes if given else -1

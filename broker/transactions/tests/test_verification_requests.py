@@ -1,0 +1,185 @@
+"""The verification of partitions with their transaction coordinator, with brokers that answer what the test says."""
+
+from __future__ import annotations
+
+from barnabas.broker.transactions.tests.scripted_brokers import Asked, ScriptedBrokers
+from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from compat_tests.virtual.runtime import VirtualRuntime
+
+A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
+
+
+class World:
+    """A manager, and scripted brokers."""
+
+    def __init__(self) -> None:
+        self.runtime = VirtualRuntime()
+        self.brokers = ScriptedBrokers()
+        self.coordinators = {"x": 1, "y": 1, "z": 2}
+        self.manager = AddPartitionsToTxnManager(
+            self.runtime, self.brokers.ask, lambda name: self.coordinators.get(name, -1)
+        )
+
+    def verify(
+        self, name: str, *partitions: tuple[str, int], epoch: int = 5, add: bool = False
+    ) -> list[dict[tuple[str, int], ErrorCode]]:
+        """Ask; the answer stands in the list once there is one."""
+        answers: list[dict[tuple[str, int], ErrorCode]] = []
+        self.manager.verify(name, 40, epoch, partitions, add=add, done=answers.append)
+        return answers
+
+    def requests(self) -> list[Asked]:
+        self.runtime.run_until_idle()
+        return self.brokers.take()
+
+
+def answer(asked: Asked, **errors: ErrorCode) -> None:
+    """Answer with NONE, or with the error of a partition: `a_0=error`."""
+    asked.answer(
+        AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                AddPartitionsToTxnResult(
+                    transaction.transactional_id,
+                    [
+                        AddPartitionsToTxnTopicResult(
+                            topic.name,
+                            [
+                                AddPartitionsToTxnPartitionResult(
+                                    index, errors.get(f"{topic.name}_{index}", ErrorCode.NONE)
+                                )
+                                for index in topic.partitions
+                            ],
+                        )
+                        for topic in transaction.topics
+                    ],
+                )
+                for transaction in asked.request.transactions
+            ]
+        )
+    )
+
+
+def ids(asked: Asked) -> list[str]:
+    return [transaction.transactional_id for transaction in asked.request.transactions]
+
+
+def test_a_request_of_several_transactions() -> None:
+    world = World()
+    x, y, z = world.verify("x", B0, A1, A0), world.verify("y", A0, add=True), world.verify("z", A0)
+    first, second = world.requests()
+    assert (first.node_id, first.api_key, first.version, ids(first)) == (1, 24, 5, ["x", "y"])
+    of_x, of_y = first.request.transactions
+    assert (of_x.producer_id, of_x.producer_epoch, of_x.verify_only) == (40, 5, True)
+    assert [(topic.name, topic.partitions) for topic in of_x.topics] == [("a", [0, 1]), ("b", [0])]
+    assert of_y.verify_only is False
+    assert (second.node_id, ids(second)) == (2, ["z"])
+    answer(first, a_1=ErrorCode.TRANSACTION_ABORTABLE)
+    answer(second)
+    assert x == [{A0: ErrorCode.NONE, A1: ErrorCode.TRANSACTION_ABORTABLE, B0: ErrorCode.NONE}]
+    assert y == z == [{A0: ErrorCode.NONE}]
+
+
+def test_one_request_at_a_time_to_a_coordinator() -> None:
+    world = World()
+    world.verify("x", A0)
+    [first] = world.requests()
+    later = world.verify("x", A1), world.verify("y", A0)
+    assert not world.requests()
+    answer(first)
+    [second] = world.requests()
+    assert ids(second) == ["x", "y"]
+    answer(second)
+    assert later == ([{A1: ErrorCode.NONE}], [{A0: ErrorCode.NONE}])
+    assert not world.requests()
+    world.verify("y", A0)
+    assert len(world.requests()) == 1
+
+
+def test_one_question_about_an_id_waits() -> None:
+    world = World()
+    replaced = world.verify("x", A0)
+    same = world.verify("x", A1)
+    assert replaced == [{A0: ErrorCode.NETWORK_EXCEPTION}]
+    newer = world.verify("x", A0, epoch=6)
+    assert same == [{A1: ErrorCode.INVALID_PRODUCER_EPOCH}]
+    assert world.verify("x", A0, epoch=5) == [{A0: ErrorCode.INVALID_PRODUCER_EPOCH}]
+    [asked] = world.requests()
+    assert [each.producer_epoch for each in asked.request.transactions] == [6]
+    answer(asked)
+    assert newer == [{A0: ErrorCode.NONE}]
+
+
+def test_errors_of_partitions() -> None:
+    for error in (
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    ):
+        world = World()
+        asked = world.verify("x", A0)
+        answer(world.requests()[0], a_0=error)
+        assert asked == [{A0: error}]
+    world = World()
+    asked = world.verify("x", A0)
+    answer(world.requests()[0], a_0=ErrorCode.PRODUCER_FENCED)
+    assert asked == [{A0: ErrorCode.INVALID_PRODUCER_EPOCH}]
+
+
+def test_errors_of_requests() -> None:
+    for error, expected in {
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.UNSUPPORTED_VERSION: ErrorCode.NONE,
+        ErrorCode.INVALID_REQUEST: ErrorCode.INVALID_REQUEST,
+    }.items():
+        world = World()
+        asked = world.verify("x", A0), world.verify("y", A1)
+        world.requests()[0].answer(AddPartitionsToTxnResponse(error_code=error))
+        assert asked == ([{A0: expected}], [{A1: expected}])
+
+
+def test_a_request_without_an_answer() -> None:
+    world = World()
+    asked = world.verify("x", A0)
+    world.requests()[0].fail(ErrorCode.NETWORK_EXCEPTION)
+    assert asked == [{A0: ErrorCode.NETWORK_EXCEPTION}]
+    world.verify("x", A0)
+    assert len(world.requests()) == 1
+
+
+def test_a_partition_that_is_missing_from_the_answer() -> None:
+    world = World()
+    asked = world.verify("x", A0)
+    world.requests()[0].answer(AddPartitionsToTxnResponse())
+    assert asked == [{A0: ErrorCode.NETWORK_EXCEPTION}]
+
+
+def test_no_coordinator() -> None:
+    world = World()
+    assert world.verify("unknown", A0) == [{A0: ErrorCode.COORDINATOR_NOT_AVAILABLE}]
+    assert not world.requests()
+
+
+def test_a_coordinator_that_answers_at_once() -> None:
+    """As this broker itself does: a question that follows each answer is asked in a later turn."""
+    world = World()
+    world.brokers.script = answer
+    answers = []
+
+    def next_one(answered: object) -> None:
+        answers.append(answered)
+        if len(answers) < 3000:
+            world.manager.verify("x", 40, 5, [A0], add=True, done=next_one)
+
+    next_one(None)
+    world.runtime.run_until_idle()
+    assert answers[1:] == [{A0: ErrorCode.NONE}] * 2999

@@ -1,0 +1,164 @@
+"""The requests from the leaders of a transaction's partitions to its coordinator: is this partition part of it?
+
+Before the first batch of a transaction is appended the leader has the coordinator verify that the partition was added, or, for a
+producer of transaction.version 2, add it (KIP-890). The group coordinator does the same for offsets. To each coordinator one
+request is sent at a time; what is asked meanwhile goes into the next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from barnabas.broker.transactions.transaction import TopicPartition, by_topic
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.cluster.peer_client import AskBroker
+    from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger("barnabas.transactions")
+
+ADD_PARTITIONS_TO_TXN: Final = 24
+VERSION: Final = 5
+NO_COORDINATOR: Final = -1
+
+Verified = Callable[[dict[TopicPartition, ErrorCode]], object]
+
+# What the leader answers instead of the coordinator's error.
+_PARTITION_ERRORS: Final = {ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH}
+_REQUEST_ERRORS: Final = {
+    ErrorCode.UNSUPPORTED_VERSION: ErrorCode.NONE,  # a coordinator that does not know verification
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: ErrorCode.INVALID_TXN_STATE,
+}
+
+
+class _Verification(msgspec.Struct, eq=False):
+    """A question about one transaction."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: Collection[TopicPartition]
+    add: bool
+    done: Verified
+
+    def fail(self, error: ErrorCode) -> None:
+        self.done(dict.fromkeys(self.partitions, error))
+
+
+class _Coordinator:
+    """What is asked of one broker."""
+
+    __slots__ = ("is_asked", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, _Verification] = {}  # by transactional id
+        self.is_asked = False  # a request has no answer yet, or the next turn sends one
+
+
+class AddPartitionsToTxnManager:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, ask: AskBroker, coordinator_of: Callable[[str], int]) -> None:
+        """`coordinator_of(transactional_id)`: the node id of its coordinator, this broker too; -1 if there is none."""
+        self._runtime = runtime
+        self._ask = ask
+        self._coordinator_of = coordinator_of
+        self._coordinators: dict[int, _Coordinator] = {}
+
+    def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Collection[TopicPartition],
+        *,
+        add: bool,
+        done: Verified,
+    ) -> None:
+        """Have the partitions verified, or added. `done({partition: error})` once, perhaps before this returns, with each partition.
+
+        Errors are those of the coordinator (TRANSACTION_ABORTABLE for a partition that is not part of the transaction), or
+        COORDINATOR_NOT_AVAILABLE, NETWORK_EXCEPTION. A question replaces a waiting one about the same id and epoch, which gets
+        NETWORK_EXCEPTION: its producer has connected again. One about a lower epoch gets INVALID_PRODUCER_EPOCH.
+        """
+        asked = _Verification(transactional_id, producer_id, producer_epoch, partitions, add, done)
+        node_id = self._coordinator_of(transactional_id)
+        if node_id == NO_COORDINATOR:
+            asked.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        coordinator = self._coordinators.get(node_id)
+        if coordinator is None:
+            coordinator = self._coordinators[node_id] = _Coordinator()
+        waiting = coordinator.waiting.get(transactional_id)
+        if waiting is not None and waiting.producer_epoch > producer_epoch:
+            asked.fail(ErrorCode.INVALID_PRODUCER_EPOCH)
+            return
+        coordinator.waiting[transactional_id] = asked
+        if not coordinator.is_asked:
+            coordinator.is_asked = True
+            self._runtime.call_soon(partial(self._send_waiting, node_id, coordinator))
+        if waiting is not None:
+            is_fenced = waiting.producer_epoch < producer_epoch
+            waiting.fail(ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else ErrorCode.NETWORK_EXCEPTION)
+
+    def _send_waiting(self, node_id: int, coordinator: _Coordinator) -> None:
+        if not coordinator.waiting:
+            coordinator.is_asked = False
+            return
+        sent, coordinator.waiting = coordinator.waiting, {}
+        request = AddPartitionsToTxnRequest([_transaction(asked) for asked in sent.values()])
+        answered = partial(self._answered, node_id, coordinator, sent)
+        self._ask(node_id, ADD_PARTITIONS_TO_TXN, VERSION, request, answered)
+
+    def _answered(
+        self,
+        node_id: int,
+        coordinator: _Coordinator,
+        sent: dict[str, _Verification],
+        response: Any,
+        error: ErrorCode,
+    ) -> None:
+        # In the next turn: one answer at once after another must not become a recursion.
+        self._runtime.call_soon(partial(self._send_waiting, node_id, coordinator))
+        error = error or ErrorCode.of(response.error_code)
+        if error:
+            log.info("broker %d has not verified %d transactions: %s", node_id, len(sent), error.name)
+            for asked in sent.values():
+                asked.fail(_REQUEST_ERRORS.get(error, error))
+            return
+        errors = {
+            (transaction.transactional_id, topic.name, result.partition_index): ErrorCode.of(
+                result.partition_error_code
+            )
+            for transaction in response.results_by_transaction
+            for topic in transaction.topic_results
+            for result in topic.results_by_partition
+        }
+        for transactional_id, asked in sent.items():
+            # Without an answer the producer asks again.
+            answers = {
+                each: errors.get((transactional_id, *each), ErrorCode.NETWORK_EXCEPTION)
+                for each in asked.partitions
+            }
+            asked.done({each: _PARTITION_ERRORS.get(code, code) for each, code in answers.items()})
+
+
+def _transaction(asked: _Verification) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(
+        asked.transactional_id,
+        asked.producer_id,
+        asked.producer_epoch,
+        not asked.add,
+        [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in by_topic(asked.partitions).items()],
+    )
