@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 
 from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.coordinator.pending_writes import PendingWrite
+from barnabas.broker.coordinator.record_encoding import UnknownRecord, UnknownValue
 from barnabas.broker.groups.records import (
     GroupRecord,
     OffsetWritten,
     PendingOffsetWritten,
-    UnknownRecord,
-    UnknownValue,
     decode_record,
 )
 

@@ -8,13 +8,14 @@ for a transaction that needs those fields. Kafka fails to write such a transacti
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
+from barnabas.broker.coordinator import record_encoding
+from barnabas.broker.coordinator.record_encoding import UnknownRecord, decode_key, decode_value, record_type
 from barnabas.broker.transactions.state import TransactionState
 from barnabas.broker.transactions.transaction import Transition, by_topic
-from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages.transaction_log import (
     TRANSACTION_LOG_KEY,
     TRANSACTION_LOG_VALUE,
@@ -22,19 +23,12 @@ from barnabas.wire.messages.transaction_log import (
     TransactionLogKey,
     TransactionLogValue,
 )
-from barnabas.wire.primitives import DecodeError
 from barnabas.wire.records import Record, build_batch
 
-KEY_VERSION: Final = 0
+TRANSACTION_LOG_TYPE: Final = 0
 
 # Read from the log, but not states that an id can be in there.
 _NEVER_WRITTEN: Final = frozenset({TransactionState.DEAD, TransactionState.PREPARE_EPOCH_FENCE})
-
-M = TypeVar("M", bound=msgspec.Struct)
-
-
-class UnknownRecord(ValueError):
-    """A record this broker can't read; it is skipped, as Kafka does."""
 
 
 class TransactionRecord(msgspec.Struct, frozen=True):
@@ -58,7 +52,8 @@ def encode_batch(records: Sequence[TransactionRecord], now_ms: int, transaction_
 
 def encode_key(transactional_id: str) -> bytes:
     """EncodeError for an id that is too long."""
-    return _encode(TRANSACTION_LOG_KEY, KEY_VERSION, TransactionLogKey(transactional_id=transactional_id))
+    key = TransactionLogKey(transactional_id=transactional_id)
+    return record_encoding.encode_key(TRANSACTION_LOG_TYPE, TRANSACTION_LOG_KEY, key)
 
 
 def encode_value(data: Transition | None, transaction_version: int) -> bytes | None:
@@ -84,32 +79,18 @@ def encode_value(data: Transition | None, transaction_version: int) -> bytes | N
         value.previous_producer_id = data.previous_producer_id
         value.next_producer_id = data.next_producer_id
         value.client_transaction_version = data.client_transaction_version
-    return _encode(TRANSACTION_LOG_VALUE, version, value)
-
-
-def _encode(message_type: MessageType[M], version: int, message: M) -> bytes:
-    parts = message_type.encode(version, message)  # all of them bytes: these messages hold no records
-    return version.to_bytes(2, "big") + b"".join(part for part in parts if isinstance(part, bytes))
+    return record_encoding.encode_value(version, TRANSACTION_LOG_VALUE, value)
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> TransactionRecord:
     """UnknownRecord for later versions and damaged records."""
-    transactional_id = _decode(TRANSACTION_LOG_KEY, key).transactional_id
+    found = record_type(key)
+    if found != TRANSACTION_LOG_TYPE:
+        raise UnknownRecord(f"key version {found}")
+    transactional_id = decode_key(TRANSACTION_LOG_KEY, key).transactional_id
     if value is None:
         return TransactionRecord(transactional_id, None)
-    return TransactionRecord(transactional_id, _data_of(_decode(TRANSACTION_LOG_VALUE, value)))
-
-
-def _decode(message_type: MessageType[M], data: bytes | None) -> M:
-    if data is None or len(data) < 2:
-        raise UnknownRecord(f"no {message_type.name}")
-    version = int.from_bytes(data[:2], "big", signed=True)
-    if not message_type.min_version <= version <= message_type.max_version:
-        raise UnknownRecord(f"{message_type.name} version {version}")
-    try:
-        return message_type.decode(version, data, 2)[0]
-    except DecodeError as error:
-        raise UnknownRecord(str(error)) from None
+    return TransactionRecord(transactional_id, _data_of(decode_value(TRANSACTION_LOG_VALUE, value)))
 
 
 def _data_of(value: TransactionLogValue) -> Transition:

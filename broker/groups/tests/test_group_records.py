@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.coordinator.record_encoding import UnknownRecord
 from barnabas.broker.coordinator.topic import java_string_hash, partition_for
 from barnabas.broker.groups.group import MalformedSubscription, subscribed_topics
 from barnabas.broker.groups.offsets import CommittedOffset
@@ -16,7 +17,6 @@ from barnabas.broker.groups.records import (
     GroupTombstone,
     GroupWritten,
     OffsetWritten,
-    UnknownRecord,
     decode_record,
     encode_batch,
     encode_record,

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.coordinator.record_encoding import UnknownRecord
 from barnabas.broker.transactions.records import (
     TransactionRecord,
-    UnknownRecord,
     decode_record,
     encode_batch,
     encode_key,
