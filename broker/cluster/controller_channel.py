@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -55,8 +54,7 @@ class ControllerLinks(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(msgspec.Struct, eq=False):
     """A request that has no answer yet. `answered(body, error)` is called once."""
 
     sent: ControllerRequest

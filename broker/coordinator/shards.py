@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import msgspec
 
 from barnabas.broker.coordinator.topic import partition_for
 from barnabas.storage.errors import StorageError
@@ -43,8 +44,7 @@ class CoordinatorShard(Protocol):
 S = TypeVar("S", bound=CoordinatorShard)
 
 
-@dataclass(slots=True, eq=False)
-class LedPartition(Generic[S]):
+class LedPartition(msgspec.Struct, Generic[S], eq=False):
     """A partition that this broker leads, with its shard."""
 
     shard: S
