@@ -13,18 +13,12 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.metadata.image import MetadataImage
-from barnabas.controller.operations.features import METADATA_VERSION, with_elr
+from barnabas.controller.operations.features import METADATA_VERSION, SUPPORTED_FEATURES, with_elr
 from barnabas.wire.messages import metadata_records as wire
 
 DIRECTORIES_SINCE: Final = 17  # metadata.version 3.7-IV2; Kafka refuses records that its level does not have
-# The features of a new 4.3 cluster, besides metadata.version; written for metadata that was never Kafka's. Without the ELR
-# feature: it would change min.insync.replicas.
-NEW_CLUSTER_FEATURES: Final = (
-    ("group.version", 1),
-    ("share.version", 1),
-    ("streams.version", 1),
-    ("transaction.version", 2),
-)
+# The features of a new 4.3 cluster that only Kafka has; written for metadata that was never Kafka's.
+NEW_CLUSTER_FEATURES: Final = (("group.version", 1), ("share.version", 1), ("streams.version", 1))
 
 
 def kafka_records(
@@ -34,7 +28,7 @@ def kafka_records(
     for none. `directory_ids`: those of all log directories of this node."""
     uses_elr = with_elr(image)
     with_directories = image.features.get(METADATA_VERSION, 0) >= DIRECTORIES_SINCE
-    new = not set(image.features) - {METADATA_VERSION}
+    new = image.features.keys() <= SUPPORTED_FEATURES.keys()
     names = {topic.topic_id: topic.name for topic in image.topics.values()}
     for record in image.records():
         if isinstance(record, wire.RegisterBrokerRecord):
@@ -56,6 +50,6 @@ def kafka_records(
             else:
                 record.directories = []
         yield record
-        if new and isinstance(record, wire.FeatureLevelRecord):
+        if new and isinstance(record, wire.FeatureLevelRecord) and record.name == METADATA_VERSION:
             for name, level in NEW_CLUSTER_FEATURES:
                 yield wire.FeatureLevelRecord(name=name, feature_level=level)

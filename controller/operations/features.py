@@ -21,12 +21,16 @@ METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_MIN: Final = 7  # 3.3-IV3
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0
 ELR_VERSION: Final = "eligible.leader.replicas.version"
+TRANSACTION_VERSION: Final = (
+    "transaction.version"  # 1: tagged fields in __transaction_state; 2: epochs rise (KIP-890)
+)
 MIN_ISR: Final = "min.insync.replicas"
 
 # name -> (lowest, highest) level, as Kafka 4.3 states them
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     ELR_VERSION: (0, 1),
     METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_LEVEL),
+    TRANSACTION_VERSION: (0, 2),
 }
 
 UPGRADE: Final = 1  # FeatureUpdate.UpgradeType
@@ -132,7 +136,7 @@ def _not_supported(image: MetadataImage, node_id: int, name: str, level: int) ->
             return f"{node} does not support this feature."
         if level and not low <= level <= high:
             return f"{node} only supports versions {low}-{high}"
-    return ""
+    return "" if name in SUPPORTED_FEATURES else f"Feature {name} not found."
 
 
 def _check_metadata_downgrade(current: int, update: FeatureUpdate) -> None:

@@ -131,13 +131,15 @@ def other_partitions(session: Session) -> None:
         session.ask(DescribeQuorumRequest(topics=topics), note=note)
 
 
-FEATURES = ("metadata.version", "eligible.leader.replicas.version", "no.such.feature", "")
+FEATURES = (
+    *("metadata.version", "eligible.leader.replicas.version", "transaction.version", "no.such.feature", ""),
+)
 
 
 @case("UpdateFeatures")
 def refused_levels(session: Session) -> None:
     for name in FEATURES:
-        for level in (-1, 99):
+        for level in (-1, 0, 99) if name == "no.such.feature" else (-1, 99):
             session.ask(
                 UpdateFeaturesRequest(
                     feature_updates=[FeatureUpdateKey(feature=name, max_version_level=level)], timeout_ms=5000
@@ -164,6 +166,33 @@ def metadata_version_back(session: Session) -> None:
             ),
             note=f"type {upgrade_type}",
         )
+
+
+@case("UpdateFeatures")
+def transaction_version(session: Session) -> None:
+    """Lowered and raised, to end as it was."""
+    for level, upgrade_type in (
+        (2, 1),
+        (1, 1),
+        (1, 2),
+        (2, 2),
+        (2, 0),
+        (0, 3),
+        (0, 1),
+        (1, 1),
+        (2, 1),
+        (3, 1),
+    ):
+        for validate_only in (True, False) if session.version >= 1 else (False,):
+            update = FeatureUpdateKey(
+                feature="transaction.version", max_version_level=level, upgrade_type=upgrade_type
+            )
+            if not session.version:
+                update.upgrade_type, update.allow_downgrade = 1, upgrade_type > 1
+            session.ask(
+                UpdateFeaturesRequest(feature_updates=[update], validate_only=validate_only, timeout_ms=5000),
+                note=f"{level}, type {upgrade_type}{', only asked' if validate_only else ''}",
+            )
 
 
 @case("UpdateFeatures")

@@ -304,6 +304,23 @@ def test_an_export_to_an_older_level_has_no_newer_fields() -> None:
             assert record.log_dirs == []
 
 
+@pytest.mark.parametrize("level", [0, 2])
+def test_features_that_were_never_kafkas_are_exported_with_those_of_a_new_cluster(level: int) -> None:
+    image = MetadataImage()
+    for name, value in {"metadata.version": 30, "transaction.version": level}.items():
+        image.replay(wire.FeatureLevelRecord(name=name, feature_level=value), MetadataDelta())
+    exported = [
+        (each.name, each.feature_level)
+        for each in kafka_records(image, [DIRECTORY_ID], lambda *_: None)
+        if isinstance(each, wire.FeatureLevelRecord)
+    ]
+    assert exported[0] == ("metadata.version", 30)
+    assert sorted(exported[1:]) == [
+        *[("group.version", 1), ("share.version", 1), ("streams.version", 1)],
+        *([("transaction.version", level)] if level else []),
+    ]
+
+
 def test_many_records_are_written_in_several_batches() -> None:
     records = [
         encode_record(wire.TopicRecord(name=f"t{index}" * 20, topic_id=index.to_bytes(16, "big")))

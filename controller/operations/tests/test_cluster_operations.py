@@ -492,6 +492,64 @@ def test_feature_updates_succeed_or_fail_together() -> None:
     assert image.configs[4, ""] == {"min.insync.replicas": "2"}
 
 
+NEEDS_DOWNGRADE = "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."
+
+
+@pytest.mark.parametrize(
+    ("current", "level", "upgrade_type", "reason"),
+    [
+        (0, 1, 1, ""),
+        (0, 2, 1, ""),
+        (2, 2, 1, ""),
+        (2, 2, 2, ""),
+        (2, 1, 2, ""),
+        (2, 0, 3, ""),
+        (0, 0, 1, ""),
+        (2, 1, 1, NEEDS_DOWNGRADE),
+        (1, 2, 2, "Can't downgrade to a newer version."),
+        (2, 3, 1, "Local controller 1 only supports versions 0-2"),
+        (2, -1, 1, "A feature version cannot be less than 0."),
+        (2, 1, 0, "The controller does not support the given upgrade type."),
+    ],
+)
+def test_transaction_version_is_raised_and_lowered(
+    current: int, level: int, upgrade_type: int, reason: str
+) -> None:
+    image = MetadataImage()
+    image.replay(FeatureLevelRecord(name="transaction.version", feature_level=current), MetadataDelta())
+    update = FeatureUpdate("transaction.version", level, upgrade_type)
+    text = f"Invalid update version {level} for feature transaction.version. {reason}" if reason else "None"
+    for validate_only in (True, False):
+        decision = update_features(image, SETTINGS, [update], validate_only=validate_only)
+        assert str(decision.response) == text
+        assert bool(decision.records) is not (validate_only or bool(reason))
+    for record in decision.records:
+        image.replay(record, MetadataDelta())
+    level = current if reason else level
+    assert image.features.get("transaction.version", 0) == level
+    again = MetadataImage()
+    for record in image.records():  # as a snapshot has it
+        again.replay(record, MetadataDelta())
+    assert again.features == image.features
+
+
+def test_an_unknown_feature_is_not_lowered_either() -> None:
+    refused = update_features(MetadataImage(), SETTINGS, [FeatureUpdate("no.such.feature", 0, 2)]).response
+    assert refused is not None
+    assert refused.message == (
+        "Invalid update version 0 for feature no.such.feature. Feature no.such.feature not found."
+    )
+
+
+def test_a_broker_that_does_not_know_transaction_version_keeps_it_down() -> None:
+    image = cluster()
+    refused = update_features(image, SETTINGS, [FeatureUpdate("transaction.version", 2, 1)]).response
+    assert refused is not None
+    assert refused.message == (
+        "Invalid update version 2 for feature transaction.version. Broker 1 does not support this feature."
+    )
+
+
 @pytest.mark.parametrize(("kind", "name"), [(2, "t"), (4, "")])
 def test_a_change_of_min_isr_clears_elr(kind: int, name: str) -> None:
     for operation, left in ((SET, []), (DELETE, [2])):
