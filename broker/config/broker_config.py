@@ -121,6 +121,7 @@ class _Values:
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
     replica_selector_class: str | None
+    request_timeout_ms: int
     security_inter_broker_protocol: str
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
