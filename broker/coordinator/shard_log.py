@@ -95,6 +95,14 @@ class ShardLog(Generic[R]):
 
         self._append_batch(records, partial(self._encode, records), append_to_log, done)
 
+    def begin_verification(
+        self, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
+    ) -> Verification | None:
+        """See Partition.begin_verification."""
+        return self._log.begin_verification(
+            self._index, producer_id, producer_epoch, supports_epoch_bump=supports_epoch_bump
+        )
+
     def append_in_transaction(
         self,
         records: Sequence[R],

@@ -58,7 +58,7 @@ class Shards(Generic[S]):
 
     def __init__(self, topic: str, node_id: int, make: Callable[[int], S]) -> None:
         """`make(partition_index)` makes an empty shard."""
-        self._topic = topic
+        self.topic = topic
         self._node_id = node_id
         self._make = make
         self.led: dict[int, LedPartition[S]] = {}
@@ -103,7 +103,7 @@ class Shards(Generic[S]):
     def _keep_or_unload(self, index: int, topic_id: bytes, state: PartitionState | None) -> None:
         led = self.led[index]
         if state is None or state.leader != self._node_id or led.topic_id != topic_id:
-            log.info("%s-%d is no longer led here", self._topic, index)
+            log.info("%s-%d is no longer led here", self.topic, index)
         elif state.leader_epoch - led.leader_epoch in (0, 1):
             led.leader_epoch = state.leader_epoch
             return
@@ -115,10 +115,10 @@ class Shards(Generic[S]):
             led.is_loading = False
             summary = led.shard.summary()
             if summary:
-                log.info("%s-%d, leader epoch %d, has %s", self._topic, index, led.leader_epoch, summary)
+                log.info("%s-%d, leader epoch %d, has %s", self.topic, index, led.leader_epoch, summary)
             return
         # As in Kafka its keys get NOT_COORDINATOR: half of a state must not be served.
-        log.error("%s-%d can't be loaded: %s", self._topic, index, error)
+        log.error("%s-%d can't be loaded: %s", self.topic, index, error)
         if not isinstance(error, StorageError) or error.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
             self._failed[index] = led.topic_id, led.leader_epoch
         del self.led[index]
