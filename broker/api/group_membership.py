@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final
 
+from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.classic import Client, join_error
-from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from functools import partial
 
+from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.offsets import CommittedOffset
-from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api

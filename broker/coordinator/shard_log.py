@@ -31,7 +31,26 @@ Done = Callable[[ErrorCode], object]
 End = Callable[[bool], object]  # of a record's append: whether it is committed; if not, take the record back
 
 # Errors of an append that is committed all the same, by fewer replicas than min.insync.replicas.
-_COMMITTED: Final = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+COMMITTED: Final = (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+_TIMER_MIN_S: Final = 0.1  # between two looks at the appends that time out
+
+_RESPONSE_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+
+
+def coordinator_error(append_error: ErrorCode) -> ErrorCode:
+    """The error to answer when an append to the coordinator's topic has failed."""
+    return _RESPONSE_ERRORS.get(append_error, append_error)
 
 
 class _Append:
@@ -43,6 +62,10 @@ class _Append:
         self.deadline = deadline
         self.ends: list[End] = []
         self._waiting: list[Done] | None = [done]  # None: answered
+
+    @property
+    def is_answered(self) -> bool:
+        return self._waiting is None
 
     def wait(self, done: Done) -> None:
         """Call back when it ends or times out; now, if it has timed out."""
@@ -82,18 +105,19 @@ class ShardLog(Generic[R]):
         self._last_number = 0
         self._pending: dict[int, _Append] = {}  # by number, oldest first
         self._timer = DeadlineTimer(runtime, self._expire)
+        self._expires_at = 0.0  # while the timer is armed
         self._loading: Loading | None = None
         self._loaded: _Append | None = None  # stands for what was loaded, until that is committed
         self._is_closed = False
 
-    def append(self, records: Sequence[R], done: Done) -> None:
+    def append(self, records: Sequence[R], done: Done, *, timeout_ms: int | None = None) -> None:
         """Append the records as one batch and replay them; `done(error)` when they are committed, or have failed and are taken
-        back; perhaps before this returns. REQUEST_TIMED_OUT: not known yet."""
+        back; perhaps before this returns. REQUEST_TIMED_OUT: not known yet, after `timeout_ms` (None: the shard's)."""
 
         def append_to_log(batch: bytes, ended: Done) -> None:
             self._log.append(self._index, batch, ended)
 
-        self._append_batch(records, partial(self._encode, records), append_to_log, done)
+        self._append_batch(records, partial(self._encode, records), append_to_log, done, timeout_ms)
 
     def begin_verification(
         self, producer_id: int, producer_epoch: int, *, supports_epoch_bump: bool
@@ -130,6 +154,7 @@ class ShardLog(Generic[R]):
         encode: Callable[[int], bytes],
         append_to_log: Callable[[bytes, Done], object],
         done: Done,
+        timeout_ms: int | None = None,
     ) -> None:
         if self._is_closed:
             done(ErrorCode.NOT_COORDINATOR)
@@ -140,9 +165,15 @@ class ShardLog(Generic[R]):
             log.warning("%s: %s", self.name, reason)
             done(ErrorCode.UNKNOWN_SERVER_ERROR)
             return
-        self._append(records, partial(append_to_log, batch), done)
+        self._append(records, partial(append_to_log, batch), done, timeout_ms)
 
-    def _append(self, records: Sequence[R], append_to_log: Callable[[Done], object], done: Done) -> None:
+    def _append(
+        self,
+        records: Sequence[R],
+        append_to_log: Callable[[Done], object],
+        done: Done,
+        timeout_ms: int | None = None,
+    ) -> None:
         number = self._next_number()
         at_once: list[ErrorCode] = []
         is_appending = True
@@ -155,14 +186,14 @@ class ShardLog(Generic[R]):
 
         append_to_log(ended)
         is_appending = False
-        if at_once and at_once[0] not in _COMMITTED:
+        if at_once and at_once[0] not in COMMITTED:
             done(at_once[0])
         elif at_once and not self._pending:
             for record in records:
                 self._replay(record, None)
             done(at_once[0])
         else:
-            append = self._add(number, done)
+            append = self._add(number, done, timeout_ms)
             ends = [self._replay(record, number) for record in records]
             append.ends = [end for end in ends if end is not None]
             if at_once:
@@ -202,7 +233,7 @@ class ShardLog(Generic[R]):
         self._loaded = self._add(number, lambda _: None)
 
         def committed(error: ErrorCode) -> None:
-            if error in _COMMITTED:
+            if error in COMMITTED:
                 error = ErrorCode.NONE
                 self._loaded = None
             self._end(number, error)
@@ -239,10 +270,10 @@ class ShardLog(Generic[R]):
         self._last_number += 1
         return self._last_number
 
-    def _add(self, number: int, done: Done) -> _Append:
-        append = self._pending[number] = _Append(done, self._runtime.monotonic() + self._timeout_ms / 1000)
-        if not self._timer.armed:
-            self._timer.set(self._timeout_ms)
+    def _add(self, number: int, done: Done, timeout_ms: int | None = None) -> _Append:
+        timeout_s = (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        append = self._pending[number] = _Append(done, self._runtime.monotonic() + timeout_s)
+        self._expire_at(append.deadline)
         return append
 
     def _end(self, number: int, error: ErrorCode) -> None:
@@ -250,13 +281,23 @@ class ShardLog(Generic[R]):
         if append is None:  # closed
             return
         for end in reversed(append.ends):
-            end(error in _COMMITTED)
+            end(error in COMMITTED)
         append.answer(error)
+
+    def _expire_at(self, deadline: float) -> None:
+        if not self._timer.armed or deadline < self._expires_at:
+            self._expires_at = deadline
+            self._timer.set(round((deadline - self._runtime.monotonic()) * 1000))
 
     def _expire(self) -> None:
         now = self._runtime.monotonic()
+        deadlines = []
         for append in tuple(self._pending.values()):
+            if append.is_answered:
+                continue
             if append.deadline > now + 0.0005:
-                self._timer.set(round((append.deadline - now) * 1000))
-                return
-            append.answer(ErrorCode.REQUEST_TIMED_OUT)
+                deadlines.append(append.deadline)
+            else:
+                append.answer(ErrorCode.REQUEST_TIMED_OUT)
+        if deadlines:
+            self._expire_at(max(min(deadlines), now + _TIMER_MIN_S))

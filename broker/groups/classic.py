@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.member import (
     MEMBER_BYTES_MAX,
     MEMBER_BYTES_OF_GROUP_MAX,
@@ -20,7 +21,7 @@ from barnabas.broker.groups.member import (
     Member,
     Protocols,
 )
-from barnabas.broker.groups.rebalance import Rebalancer, coordinator_error, generation_response
+from barnabas.broker.groups.rebalance import Rebalancer, generation_response
 from barnabas.broker.groups.records import GroupRecord, group_metadata_record
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from barnabas.broker.groups.state import GroupEvent, GroupState

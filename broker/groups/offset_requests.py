@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from barnabas.broker.coordinator.pending_writes import PendingWrite
+from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, Key
-from barnabas.broker.groups.rebalance import coordinator_error
 from barnabas.broker.groups.records import (
     GroupRecord,
     GroupTombstone,

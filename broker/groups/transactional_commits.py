@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final, Protocol
 
-from barnabas.broker.groups.rebalance import coordinator_error
+from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
