@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
+from barnabas.broker.cluster.peers import Brokers, Peers, PeerTerms
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import create_topic
 from barnabas.broker.config.listeners import format_address
@@ -34,10 +35,12 @@ from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
+from barnabas.broker.transactions.coordinator import TransactionCoordinator
+from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_log import LocalMetadataLog
-from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
+from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.controller.sessions.single_node import start_alone
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.runtime.slices import StepQueue
@@ -46,6 +49,7 @@ from barnabas.storage.disk.disk import Disk, RealDisk
 from barnabas.storage.errors import is_transient
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.manager import LogManager
+from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
@@ -70,6 +74,10 @@ log = logging.getLogger("barnabas.node")
 
 QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
 LEAVE_S = 30.0  # of a controlled shutdown: for other brokers to become leaders in place of this one
+PEER_CONNECT_S = (
+    2.0  # after which a request that could not be sent fails, and is sent to the leader of that time
+)
+PEER_SILENT_S = 30.0  # after which a connection to another broker is closed
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" means all brokers
 
 
@@ -126,6 +134,7 @@ class Node:
         self._metrics: NodeMetrics | None = None
         self._is_ready = False
         self._has_loaded = False
+        self._brokers: Sequence[Brokers] = ()
         self._directories: LogDirectories
         self._connections: Connections
         self._listeners: Listeners
@@ -333,6 +342,23 @@ class Node:
             self._log_manager.wall_clock,
             partial(create_topic, channel),
         )
+        producer_ids = ProducerIdAllocator(
+            lambda done: request_block(channel, config.node_id, controller.image, done)
+        )
+        # Of their own, so that a request that waits for replicas does not hold up others.
+        for_markers = self._make_brokers(controller, authentication, "markers")
+        for_verification = self._make_brokers(controller, authentication, "add-partitions-to-txn")
+        self._brokers = (for_markers, for_verification)
+        transactions = TransactionCoordinator(
+            CoordinatorLog(TRANSACTION_STATE_TOPIC, partitions, runtime),
+            config,
+            runtime,
+            controller,
+            self._log_manager.wall_clock,
+            partial(create_topic, channel),
+            producer_ids,
+            for_markers.ask,
+        )
         self.services = Services(
             runtime=runtime,
             config=config,
@@ -342,9 +368,11 @@ class Node:
             purgatory=FetchPurgatory(runtime),
             fetch_sessions=FetchSessionCache(runtime, config.max_incremental_fetch_session_cache_slots),
             groups=groups,
-            producer_ids=ProducerIdAllocator(
-                lambda done: request_block(channel, config.node_id, controller.image, done)
+            transactions=transactions,
+            add_partitions_to_txn=AddPartitionsToTxnManager(
+                runtime, for_verification.ask, transactions.topic.node_of
             ),
+            producer_ids=producer_ids,
             controller_channel=channel,
             large_requests=LargeRequests(runtime),
             inspections=StepQueue(runtime),
@@ -424,6 +452,31 @@ class Node:
             image=lambda: controller.image,
         )
 
+    def _make_brokers(
+        self, controller: Controller, authentication: InterBrokerAuthentication | None, purpose: str
+    ) -> Brokers:
+        config, runtime = self._config, self._runtime
+        peers = None
+        if self._may_have_followers:
+            from barnabas.broker.cluster.peer_client import inter_broker_address
+
+            terms = PeerTerms(
+                purpose,
+                request_timeout_s=PEER_CONNECT_S,
+                connection_timeout_s=PEER_SILENT_S,
+                timeout_error=ErrorCode.NETWORK_EXCEPTION,
+                disconnect_error=ErrorCode.NETWORK_EXCEPTION,
+                gives_up_sent=False,
+            )
+            peers = Peers(
+                runtime,
+                config.node_id,
+                lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
+                authentication,
+                terms,
+            )
+        return Brokers(runtime, config.node_id, self._new_context, peers)
+
     def _heartbeat_now(self) -> None:
         if self._lifecycle is not None:
             self._lifecycle.heartbeat_now()
@@ -472,6 +525,7 @@ class Node:
         controller.add_listener(partitions.metadata_changed)
         self._directories.start()
         self.services.groups.start()
+        self.services.transactions.start()
         if self._config.log_cleaner_enable:
             self._cleaner.start()
         directory = metadata_directory(self._config)
@@ -543,6 +597,9 @@ class Node:
             self._extensions.stop()
             if self._has_loaded:
                 self.services.groups.stop()
+                self.services.transactions.stop()
+            for brokers in self._brokers:
+                brokers.close()
         self._close_metadata()
         if self._member is not None:
             self._member.stop()

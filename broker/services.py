@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.broker.requests.registry import Handler, RawHandler
+    from barnabas.broker.transactions.coordinator import TransactionCoordinator
+    from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.decision import Decision
     from barnabas.controller.metadata.image import MetadataImage
@@ -53,6 +55,8 @@ class Services(msgspec.Struct, eq=False):
     purgatory: FetchPurgatory
     fetch_sessions: FetchSessionCache
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    add_partitions_to_txn: AddPartitionsToTxnManager
     producer_ids: ProducerIdAllocator
     controller_channel: ControllerChannel
     large_requests: LargeRequests

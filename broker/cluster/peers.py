@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from barnabas.broker.cluster.peer_client import Answered, InterBrokerClient
+from barnabas.broker.requests.context import LocalReply
+from barnabas.broker.requests.registry import call_handler
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+    from barnabas.broker.requests.context import NewContext
     from barnabas.runtime.interface import Runtime, Timer
 
 IDLE_S: Final = 60.0
@@ -155,3 +158,46 @@ class _Link:
         if not self._waiting:
             self._idle_timer = self._runtime.call_later(IDLE_S, self._idle)
         waiting[3](response, error)
+
+
+class Brokers:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, node_id: int, new_context: NewContext, peers: Peers | None) -> None:
+        """`node_id`: this broker's. `peers`: None where there are no other brokers."""
+        self._runtime = runtime
+        self._node_id = node_id
+        self._new_context = new_context
+        self._peers = peers
+        self._is_closed = False
+
+    def ask(
+        self, node_id: int, api_key: int, version: int, request: msgspec.Struct, answered: Answered
+    ) -> None:
+        """See AskBroker."""
+        if node_id == self._node_id:
+            self._serve(api_key, version, request, answered)
+        elif self._peers is not None:
+            self._peers.ask(node_id, api_key, version, request, answered)
+        else:
+            self._answer_soon(answered, None)
+
+    def close(self) -> None:
+        """Close all connections. No callback is called any more."""
+        self._is_closed = True
+        if self._peers is not None:
+            self._peers.close()
+
+    def _serve(self, api_key: int, version: int, request: msgspec.Struct, answered: Answered) -> None:
+        def done(response: Any = None) -> None:
+            self._answer_soon(answered, response)
+
+        context = self._new_context(LocalReply(done, done), api_key, version, None, "", str(self._node_id))
+        call_handler(context, request)
+
+    def _answer_soon(self, answered: Answered, response: Any) -> None:
+        def answer() -> None:
+            if not self._is_closed:
+                answered(response, ErrorCode.NETWORK_EXCEPTION if response is None else ErrorCode.NONE)
+
+        self._runtime.call_soon(answer)

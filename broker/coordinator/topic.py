@@ -70,6 +70,16 @@ class CoordinatorTopic:
         if len(self._waiting) == 1:
             self._create_topic(self._new_topic(), self._created)
 
+    def node_of(self, key: str) -> int:
+        """The node id of the key's coordinator; -1 if there is none now."""
+        return self._locate(key)[1]
+
+    def partition_of(self, key: str) -> int:
+        """The partition that holds the key, also before the topic is created."""
+        topic = self.image()
+        count = len(topic.partitions) if topic is not None else self._new_topic().num_partitions
+        return partition_for(key, count)
+
     def _locate(self, key: str) -> tuple[ErrorCode, int]:
         topic = self.image()
         partitions = {} if topic is None else topic.partitions

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -21,12 +21,20 @@ from barnabas.broker.transactions.state import ENDING, IDLE, PREDECESSORS, Trans
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import MAX_PRODUCER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
+if TYPE_CHECKING:
+    from barnabas.controller.metadata.image import MetadataImage
+
 LAST_CLIENT_EPOCH: Final = 32766
 NO_TIMESTAMP: Final = -1
 EPOCH_BUMP_LEVEL: Final = 2  # the transaction.version since which each end raises the epoch
 NO_TIMEOUT_MS: Final = 2**31 - 1  # a two-phase commit's, which never times out (KIP-939)
 
 TopicPartition = tuple[str, int]
+
+
+def transaction_version(image: MetadataImage) -> int:
+    """The finalized level of the feature transaction.version; 0 when it is not finalized."""
+    return image.features.get("transaction.version", 0)
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
