@@ -10,6 +10,9 @@ order; the connection's next request waits (`_ProduceInTurns`). A request of mor
 thread (`produce_large`). acks=0 gets no response, and a failure under acks=0 closes the connection, which is all that the
 producer can notice. The response waits where a batch must be synced or replicated (acks=all) first, or where the disk has
 fallen behind (broker/partitions/delayed_produce.py). Most requests take the fast path (broker/fastpath/produce.py).
+
+A request with transactional batches waits for their transaction coordinator first, unless their transactions are open here
+(broker/transactions/batch_verifier.py).
 """
 
 from __future__ import annotations
@@ -31,8 +34,9 @@ from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, partitions_named_max
 from barnabas.broker.requests.sliced_handler import encode_in_thread
 from barnabas.broker.services import HandlerContext
+from barnabas.broker.transactions.batch_verifier import BatchVerifier
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
-from barnabas.runtime.slices import TURN_S
+from barnabas.runtime.slices import TURN_S, run_through
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.validation import RecordsUnread
 from barnabas.wire.compression import Codec
@@ -54,7 +58,6 @@ from barnabas.wire.record_batch import (
     LENGTH_SIZE,
     LOG_OVERHEAD,
     MAGIC_OFFSET,
-    PRODUCER_ID_OFFSET,
     TRANSACTIONAL_FLAG,
     BatchHeader,
     RecordBatchError,
@@ -64,6 +67,7 @@ from barnabas.wire.record_batch import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from barnabas.runtime.slices import Steps
     from barnabas.storage.log.validation import Inspected
     from barnabas.wire.compression import Bytes
     from barnabas.wire.message_type import Reader
@@ -83,6 +87,10 @@ WAITING_BYTES_MAX: Final = 256 << 20  # of requests that are served in several t
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
 BATCH_LENGTH_MIN = 14  # of the smallest message in any format; Kafka checks it before the magic
+_ACKS_MIN: Final = -1
+_ACKS_MAX: Final = 1
+_ATTRIBUTES: Final = ATTRIBUTES_OFFSET + 1  # their low byte
+_MAGIC: Final = 2
 ADMIN_CLIENT_ID = "__admin_client"  # Kafka's own exemption for writing to internal topics
 
 
@@ -112,7 +120,11 @@ def produce_large(
         if request is None:
             services.large_requests.fail(context, error)
         else:
-            _ProduceInTurns(context, request, [], DelayedProduce(context), body).resume()
+            in_turns = _ProduceInTurns(context, request, [], DelayedProduce(context), body=body)
+            if _is_transactional(request):
+                in_turns.begin_verification()
+            else:
+                in_turns.resume()
 
     services.waiting_produce_bytes += len(body)
     services.large_requests.decode(read_some, body, decoded)
@@ -121,6 +133,105 @@ def produce_large(
 
 @api(0, 3, 13, advertised_min=0, fast_path=fast_produce, large=produce_large)
 def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
+    if _is_transactional(request):
+        return _produce_in_transactions(context, request)
+    return _produce(context, request, None)
+
+
+def _is_transactional(request: ProduceRequest) -> bool:
+    """Whether the request has a transactional batch."""
+    for data in request.topic_data:
+        for part in data.partition_data:
+            records = part.records
+            if (
+                records is not None
+                and len(records) > _ATTRIBUTES
+                and records[_ATTRIBUTES] & TRANSACTIONAL_FLAG
+                and records[MAGIC_OFFSET] == _MAGIC
+            ):
+                return True
+    return False
+
+
+def _produce_in_transactions(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
+    """Serve a request that has transactional batches."""
+    is_large = sum(len(data.partition_data) for data in request.topic_data) > TURN_PARTITIONS
+    verifier = None
+    if not is_large:
+        try:
+            verifier = run_through(_begin_verification(context, request))
+        except StorageError as refusal:
+            return _refuse_all(context, request, refusal)
+        if verifier is None or not verifier.must_ask:
+            return _produce(context, request, verifier)
+    if context.services.waiting_produce_bytes > WAITING_BYTES_MAX:
+        return _refuse_rest(context, request, [], DelayedProduce(context))
+    in_turns = _ProduceInTurns(context, request, [], DelayedProduce(context), verifier)
+    return in_turns.begin_verification() if is_large else in_turns.verify()
+
+
+def _begin_verification(context: HandlerContext, request: ProduceRequest) -> Steps[BatchVerifier | None]:
+    """The verifier of the request's transactional batches, which has begun; None when nothing will be appended. StorageError when
+    the whole request has to be refused."""
+    if request.transactional_id is None:
+        raise StorageError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "")
+    if not _ACKS_MIN <= request.acks <= _ACKS_MAX:
+        return None
+    services = context.services
+    verifier = BatchVerifier(
+        services.runtime,
+        services.config,
+        services.add_partitions_to_txn,
+        request.transactional_id,
+        context.api_version,
+    )
+    for data in request.topic_data:
+        for part in data.partition_data:
+            partition = _find(context, data, part.index)
+            if not isinstance(partition, ErrorCode):
+                header = _verifiable_header(context, partition, part.records)
+                if header is not None:
+                    verifier.add(partition, header)
+            yield None
+    for _ in verifier.begin():
+        yield None
+    return verifier
+
+
+def _verifiable_header(
+    context: HandlerContext, partition: Partition, records: memoryview | bytes | None
+) -> BatchHeader | None:
+    """The header of a transactional batch with a producer id that is not refused for its form. None for all others, which are not
+    verified, as in Kafka."""
+    header = _usual_header(context, partition, records)
+    if header is None:
+        if _refusal(context, partition, records) is not None:
+            return None
+        assert isinstance(records, memoryview)
+        header = read_header(records)
+    return header if header.attributes & TRANSACTIONAL_FLAG and header.producer_id >= 0 else None
+
+
+def _refuse_all(
+    context: HandlerContext, request: ProduceRequest, refusal: StorageError
+) -> ProduceResponse | Outcome:
+    """The answer to a request of which nothing is appended."""
+    message = str(refusal) or None
+    topics = [
+        TopicProduceResponse(
+            data.name,
+            data.topic_id,
+            [_error(part.index, refusal.error, message) for part in data.partition_data],
+        )
+        for data in request.topic_data
+    ]
+    return _answer(context, request, topics, DelayedProduce(context))
+
+
+def _produce(
+    context: HandlerContext, request: ProduceRequest, verifier: BatchVerifier | None
+) -> ProduceResponse | Outcome:
+    """Serve the request, as far as the first turn goes. `verifier`: of its transactional batches, with all results."""
     topics: list[TopicProduceResponse] = []
     delayed = DelayedProduce(context)
     partitions_left, bytes_left = TURN_PARTITIONS, TURN_BYTES
@@ -136,12 +247,12 @@ def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse
                     or bytes_left <= 0
                     or (partitions_left % 8 == 1 and monotonic() >= deadline)
                 ):
-                    return _later(context, request, topics, delayed, None)
-                answers.append(_serve(context, request, data, part, delayed))
+                    return _later(context, request, topics, delayed, verifier, None)
+                answers.append(_serve(context, request, data, part, delayed, verifier))
                 partitions_left -= 1
                 bytes_left -= len(part.records) if part.records else 0
     except RecordsUnread as unread:
-        return _later(context, request, topics, delayed, unread)
+        return _later(context, request, topics, delayed, verifier, unread)
     return _answer(context, request, topics, delayed)
 
 
@@ -150,11 +261,22 @@ def _later(
     request: ProduceRequest,
     topics: list[TopicProduceResponse],
     delayed: DelayedProduce,
+    verifier: BatchVerifier | None,
     unread: RecordsUnread | None,
 ) -> ProduceResponse | Outcome:
     """Serve the other partitions in later turns; refuse them where too many bytes wait already."""
     if context.services.waiting_produce_bytes <= WAITING_BYTES_MAX:
-        return _ProduceInTurns(context, request, topics, delayed).resume(unread)
+        return _ProduceInTurns(context, request, topics, delayed, verifier).resume(unread)
+    return _refuse_rest(context, request, topics, delayed)
+
+
+def _refuse_rest(
+    context: HandlerContext,
+    request: ProduceRequest,
+    topics: list[TopicProduceResponse],
+    delayed: DelayedProduce,
+) -> ProduceResponse | Outcome:
+    """Refuse the partitions that have not been served."""
     log.warning("a produce request of %s is refused: too many wait already", context.client_host)
     for number, data in enumerate(request.topic_data):
         if number == len(topics):
@@ -171,7 +293,7 @@ class _ProduceInTurns:
     """A request whose first partitions have been served: serves the others in later turns, in order."""
 
     __slots__ = (
-        "_context", "_current", "_delayed", "_is_large", "_others", "_records", "_request", "_topics",
+        "_context", "_current", "_delayed", "_is_large", "_others", "_records", "_request", "_topics", "_verifier",
     )  # fmt: skip
 
     def __init__(
@@ -180,6 +302,8 @@ class _ProduceInTurns:
         request: ProduceRequest,
         topics: list[TopicProduceResponse],
         delayed: DelayedProduce,
+        verifier: BatchVerifier | None = None,
+        *,
         body: memoryview | None = None,
     ) -> None:
         """`topics` has the responses so far. `body`: a buffer that stays, of which the records are views. Without it the records that
@@ -188,6 +312,7 @@ class _ProduceInTurns:
         self._request = request
         self._topics = topics
         self._delayed = delayed
+        self._verifier = verifier
         self._is_large = sum(len(data.partition_data) for data in request.topic_data) > TURN_PARTITIONS
         for data in request.topic_data[len(topics) :]:
             topics.append(TopicProduceResponse(data.name, data.topic_id, []))
@@ -221,6 +346,35 @@ class _ProduceInTurns:
             for part in data.partition_data[len(answers) :]:
                 yield data, part, answers
 
+    def begin_verification(self) -> Outcome:
+        """Find what has to be verified, in turns, then verify and serve. Returns PENDING."""
+        steps = _begin_verification(self._context, self._request)
+        self._context.services.medium_inspections.add(steps, self._verification_begun)
+        return PENDING
+
+    def _verification_begun(self, verifier: BatchVerifier | None, error: BaseException | None) -> None:
+        if isinstance(error, StorageError):
+            self._finish(_refuse_all(self._context, self._request, error))
+        elif error is not None:
+            log.error(
+                "a produce request of %s failed; closing its connection",
+                self._context.client_host,
+                exc_info=error,
+            )
+            self._finish(CLOSE_CONNECTION)
+        else:
+            self._verifier = verifier
+            if verifier is not None and verifier.must_ask:
+                self.verify()
+            else:
+                self._turn()
+
+    def verify(self) -> Outcome:
+        """Ask the transaction coordinator, then serve. Returns PENDING."""
+        assert self._verifier is not None
+        self._verifier.ask(self.resume)
+        return PENDING
+
     def resume(self, unread: RecordsUnread | None = None) -> Outcome:
         """Continue in the next turn, or when `unread` has been read. Returns PENDING."""
         if unread is None:
@@ -244,7 +398,7 @@ class _ProduceInTurns:
         try:
             while self._current is not None:
                 data, part, answers = self._current
-                answers.append(_serve(context, request, data, part, self._delayed, inspected))
+                answers.append(_serve(context, request, data, part, self._delayed, self._verifier, inspected))
                 inspected = part.records = None
                 self._current = next(self._others, None)
                 if monotonic() >= deadline:
@@ -257,6 +411,10 @@ class _ProduceInTurns:
         except Exception:
             log.exception("a produce request of %s failed; closing its connection", context.client_host)
             response = CLOSE_CONNECTION
+        self._finish(response)
+
+    def _finish(self, response: ProduceResponse | Outcome) -> None:
+        context = self._context
         context.services.waiting_produce_bytes -= len(self._records)
         if isinstance(response, ProduceResponse) and self._is_large:
             encode_in_thread(context, response)
@@ -310,15 +468,16 @@ def _serve(
     data: TopicProduceData,
     part: PartitionProduceData,
     delayed: DelayedProduce,
+    verifier: BatchVerifier | None,
     inspected: Inspected | None = None,
 ) -> PartitionProduceResponse:
     """Append to one partition. RecordsUnread."""
-    if not -1 <= request.acks <= 1:
+    if not _ACKS_MIN <= request.acks <= _ACKS_MAX:
         return _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
     partition = _find(context, data, part.index)
     if isinstance(partition, ErrorCode):
         return _error(part.index, partition)
-    return _append(context, request, partition, part, delayed, inspected)
+    return _append(context, request, partition, part, delayed, verifier, inspected)
 
 
 def _append(
@@ -327,6 +486,7 @@ def _append(
     partition: Partition,
     part: PartitionProduceData,
     delayed: DelayedProduce,
+    verifier: BatchVerifier | None,
     inspected: Inspected | None,
 ) -> PartitionProduceResponse:
     records: memoryview | bytes | None
@@ -337,16 +497,24 @@ def _append(
         records = part.records
         header = _usual_header(context, partition, records)
     if header is None:
-        refusal = _refusal(context, request, partition, records)
-        if refusal is not None:
-            return _error(part.index, *refusal)
+        refused = _refusal(context, partition, records)
+        if refused is not None:
+            return _error(part.index, *refused)
         assert isinstance(records, memoryview)  # otherwise it would have been refused
         size, _ = _next_batch(records, 0)
         records = records[:size]  # a truncated batch behind it is dropped, as in Kafka
         header = read_header(records)
     assert records is not None
+    verification = None
+    if verifier is not None:
+        refusal = verifier.refusal(partition)
+        if refusal is not None:
+            return _error(part.index, *refusal)
+        verification = verifier.verification(partition)
     try:
-        result = partition.append(records, header, request.acks, inspected=inspected)
+        result = partition.append(
+            records, header, request.acks, inspected=inspected, verification=verification
+        )
     except StorageError as error:
         return failed_answer(part.index, partition, error)
     answer = appended_answer(part.index, result)
@@ -370,16 +538,13 @@ def _usual_header(
     if (
         header.batch_length + LOG_OVERHEAD != len(records)
         or attributes & CODEC_MASK > (Codec.ZSTD if context.api_version >= 7 else Codec.ZSTD - 1)
-        or attributes & TRANSACTIONAL_FLAG
         or partition.topic in INTERNAL_TOPICS
     ):
         return None
     return header
 
 
-def _refusal(
-    context: HandlerContext, request: ProduceRequest, partition: Partition, records: object
-) -> tuple[ErrorCode, str] | None:
+def _refusal(context: HandlerContext, partition: Partition, records: object) -> tuple[ErrorCode, str] | None:
     """The error of records that Kafka refuses before they reach the log: all but exactly one batch in format v2."""
     if partition.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID:
         return ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {partition.topic}"
@@ -418,19 +583,6 @@ def _refusal(
                 ErrorCode.INVALID_RECORD,
                 f"Produce requests with version {version} are only allowed to contain exactly one record "
                 "batch per partition",
-            )
-    if attributes & TRANSACTIONAL_FLAG:
-        if request.transactional_id is None:
-            return (
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "A transactional batch needs a transactional id",
-            )
-        if records[PRODUCER_ID_OFFSET] < 0x80:  # not negative: a producer id
-            # There is no transaction coordinator, so the transaction could never end.
-            return (
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                "Unable to verify the partition has been added to the transaction. Underlying error: "
-                "COORDINATOR_NOT_AVAILABLE",
             )
     return None
 

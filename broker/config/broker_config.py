@@ -57,6 +57,8 @@ _ASSUMED: Final = {
 class _Values:
     """One attribute per property that the broker reads; `<property>` with `_` for `.`."""
 
+    add_partitions_to_txn_retry_backoff_max_ms: int
+    add_partitions_to_txn_retry_backoff_ms: int
     auto_create_topics_enable: bool
     barnabas_controller_secret_file: str | None
     barnabas_event_loop: str
@@ -128,6 +130,7 @@ class _Values:
     socket_send_buffer_bytes: int
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int
     transaction_max_timeout_ms: int
+    transaction_partition_verification_enable: bool
     transaction_remove_expired_transaction_cleanup_interval_ms: int
     transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
