@@ -72,14 +72,51 @@ _POSIX: Final = {
     "xdigit": _HEX,
 }
 _CATEGORIES: Final = frozenset(
-    ["C", "Cc", "Cf", "Co", "Cs", "L", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn", "N", "Nd", "Nl", "No", "P", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc", "Sk", "Sm", "So", "Z", "Zl", "Zp", "Zs"]
+    [
+        "C",
+        "Cc",
+        "Cf",
+        "Co",
+        "Cs",
+        "L",
+        "Ll",
+        "Lm",
+        "Lo",
+        "Lt",
+        "Lu",
+        "M",
+        "Mc",
+        "Me",
+        "Mn",
+        "N",
+        "Nd",
+        "Nl",
+        "No",
+        "P",
+        "Pc",
+        "Pd",
+        "Pe",
+        "Pf",
+        "Pi",
+        "Po",
+        "Ps",
+        "S",
+        "Sc",
+        "Sk",
+        "Sm",
+        "So",
+        "Z",
+        "Zl",
+        "Zp",
+        "Zs",
+    ]
 )
 _ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 # Characters that are one but for their case, where more than two are.
 _CASE_ORBITS: Final = {
     each: orbit
     for orbit in ("kK\u212a", "sS\u017f", "åÅ\u212b", "ßẞ", "µΜμ", "σςΣ", "βϐΒ", "θϑΘϴ", "φϕΦ", "πϖΠ")
-    + ("κϰΚ", "ρϱΡ", "εϵΕ", "ιΙ\u0345\u1fbe", "ωΩ\u2126", "ṡẛṠ", "ı", "İ")
+    + ("κϰΚ", "ρϱΡ", "εϵΕ", "ιΙ\u0345\u1fbe", "ωΩ\u2126", "ṡẛṠ", "ı", "İ")  # noqa: RUF001 - alike on purpose
     for each in orbit
 }
 

@@ -64,6 +64,8 @@ SERVED: Final[dict[int, Served]] = {
     62: Served("broker_lifecycle", 0, 4, True),
     63: Served("broker_lifecycle", 0, 2, True),
     64: Served("broker_lifecycle", 0, 0, False),
+    65: Served("describe_transactions", 0, 0, False),
+    66: Served("list_transactions", 0, 2, False),
     67: Served("broker_to_controller", 0, 0, True),
     73: Served("broker_to_controller", 0, 0, True),
     74: Served("list_config_resources", 0, 1, False),

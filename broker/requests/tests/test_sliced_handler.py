@@ -33,6 +33,7 @@ from barnabas.wire.messages import delete_topics as dt
 from barnabas.wire.messages import describe_configs as dc
 from barnabas.wire.messages import describe_groups as dg
 from barnabas.wire.messages import describe_log_dirs as dl
+from barnabas.wire.messages import describe_transactions as dtx
 from barnabas.wire.messages import elect_leaders as el
 from barnabas.wire.messages import fetch as fe
 from barnabas.wire.messages import find_coordinator as fc
@@ -42,6 +43,7 @@ from barnabas.wire.messages import leave_group as lg
 from barnabas.wire.messages import list_groups as lgr
 from barnabas.wire.messages import list_offsets as lo
 from barnabas.wire.messages import list_partition_reassignments as lp
+from barnabas.wire.messages import list_transactions as ltx
 from barnabas.wire.messages import metadata as md
 from barnabas.wire.messages import offset_commit as oc
 from barnabas.wire.messages import offset_fetch as of
@@ -178,6 +180,11 @@ def requests(topic_id: bytes) -> dict[str, tuple[int, Any]]:
             dr.DeleteRecordsRequest(
                 topics=[dr.DeleteRecordsTopic("t", [dr.DeleteRecordsPartition(each) for each in range(MANY)])]
             ),
+        ),
+        "DescribeTransactions": (65, dtx.DescribeTransactionsRequest(names)),
+        "ListTransactions": (
+            66,
+            ltx.ListTransactionsRequest(state_filters=names, producer_id_filters=list(range(MANY))),
         ),
         "ListGroups": (16, lgr.ListGroupsRequest(states_filter=names, types_filter=names)),
         "OffsetForLeaderEpoch": (
