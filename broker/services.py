@@ -8,7 +8,6 @@ import msgspec
 
 from barnabas.broker.cluster.metadata_view import MetadataView
 from barnabas.broker.requests.context import PENDING, Outcome, RequestContext
-from barnabas.broker.requests.refused_transactions import RefusedTransactions
 from barnabas.controller.metadata.decision import ApiError
 
 if TYPE_CHECKING:
@@ -74,7 +73,6 @@ class Services(msgspec.Struct, eq=False):
     broker_sessions: (
         BrokerSessions | None
     )  # None: this node's controller is never the active one of a cluster
-    refused_transactions: RefusedTransactions = msgspec.field(default_factory=RefusedTransactions)
     endpoints: dict[str, Endpoint] = {}  # advertised, by listener name; filled as the listeners open
     waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)
 

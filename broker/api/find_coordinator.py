@@ -1,9 +1,9 @@
-"""FindCoordinator (10), versions 0-6: which broker coordinates a group.
+"""FindCoordinator (10), versions 0-6: which broker coordinates a group or a transactional id.
 
 v1 key types; v4 several keys at once (KIP-699); v5 and v6 as v4 (v6 admits share keys, KIP-932). The first request for a
-group creates __consumer_offsets and is answered when its partitions have leaders. A coordinator that is fenced or lacks the
-request's listener is not available. Not implemented: coordinators of transactions, whose keys get an error that ends the
-client's attempt (refused_transactions.py), and of share partitions, whose keys get COORDINATOR_NOT_AVAILABLE.
+group creates __consumer_offsets, that for a transactional id __transaction_state; it is answered when the partitions have leaders.
+A coordinator that is fenced or lacks the request's listener is not available. Not implemented: coordinators of share
+partitions, whose keys get COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from functools import partial
 
 from barnabas.broker.cluster.metadata_view import MetadataView
 from barnabas.broker.requests.context import PENDING, Outcome
-from barnabas.broker.requests.refused_transactions import MESSAGE, coordinator_refusal
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
@@ -48,24 +47,20 @@ def find_coordinator(
 
     if not keys:
         return FindCoordinatorResponse()
+    services = context.services
+    topics = {GROUP: services.groups.topic, TRANSACTION: services.transactions.topic}
+    topic = topics.get(request.key_type)
     for index, key in enumerate(keys):
-        error = _refusal(request.key_type, key, context.api_version)
-        if error:
-            if request.key_type == TRANSACTION:
-                context.services.refused_transactions.warn(key)
-            add(index, error, -1)
+        if topic is None:
+            add(index, _refusal(request.key_type, key, context.api_version), -1)
         else:
-            context.services.groups.topic.find(key, partial(add, index))
+            topic.find(key, partial(add, index))
         yield
     return PENDING
 
 
 def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
-    """Why this broker can't name a coordinator for the key; NONE for groups."""
-    if key_type == GROUP:
-        return ErrorCode.NONE
-    if key_type == TRANSACTION:
-        return coordinator_refusal(version)
+    """Why no broker can name a coordinator for the key."""
     if key_type == SHARE and version >= 6 and len(key.split(":")) == 3:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return ErrorCode.INVALID_REQUEST
@@ -93,16 +88,13 @@ def _response(version: int, key_type: int, coordinators: list[Coordinator]) -> F
         if key_type not in (GROUP, TRANSACTION, SHARE):  # as Kafka: for these alone there is a text
             for coordinator in coordinators:
                 coordinator.error_message = ErrorCode(coordinator.error_code).message
-        elif key_type == TRANSACTION:
-            for coordinator in coordinators:
-                coordinator.error_message = MESSAGE
         return FindCoordinatorResponse(coordinators=coordinators)
     first = coordinators[0]
     error = ErrorCode(first.error_code)
     message = error.message if error else "NONE"  # as Kafka prints success here
     return FindCoordinatorResponse(
         error_code=error,
-        error_message=MESSAGE if key_type == TRANSACTION else message,
+        error_message=message,
         node_id=first.node_id,
         host=first.host,
         port=first.port,

@@ -1,15 +1,14 @@
-"""InitProducerId (22), versions 0-5, for idempotent producers: a new producer id with epoch 0.
+"""InitProducerId (22), versions 0-5: a producer id and an epoch for an idempotent or a transactional producer.
 
-A producer that names its former id (versions 3+) gets a new one, as in Kafka without transactions.
-
-Not implemented: transactions. A request with a transactional id gets an error that ends the client's attempt
-(refused_transactions.py).
+v3 the producer's former id and epoch (KIP-360), v4 PRODUCER_FENCED instead of INVALID_PRODUCER_EPOCH (KIP-588), v5 as v4.
+Without a transactional id it is a new producer id with epoch 0, also for a producer that names its former one. With one it is
+that of the transactional id, with the next epoch: an open transaction is aborted first, and CONCURRENT_TRANSACTIONS has the
+client ask again. Not implemented: two-phase commit (v6, KIP-939), which Kafka 4.3 does not advertise.
 """
 
 from __future__ import annotations
 
 from barnabas.broker.requests.context import PENDING, Outcome
-from barnabas.broker.requests.refused_transactions import PRODUCER_ID_REFUSAL
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
@@ -22,18 +21,28 @@ def init_producer_id(
 ) -> InitProducerIdResponse | Outcome:
     if (request.producer_id == -1) != (request.producer_epoch == -1) or request.transactional_id == "":
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
-    if request.transactional_id is not None:
-        context.services.refused_transactions.warn(request.transactional_id)
-        return InitProducerIdResponse(error_code=PRODUCER_ID_REFUSAL, producer_epoch=-1)
 
-    def answer(producer_id: int, error: ErrorCode) -> None:
-        if error:  # as Kafka while it waits for a block; the controller's error would end the producer
-            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    def answer(error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
+        if error == ErrorCode.PRODUCER_FENCED and context.api_version < 4:
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
         context.complete(
-            InitProducerIdResponse(
-                error_code=error, producer_id=producer_id, producer_epoch=-1 if error else 0
-            )
+            InitProducerIdResponse(error_code=error, producer_id=producer_id, producer_epoch=producer_epoch)
         )
 
-    context.services.producer_ids.next(answer)
+    def answer_without_transactions(producer_id: int, error: ErrorCode) -> None:
+        if error:  # as Kafka while it waits for a block; the controller's error would end the producer
+            answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
+        else:
+            answer(error, producer_id, 0)
+
+    if request.transactional_id is None:
+        context.services.producer_ids.next(answer_without_transactions)
+    else:
+        context.services.transactions.initialize(
+            request.transactional_id,
+            request.transaction_timeout_ms,
+            request.producer_id,
+            request.producer_epoch,
+            answer,
+        )
     return PENDING

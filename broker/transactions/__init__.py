@@ -1,6 +1,9 @@
-"""Parts of the transaction coordinator; no API uses them yet.
+"""The transaction coordinator, and what brokers ask coordinators about transactions.
 
-Decisions about one transactional id (transaction) by its state (state), its records in Kafka's format (records), the markers
-that end a transaction in its partitions (markers), and what the leaders of partitions ask about a transaction (verification).
+`TransactionCoordinator` (coordinator.py) has a shard for each partition of __transaction_state that this broker leads (shard.py): the
+decisions about one transactional id (transaction.py) by its state (state.py), its records in Kafka's format (records.py), and
+the markers that end a transaction in its partitions (markers.py). The leaders of partitions ask the coordinator whether a
+partition is part of a transaction, or add it (verification.py).
+
 It may import coordinator, partitions, cluster, requests and config.
 """

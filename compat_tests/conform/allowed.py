@@ -47,10 +47,6 @@ def _cluster_min_insync(difference: Difference) -> bool:
     return "[min.insync.replicas]" in difference.path
 
 
-def _transactions(difference: Difference) -> bool:
-    return difference.title.startswith("FindCoordinator") and "transactional id" in difference.path
-
-
 def _share_key(difference: Difference) -> bool:
     return difference.title.startswith("FindCoordinator") and "share key" in difference.path
 
@@ -108,11 +104,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "min.insync.replicas of the whole cluster",
         "Kafka stores it as a dynamic default when eligible.leader.replicas is on; a node alone runs without those",
         _cluster_min_insync,
-    ),
-    Allowed(
-        "no transaction coordinator",
-        "transactions are not served yet: the answer is an error that ends the attempt where Kafka names a broker",
-        _transactions,
     ),
     Allowed(
         "share keys",

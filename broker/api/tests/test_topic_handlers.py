@@ -14,7 +14,6 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.refused_transactions import IDS_LOGGED_MAX
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.tests.reply import as_received, send
 from barnabas.wire.errors import ErrorCode
@@ -26,7 +25,6 @@ from barnabas.wire.messages import describe_cluster as dc
 from barnabas.wire.messages import describe_topic_partitions as dtp
 from barnabas.wire.messages import elect_leaders as el
 from barnabas.wire.messages import fetch as fe
-from barnabas.wire.messages import find_coordinator as fc
 from barnabas.wire.messages import incremental_alter_configs as iac
 from barnabas.wire.messages import init_producer_id as ipi
 from barnabas.wire.messages import metadata as md
@@ -294,21 +292,6 @@ def test_describe_topic_partitions_by_name(
     assert answer.next_cursor is None
 
 
-def test_a_refused_transaction_is_warned_about_once(asker: Asker, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("t", "t", "line\nbreak"):
-        asker.ask(10, 6, fc.FindCoordinatorRequest(key_type=1, coordinator_keys=[name]))
-        asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=name))
-    asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=None))
-    for number in range(2 * IDS_LOGGED_MAX):
-        asker.ask(22, 5, ipi.InitProducerIdRequest(transactional_id=f"many-{number}"))
-    lines = [entry.getMessage() for entry in caplog.records if "transactions are not served" in entry.message]
-    assert lines[:2] == [
-        "transactional.id=t: transactions are not served yet",
-        "transactional.id=line\\nbreak: transactions are not served yet",
-    ]
-    assert len(lines) == IDS_LOGGED_MAX
-
-
 @pytest.mark.parametrize("version", range(6))
 def test_init_producer_id(asker: Asker, version: int) -> None:
     def ask(**fields: Any) -> tuple[int, int, int]:
@@ -317,7 +300,7 @@ def test_init_producer_id(asker: Asker, version: int) -> None:
 
     assert [ask(), ask()] == [(0, 0, 0), (0, 1, 0)]
     assert ask(transactional_id="") == (ErrorCode.INVALID_REQUEST, -1, -1)
-    assert ask(transactional_id="t") == (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1, -1)
+    assert ask(transactional_id="t", transaction_timeout_ms=1) == (ErrorCode.NOT_COORDINATOR, -1, -1)
     if version >= 3:
         assert ask(producer_id=5) == (ErrorCode.INVALID_REQUEST, -1, -1)
         assert ask(producer_id=5, producer_epoch=2) == (0, 2, 0)

@@ -14,7 +14,6 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.broker.requests.refused_transactions import MESSAGE
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.tests.reply import as_received, send
 from barnabas.wire.errors import ErrorCode as E
@@ -221,21 +220,6 @@ def test_groups_that_another_broker_coordinates(cluster: Cluster, key_type: int,
     assert old.error_message == error.message
     (new,) = cluster.ask(FindCoordinatorRequest(coordinator_keys=[key], key_type=key_type), 6).coordinators
     assert (new.error_code, new.node_id, new.host, new.port) == (error, -1, "", -1)
-
-
-def test_a_transactional_id_is_refused_with_a_reason(cluster: Cluster) -> None:
-    old = cluster.ask(FindCoordinatorRequest(key="t", key_type=1), 3)
-    assert (old.error_code, old.node_id, old.host, old.port) == (
-        E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-        -1,
-        "",
-        -1,
-    )
-    (new,) = cluster.ask(FindCoordinatorRequest(coordinator_keys=["t"], key_type=1), 4).coordinators
-    assert (new.error_code, new.node_id, new.host, new.port) == (E.UNSUPPORTED_VERSION, -1, "", -1)
-    assert not E(old.error_code).retriable
-    assert not E(new.error_code).retriable
-    assert old.error_message == new.error_message == MESSAGE
 
 
 @pytest.mark.parametrize("version", range(10))
