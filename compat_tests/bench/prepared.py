@@ -40,11 +40,12 @@ def produced(topic: str, response: bytes | bytearray | memoryview) -> tuple[int,
     return int(error), int(offset)
 
 
-def fetch(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 500) -> bytes:
-    """A Fetch request for partition 0 from `offset`, at least 1 and at most about `max_bytes` bytes."""
+def fetch(topic: str, offset: int, max_bytes: int, max_wait_ms: int = 500, isolation: int = 0) -> bytes:
+    """A Fetch request for partition 0 from `offset`, at least 1 and at most about `max_bytes` bytes. `isolation`: 1 is
+    read_committed."""
     partition = struct.pack(">iiqiqi", 0, -1, offset, -1, -1, max_bytes) + b"\0"
     topics = _one(_compact(topic.encode()) + _one(partition) + b"\0")
-    limits = struct.pack(">iiiibii", -1, max_wait_ms, 1, max(max_bytes, 1 << 20), 0, 0, -1)
+    limits = struct.pack(">iiiibii", -1, max_wait_ms, 1, max(max_bytes, 1 << 20), isolation, 0, -1)
     return _flexible_request(_FETCH, 12, limits + topics + b"\1" + b"\1" + b"\0")
 
 

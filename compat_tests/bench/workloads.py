@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
     NewTopic,
 )
 
-from compat_tests.bench import driver, latency, prepared
+from compat_tests.bench import driver, latency, prepared, transactions
 from compat_tests.harness.broker import Broker
 
 Measures = dict[str, float]
@@ -44,15 +44,15 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 @contextmanager
-def topic_of(broker: Broker) -> Iterator[str]:
-    """A new topic with one partition, deleted soon afterwards.
+def topic_of(broker: Broker, partitions: int = 1) -> Iterator[str]:
+    """A new topic, deleted soon afterwards.
 
     Its pages return to the system before the next round: on a virtual machine the first access to memory can cost
     several times as much as the broker's own work.
     """
     name = f"bench-{next(_topic_number)}"
     admin = _admin(broker.bootstrap)
-    topic = NewTopic(name, 1, 1, config={"file.delete.delay.ms": "100", "retention.ms": "-1"})
+    topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "100", "retention.ms": "-1"})
     admin.create_topics([topic])[name].result(30)
     driver.wait_until_served(broker.bootstrap, name)
     yield name
@@ -128,6 +128,62 @@ def latencies(broker: Broker, scale: float) -> Measures:
     return measures | _percentiles("produce to fetch", found)
 
 
+def transactional(broker: Broker, scale: float) -> Measures:
+    """Transactions of 100 records of 1 KB, one after the other in each producer; then they are read."""
+    measures: Measures = {}
+    if not transactions.are_served(broker.bootstrap):
+        return measures
+    for producers in (1, 10):
+        for partitions in (1, 10):
+            measures |= _transactions(broker, scale, producers, partitions)
+    measures |= _transactions(broker, scale, 1, 1, bumps_epoch=False)
+    return measures | _read_committed(broker, scale)
+
+
+def _transactions(
+    broker: Broker, scale: float, producers: int, partitions: int, *, bumps_epoch: bool = True
+) -> Measures:
+    number = max(20, int(500 * scale))  # of all producers together
+    with topic_of(broker, partitions) as topic:
+        made = [
+            transactions.TransactionalProducer(broker.bootstrap, topic, partitions, bumps_epoch=bumps_epoch)
+            for _ in range(producers)
+        ]
+        before = cpu_seconds(broker.pid)
+        seconds = transactions.run({each: each.transactions(number // producers) for each in made})
+        used = cpu_seconds(broker.pid) - before
+        for each in made:
+            each.connection.close()
+    ended = [sample for each in made for sample in each.end_seconds]
+    many = f"{producers} producer{'s' if producers > 1 else ''}, {partitions} partition{'s' if partitions > 1 else ''}"
+    name = f"transactions, {many}{'' if bumps_epoch else ', transaction.version 1'}"
+    return {
+        f"{name}, MB/s": len(ended) * made[0].transaction_bytes / seconds / 1e6,
+        f"{name}, CPU us each": used / len(ended) * 1e6,
+        f"{name}, EndTxn p50 ms": latency.percentile(ended, 0.5) * 1e3,
+        f"{name}, EndTxn p99 ms": latency.percentile(ended, 0.99) * 1e3,
+    }
+
+
+def _read_committed(broker: Broker, scale: float) -> Measures:
+    """A tenth of the transactions are aborted: the answers name them, and have their records all the same."""
+    number = max(50, int(1000 * scale)) // 10 * 10
+    measures: Measures = {}
+    with topic_of(broker) as topic:
+        producer = transactions.TransactionalProducer(broker.bootstrap, topic, 1)
+        transactions.run({producer: producer.transactions(number, aborted_every=transactions.ABORTED_EVERY)})
+        producer.connection.close()
+        volume = number * producer.transaction_bytes
+        for isolation, name in ((0, "read_uncommitted"), (1, "read_committed")):
+            before = cpu_seconds(broker.pid)
+            seconds = transactions.fetch_transactions(
+                broker.bootstrap, topic, number, producer.transaction_bytes, isolation
+            )
+            used = cpu_seconds(broker.pid) - before
+            measures |= _rates(f"fetch of ten transactions a request, {name}", volume, seconds, used)
+    return measures
+
+
 def _percentiles(name: str, samples: list[float]) -> Measures:
     return {
         f"{name}, {label} ms": latency.percentile(samples, fraction) * 1e3
@@ -140,4 +196,5 @@ ROUND: tuple[Callable[[Broker, float], Measures], ...] = (
     tail,
     small_requests,
     latencies,
+    transactional,
 )
