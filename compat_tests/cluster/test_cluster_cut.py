@@ -17,12 +17,14 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.asking import ask_for_topic
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_view import quorum
 from compat_tests.harness.cluster_work import QUIET, Work
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 
 LONG = "BARNABAS_CHAOS_ROUNDS" in os.environ
+ATTEMPTS = 5
 SETTINGS = {
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "300",
@@ -48,7 +50,7 @@ def test_an_isolated_leader_is_replaced(fresh_cluster: ClusterFactory) -> None:
     assert work.verify() > 50
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "session_ms", ["2000", "9000" if LONG else "5000"]
 )  # below and above replica.lag.time.max.ms
@@ -59,37 +61,74 @@ def test_a_broker_cut_off_from_the_controller_only(
     assert cluster.network is not None
     work = Work(cluster)
     work.await_progress()
-    before = cluster.quorum()
-    controller = cluster.active_controller()
-    apart = next(node for node in cluster.nodes if node != controller)
-    cluster.network.cut(controller, apart)
-    started = time.monotonic()
-    eventually(lambda: agree_without(cluster, apart))
-    agreed = time.monotonic() - started
-    if cluster.kind == "barnabas":
-        assert f"broker {apart} is fenced" in cluster.nodes[controller].log_text()
-    admin = AdminClient({"bootstrap.servers": cluster.addresses[controller], **QUIET})
-    ask_for_topic(admin, NewTopic("late", 1, 2))
-    producer = Producer({"bootstrap.servers": cluster.addresses[controller], **QUIET})
-    delivered: list[object] = []
-    producer.produce("late", b"value", on_delivery=lambda error, _: delivered.append(error))
-    producer.flush(30)
-    assert delivered == [None], "clients of the other brokers continue"
-    after = cluster.quorum()
-    assert before is not None
-    assert after is not None
-    assert (after.leader_id, after.leader_epoch) == (before.leader_id, before.leader_epoch)
-    cluster.network.heal()
-    cluster.wait_until_whole()
-    eventually(lambda: ("late", 0) in cluster.metadata(apart).partitions)
+    for attempt in range(ATTEMPTS):
+        seconds = cut_off_from_the_controller(cluster, f"late-{attempt}")
+        cluster.network.heal()
+        cluster.wait_until_whole()
+        eventually(lambda: all(late(cluster, node) == late(cluster) for node in cluster.nodes))
+        if seconds is not None:
+            break
+    else:
+        pytest.fail(f"each of {ATTEMPTS} times the voters have elected another leader during the cut")
     with capsys.disabled():
         print(
-            f"\n{controller}, the controller, and {apart} apart: others lead after {agreed:.1f} s",
-            end="",
-            flush=True,
+            f"\na broker cut off from the controller: others lead after {seconds:.1f} s", end="", flush=True
         )
     work.await_progress()
     assert work.verify() > 100
+
+
+def cut_off_from_the_controller(cluster: Cluster, topic: str) -> float | None:
+    """Cut one broker off, and use the others; the seconds until they led all partitions. None when the voters have elected
+    another leader meanwhile, as they may when they get no processor for longer than an election timeout: the broker that is
+    cut off reaches that one, and is not fenced."""
+    assert cluster.network is not None
+    controller = cluster.active_controller()
+    apart, third = (node for node in cluster.nodes if node != controller)
+    before = eventually(lambda: leadership(cluster, third))
+    assert before is not None
+    if before[0] != controller:
+        return None
+    cluster.network.cut(controller, apart)
+    started = time.monotonic()
+
+    def has_moved() -> bool:
+        return leadership(cluster, third) not in (None, before)
+
+    eventually(
+        lambda: agree_without(cluster, apart) or has_moved(),
+        message=lambda: (controller, apart, leadership(cluster, third), cluster.metadata(third)),
+    )
+    seconds = time.monotonic() - started
+    if has_moved():
+        return None
+    if cluster.kind == "barnabas":
+        assert f"broker {apart} is fenced" in cluster.nodes[controller].log_text()
+    admin = AdminClient({"bootstrap.servers": cluster.addresses[controller], **QUIET})
+    ask_for_topic(admin, NewTopic(topic, 1, 2))
+    producer = Producer({"bootstrap.servers": cluster.addresses[controller], **QUIET})
+    delivered: list[object] = []
+    producer.produce(topic, b"value", on_delivery=lambda error, _: delivered.append(error))
+    producer.flush(30)
+    producer.close()
+    if has_moved():
+        return None
+    assert delivered == [None], "clients of the other brokers continue"
+    return seconds
+
+
+def leadership(cluster: Cluster, node: int) -> tuple[int, int] | None:
+    """The leader of the metadata quorum and its epoch, as a node sees them; None while it sees none."""
+    try:
+        view = quorum(cluster.addresses[node])
+    except (OSError, EOFError):  # it is too busy to answer
+        return None
+    return None if view is None else (view.leader_id, view.leader_epoch)
+
+
+def late(cluster: Cluster, node: int | None = None) -> set[str]:
+    """The topics of all attempts."""
+    return {topic for topic, _ in cluster.metadata(node).partitions if topic.startswith("late-")}
 
 
 def agree_without(cluster: Cluster, apart: int) -> bool:
