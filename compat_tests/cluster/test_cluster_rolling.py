@@ -17,13 +17,19 @@ from kafka import KafkaProducer
 from compat_tests.harness.cluster_work import QUIET, Work, Writer, create_topic
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.java_tools import JavaTools
-from compat_tests.harness.loads import PARTITIONS, Acknowledge, Bootstrapped, Send
+from compat_tests.harness.loads import (
+    Acknowledge,
+    Bootstrapped,
+    KafkaPython,
+    Librdkafka,
+    LoadClient,
+)
 
 LONG = "BARNABAS_CHAOS_ROUNDS" in os.environ
 _retries: dict[str, int] = {}
 
 
-def _librdkafka(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
+def _librdkafka(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> LoadClient:
     """confluent-kafka with its defaults, and a count of its retries."""
 
     def note(text: str) -> None:
@@ -32,36 +38,12 @@ def _librdkafka(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> Sen
 
     settings = {"bootstrap.servers": cluster.bootstrap, "statistics.interval.ms": 500, "stats_cb": note}
     producer = confluent_kafka.Producer({**settings, **QUIET, "enable.idempotence": "idempotent" in topic})
-
-    def send(number: int) -> None:
-        if number < 0:
-            assert producer.flush(50) == 0
-            return
-        producer.produce(
-            topic,
-            b"%d" % number,
-            partition=number % PARTITIONS,
-            on_delivery=lambda error, _: answered(number, error),
-        )
-        producer.poll(0)
-
-    return send
+    return Librdkafka(producer, topic, answered)
 
 
-def _kafka_python(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
+def _kafka_python(cluster: Bootstrapped, topic: str, answered: Acknowledge) -> LoadClient:
     """kafka-python with its defaults."""
-    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap)
-
-    def send(number: int) -> None:
-        if number < 0:
-            producer.flush(50)
-            producer.close()
-            return
-        future = producer.send(topic, b"%d" % number, partition=number % PARTITIONS)
-        future.add_callback(lambda _: answered(number, None))
-        future.add_errback(lambda error: answered(number, error))
-
-    return send
+    return KafkaPython(KafkaProducer(bootstrap_servers=cluster.bootstrap), topic, answered)
 
 
 WRITERS: Mapping[str, Writer] = {

@@ -119,6 +119,8 @@ class Network:
                 for way in ways:
                     way.cancel()
                 onward[1].transport.abort()
+        except asyncio.CancelledError:
+            return  # by close(); asyncio's streams would log it
         finally:
             writer.transport.abort()
             self._tasks.discard(task)

@@ -24,6 +24,7 @@ from compat_tests.harness.loads import PARTITIONS, Load, Make, Reader, group_com
 from compat_tests.harness.members import AioKafkaMember, ConfluentMember, Member
 
 QUIET = {"log_level": 0}
+CLOSE_S = 10.0  # for all clients of a test that has failed
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,14 @@ class Work:
         cluster.on_close.append(self._abandon)
 
     def _abandon(self) -> None:
-        """End all clients: those of a test that has failed would disturb the tests behind it."""
-        for load in (*self.loads.values(), self.commits):
-            load.abandon()
-        for member in self.members:
-            member.abandon()
+        """Close all clients: those of a test that has failed would disturb the tests behind it. They close while the cluster
+        still runs; where it does not answer, those that wait for it end after it."""
+        clients: list[Load | Member] = [*self.loads.values(), self.commits, *self.members]
+        for client in clients:
+            client.abandon()
+        deadline = time.monotonic() + CLOSE_S
+        for client in clients:
+            client.join(max(0.0, deadline - time.monotonic()))
 
     def await_progress(self, count: int = 20, timeout: float = 60) -> float:
         """Wait until every writer has `count` more acknowledged records; return the seconds that took."""

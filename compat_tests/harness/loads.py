@@ -8,13 +8,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import confluent_kafka
 from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError
 
 PARTITIONS = 2
 KEYS = 20
+CLOSE_S = 2.0  # for a client, with what is unanswered
 # Requests to a suspended broker time out after seconds instead of librdkafka's minute.
 SHORT_TIMEOUTS = {"socket.timeout.ms": 5_000, "request.timeout.ms": 5_000}
 
@@ -28,8 +31,25 @@ class Bootstrapped(Protocol):
 
 
 Acknowledge = Callable[[int, object], None]  # (number, error or None)
-Send = Callable[[int], None]  # a number, or -1: wait until all is answered
-Make = Callable[[Bootstrapped, str, Acknowledge], Send]
+
+
+class LoadClient(Protocol):
+    """A client that writes. All calls but `abandon` come from the load's thread."""
+
+    def send(self, number: int) -> None:
+        """Send one; its answer goes to `Acknowledge`."""
+
+    def flush(self) -> None:
+        """Wait until all are answered."""
+
+    def abandon(self) -> None:
+        """Wait for no answer any more."""
+
+    def close(self) -> None:
+        """Drop what is unanswered, and end the client's threads and connections; also without a broker."""
+
+
+Make = Callable[[Bootstrapped, str, Acknowledge], LoadClient]
 
 
 class Load:
@@ -40,8 +60,9 @@ class Load:
         self.acknowledged: list[int] = []
         self.failed: list[str] = []
         self.sent = 0
-        self._send = make(broker, topic, self._answered)
+        self._client = make(broker, topic, self._answered)
         self._stop = threading.Event()
+        self._is_abandoned = False
         self._go_on = threading.Event()
         self._go_on.set()
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"load {topic}")
@@ -54,13 +75,17 @@ class Load:
             self.failed.append(str(error))
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            self._go_on.wait()
-            for _ in range(5):
-                self.sent += 1
-                self._send(self.sent - 1)
-            time.sleep(0.01)  # the rate: 500 a second at most
-        self._send(-1)
+        try:
+            while not self._stop.is_set():
+                self._go_on.wait()
+                for _ in range(5):
+                    self.sent += 1
+                    self._client.send(self.sent - 1)
+                time.sleep(0.01)  # the rate: 500 a second at most
+            if not self._is_abandoned:
+                self._client.flush()
+        finally:
+            self._client.close()
 
     def pause(self) -> None:
         """Send no more records until `resume`; outstanding ones continue."""
@@ -70,21 +95,58 @@ class Load:
         self._go_on.set()
 
     def abandon(self) -> None:
-        """Stop sending, without waiting: for the end of a test that has failed."""
+        """Stop sending and drop what is unanswered, without waiting: for the end of a test that has failed."""
+        self._is_abandoned = True
         self._stop.set()
         self.resume()
+        self._client.abandon()
 
     def finish(self) -> None:
         """Stop sending and wait until the outstanding records are acknowledged or have failed."""
-        self.abandon()
-        self._thread.join(60)
+        self._stop.set()
+        self.resume()
+        self.join(60)
         assert not self._thread.is_alive(), f"{self.topic}: records are still unanswered"
+
+    def join(self, timeout: float) -> None:
+        """Wait until the client is closed, or for `timeout` seconds."""
+        self._thread.join(timeout)
+
+
+class Librdkafka:
+    """A producer of confluent-kafka."""
+
+    def __init__(self, producer: confluent_kafka.Producer, topic: str, answered: Acknowledge) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._answered = answered
+
+    def send(self, number: int) -> None:
+        self._producer.produce(
+            self._topic,
+            b"%d" % number,
+            key=b"%d" % (number % KEYS),
+            partition=number % PARTITIONS,
+            on_delivery=lambda error, _: self._answered(number, error),
+        )
+        self._producer.poll(0)
+
+    def flush(self) -> None:
+        assert self._producer.flush(50) == 0
+
+    def abandon(self) -> None:
+        """`close` purges."""
+
+    def close(self) -> None:
+        self._producer.purge()
+        self._producer.flush(CLOSE_S)
+        del self._producer  # its close() would flush without a limit
 
 
 def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
     """confluent-kafka, acks=all."""
 
-    def make(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
+    def make(broker: Bootstrapped, topic: str, answered: Acknowledge) -> LoadClient:
         producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": broker.bootstrap,
@@ -97,26 +159,40 @@ def librdkafka(*, idempotent: bool, codec: str = "none") -> Make:
                 **SHORT_TIMEOUTS,
             }
         )
-
-        def send(number: int) -> None:
-            if number < 0:
-                assert producer.flush(50) == 0
-                return
-            producer.produce(
-                topic,
-                b"%d" % number,
-                key=b"%d" % (number % KEYS),
-                partition=number % PARTITIONS,
-                on_delivery=lambda error, _: answered(number, error),
-            )
-            producer.poll(0)
-
-        return send
+        return Librdkafka(producer, topic, answered)
 
     return make
 
 
-def kafka_python(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
+class KafkaPython:
+    """A producer of kafka-python."""
+
+    def __init__(self, producer: KafkaProducer, topic: str, answered: Acknowledge) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._answered = answered
+
+    def send(self, number: int) -> None:
+        future = self._producer.send(
+            self._topic, b"%d" % number, key=b"%d" % (number % KEYS), partition=number % PARTITIONS
+        )
+        future.add_callback(lambda _: self._answered(number, None))
+        future.add_errback(lambda error: self._answered(number, error))
+
+    def flush(self) -> None:
+        self._producer.flush(50)
+
+    def abandon(self) -> None:
+        """`close` does not wait for long."""
+
+    def close(self) -> None:
+        try:
+            self._producer.close(timeout=CLOSE_S)
+        except KafkaTimeoutError:  # its close() gives up then, and its thread would go on
+            self._producer._sender.force_close()
+
+
+def kafka_python(broker: Bootstrapped, topic: str, answered: Acknowledge) -> LoadClient:
     """kafka-python, acks=all, idempotent."""
     producer = KafkaProducer(
         bootstrap_servers=broker.bootstrap,
@@ -125,44 +201,57 @@ def kafka_python(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Sen
         retry_backoff_ms=50,
         request_timeout_ms=5_000,
     )
+    return KafkaPython(producer, topic, answered)
 
-    def send(number: int) -> None:
-        if number < 0:
-            producer.flush(50)
-            producer.close()
-            return
-        future = producer.send(
-            topic, b"%d" % number, key=b"%d" % (number % KEYS), partition=number % PARTITIONS
+
+class _GroupCommits:
+    """Commits offset n of partition n % PARTITIONS for a group, one after the other."""
+
+    def __init__(self, broker: Bootstrapped, topic: str, answered: Acknowledge, *, group: str) -> None:
+        self._topic = topic
+        self._answered = answered
+        self._answers: list[object] = []
+        self._is_abandoned = False
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": group,
+                "log_level": 0,
+                "on_commit": lambda error, _: self._answers.append(error),
+                **SHORT_TIMEOUTS,
+            }
         )
-        future.add_callback(lambda _: answered(number, None))
-        future.add_errback(lambda error: answered(number, error))
 
-    return send
+    def send(self, number: int) -> None:
+        if self._is_abandoned:
+            return
+        self._answers.clear()
+        where = confluent_kafka.TopicPartition(self._topic, number % PARTITIONS, number)
+        self._consumer.commit(offsets=[where], asynchronous=True)
+        while not self._answers:  # a synchronous one without a coordinator would never end
+            if self._is_abandoned:
+                return
+            self._consumer.poll(0.05)
+        if self._answers[0] is None:
+            self._answered(number, None)
+        else:
+            time.sleep(0.05)  # the next number tries again
+
+    def flush(self) -> None:
+        """Each is answered when `send` returns."""
+
+    def abandon(self) -> None:
+        self._is_abandoned = True
+
+    def close(self) -> None:
+        if not self._is_abandoned:  # without a coordinator it waits for a minute
+            self._consumer.close()
+        del self._consumer
 
 
 def group_commits(group: str) -> Make:
-    """Commits offset n of partition n % PARTITIONS for a group, one after the other."""
-
-    def make(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Send:
-        consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": broker.bootstrap, "group.id": group, "log_level": 0, **SHORT_TIMEOUTS}
-        )
-
-        def send(number: int) -> None:
-            if number < 0:
-                consumer.close()
-                return
-            where = confluent_kafka.TopicPartition(topic, number % PARTITIONS, number)
-            try:
-                consumer.commit(offsets=[where], asynchronous=False)
-            except confluent_kafka.KafkaException:
-                time.sleep(0.05)  # the next number tries again
-            else:
-                answered(number, None)
-
-        return send
-
-    return make
+    """Commits of a group."""
+    return partial(_GroupCommits, group=group)
 
 
 class Reader:

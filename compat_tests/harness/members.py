@@ -20,6 +20,7 @@ from kafka.errors import KafkaConnectionError
 from compat_tests.harness.eventually import eventually
 
 SESSION_TIMEOUT_MS = 3_000
+ABANDON_S = 3.0  # for a client of a test that has failed
 
 
 class Member:
@@ -48,17 +49,23 @@ class Member:
         self.rebalances = 0
         self.failure: BaseException | None = None
         self._stop = threading.Event()
+        self._is_abandoned = False
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"{self.library}-{group}")
         self._thread.start()
 
     def abandon(self) -> None:
         """End the thread, without waiting: for the end of a test that has failed."""
+        self._is_abandoned = True
         self._stop.set()
+
+    def join(self, timeout: float) -> None:
+        """Wait until the client is closed, or for `timeout` seconds."""
+        self._thread.join(timeout)
 
     def leave(self) -> None:
         """Commit, leave the group and wait for the thread's end."""
         self._stop.set()
-        self._thread.join(30)
+        self.join(30)
         assert not self._thread.is_alive(), f"{self.library} member did not leave"
         if self.failure is not None:
             raise self.failure
@@ -155,7 +162,9 @@ class AioKafkaMember(Member):
                     self.values += [record.value or b"" for record in records]
                 self._see(frozenset((one.topic, one.partition) for one in consumer.assignment()))
         finally:
-            await consumer.stop()
+            # Without a coordinator it would commit forever.
+            async with asyncio.timeout(ABANDON_S if self._is_abandoned else None):
+                await consumer.stop()
 
 
 class ConfluentMember(Member):
@@ -186,7 +195,8 @@ class ConfluentMember(Member):
             message = consumer.poll(0.1)
             if message is not None and message.error() is None:
                 self.values.append(message.value() or b"")
-        consumer.close()
+        if not self._is_abandoned:  # without a coordinator it waits for a minute
+            consumer.close()
 
     def _assigned(
         self, _: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]
