@@ -3,6 +3,9 @@
 With `--no-sockets` (`make unit`) the tests marked `sockets`, `jvm` or `slow` are left out, and a test without one of these
 marks fails when it opens a socket or starts a process.
 
+Tests marked `own_process` run in a process of their own: clients of other tests open and close descriptors and threads
+at any time.
+
 Tests marked `every_nats_server` run once with each nats-server that is installed, the others with the default one
 (compat_tests/harness/nats_server.py).
 """
@@ -10,8 +13,10 @@ Tests marked `every_nats_server` run once with each nats-server that is installe
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,8 @@ settings.register_profile("barnabas", deadline=None)
 settings.load_profile("barnabas")
 
 _MARK = "every_nats_server"
+_OWN_PROCESS = "own_process"
+_IN_OWN_PROCESS = "BARNABAS_TEST_IN_OWN_PROCESS"
 _NOT_UNIT = ("sockets", "jvm", "slow")
 
 
@@ -66,6 +73,26 @@ def _no_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
             for method in ("create_server", "create_connection"):
                 patch.setattr(loop, method, refuse)
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked so in another process."""
+    if pyfuncitem.get_closest_marker(_OWN_PROCESS) is None or _IN_OWN_PROCESS in os.environ:
+        return None
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", pyfuncitem.nodeid],
+        cwd=pyfuncitem.config.rootpath,
+        env={**environment, _IN_OWN_PROCESS: "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.fail(done.stdout, pytrace=False)
+    return True
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

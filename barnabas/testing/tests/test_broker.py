@@ -380,6 +380,7 @@ def test_it_starts_again_after_its_end(nodes: int) -> None:
     assert broker.bootstrap_servers == address
 
 
+@pytest.mark.own_process
 def test_a_start_that_fails_leaves_nothing() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -399,6 +400,7 @@ def test_a_start_that_fails_leaves_nothing() -> None:
         assert not new_threads(threads)
 
 
+@pytest.mark.own_process
 def test_fresh_brokers_leave_nothing() -> None:
     """As many as a large suite makes: descriptors, threads, objects and memory stay what they were."""
 
@@ -426,6 +428,7 @@ def test_fresh_brokers_leave_nothing() -> None:
     assert after[2] - before[2] < FRESH_BROKERS * 300_000 + 8_000_000, "memory stays"
 
 
+@pytest.mark.own_process
 @LOOPS
 def test_nothing_stays_in_a_loop_that_goes_on(run: Callable[[Any], None]) -> None:
     async def main() -> None:

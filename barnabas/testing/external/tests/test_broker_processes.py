@@ -34,6 +34,7 @@ def values(broker: BrokerProcesses | Broker, topic: str) -> list[bytes | None]:
     return [record.value for record in broker.records(topic)]
 
 
+@pytest.mark.own_process
 def test_a_leader_dies_and_nothing_that_was_acknowledged_is_lost() -> None:
     before = set(os.listdir("/proc/self/fd"))
     with BrokerProcesses(nodes=3) as broker:
@@ -186,6 +187,7 @@ def _is_pipe(descriptor: int) -> bool:
         return False
 
 
+@pytest.mark.own_process
 def test_a_node_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     taken = {"log.dirs": "/proc/no-such-place"}
