@@ -24,7 +24,7 @@ _SORT_KEYS = (
     "node_id", "broker_id", "partition_index", "partition", "partition_id", "topic_id", "member_id",
 )  # fmt: skip
 _SORTED_NUMBERS = {"isr_nodes"}
-_TIMES = {"log_append_time_ms"}
+_TIMES = {"log_append_time_ms", "transaction_start_time_ms", "last_timestamp"}
 
 
 class Names:
@@ -87,7 +87,7 @@ class Names:
     def _scalar(self, value: object, field: str) -> Tree:
         if field == "port" and value == self._port:
             return "<port>"
-        if field in _TIMES and value != -1:
+        if field in _TIMES and value not in (-1, 0):
             return "<time>"
         if field == "producer_id" and isinstance(value, int) and value >= 0:
             return self.numbered("producer id", value)
@@ -108,7 +108,7 @@ def _sort_key(item: Tree) -> str:
 def batch_trees(data: bytes, names: Names) -> Iterator[Tree]:
     """The batches of a fetch answer: header fields, and a digest of the records.
 
-    With LogAppendTime the broker writes its own clock into the header, so time and CRC are left out.
+    With LogAppendTime and in markers the broker writes its own clock into the header, so time and CRC are left out.
     """
     position = 0
     while position + 61 <= len(data):
@@ -116,11 +116,11 @@ def batch_trees(data: bytes, names: Names) -> Iterator[Tree]:
             struct.unpack_from(">qiibIhiqqqhii", data, position)
         )
         end = position + 12 + length
-        own_clock = bool(attributes & 0x08)
+        own_clock = bool(attributes & 0x28)  # LogAppendTime, and markers
         yield {
             "base_offset": base, "length": length, "leader_epoch": epoch, "magic": magic,
             "crc": None if own_clock or pid >= 0 else crc, "attributes": attributes, "last_offset_delta": delta,
-            "base_timestamp": first, "max_timestamp": "<time>" if own_clock else last,
+            "base_timestamp": "<time>" if own_clock and pid >= 0 else first, "max_timestamp": "<time>" if own_clock else last,
             "producer_id": pid if pid < 0 else names.numbered("producer id", pid), "producer_epoch": pepoch,
             "base_sequence": sequence, "count": count,
             "records": hashlib.sha1(data[position + 61 : end]).hexdigest()[:12],

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
+from barnabas.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTransaction,
+)
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -21,10 +26,14 @@ from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from barnabas.wire.messages.describe_producers import DescribeProducersRequest
+from barnabas.wire.messages.describe_producers import TopicRequest as ProducersTopic
 from barnabas.wire.messages.describe_quorum import DescribeQuorumRequest
 from barnabas.wire.messages.describe_quorum import TopicData as QuorumTopic
 from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
+from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.fetch import FetchRequest, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
@@ -40,6 +49,7 @@ from barnabas.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from barnabas.wire.messages.list_transactions import ListTransactionsRequest
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from barnabas.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestTopic
 from barnabas.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestTopic
@@ -51,8 +61,10 @@ from barnabas.wire.messages.offset_fetch import (
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
 from barnabas.wire.messages.sync_group import SyncGroupRequest
+from barnabas.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
 from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
 def sample_requests(name: str) -> dict[str, object]:
@@ -87,6 +99,14 @@ def sample_requests(name: str) -> dict[str, object]:
         "OffsetForLeaderEpoch": OffsetForLeaderEpochRequest(
             replica_id=-2, topics=[OffsetForLeaderTopic(topic=name)]
         ),
+        "AddPartitionsToTxn": AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=name,
+            transactions=[AddPartitionsToTxnTransaction(transactional_id=name)],
+        ),
+        "AddOffsetsToTxn": AddOffsetsToTxnRequest(transactional_id=name, group_id=name),
+        "EndTxn": EndTxnRequest(transactional_id=name),
+        "WriteTxnMarkers": WriteTxnMarkersRequest(),
+        "TxnOffsetCommit": TxnOffsetCommitRequest(transactional_id=name, group_id=name),
         "DescribeAcls": DescribeAclsRequest(
             resource_type_filter=2, resource_name_filter=name, operation=1, permission_type=1
         ),
@@ -132,12 +152,15 @@ def sample_requests(name: str) -> dict[str, object]:
         "UpdateFeatures": UpdateFeaturesRequest(
             feature_updates=[FeatureUpdateKey(feature=name, max_version_level=1)], validate_only=True
         ),
+        "DescribeProducers": DescribeProducersRequest(topics=[ProducersTopic(name=name)]),
         "UnregisterBroker": UnregisterBrokerRequest(broker_id=77),
         "IncrementalAlterConfigs": IncrementalAlterConfigsRequest(
             resources=[IncrementalResource(resource_type=2, resource_name=name)], validate_only=True
         ),
         "OffsetDelete": OffsetDeleteRequest(group_id=name, topics=[OffsetDeleteRequestTopic(name=name)]),
         "DescribeCluster": DescribeClusterRequest(),
+        "DescribeTransactions": DescribeTransactionsRequest(transactional_ids=[name]),
+        "ListTransactions": ListTransactionsRequest(state_filters=["Dead"]),
         "ListConfigResources": ListConfigResourcesRequest(resource_types=[2]),
         "DescribeTopicPartitions": DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)]),
     }
