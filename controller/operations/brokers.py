@@ -16,10 +16,10 @@ from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage
 from barnabas.controller.operations.features import (
     METADATA_VERSION,
-    METADATA_VERSION_LEVEL,
     METADATA_VERSION_MIN,
     SUPPORTED_FEATURES,
     begin_cluster,
+    first_features,
 )
 from barnabas.controller.operations.leadership import (
     broker_fenced,
@@ -34,7 +34,6 @@ from barnabas.wire.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
-    FeatureLevelRecord,
     RegisterBrokerRecord,
     UnregisterBrokerRecord,
 )
@@ -78,12 +77,10 @@ def register_broker(
     """Registers this broker, unfenced, in a cluster of one node; the response is its broker epoch. `log_dirs`: ids of its log
     directories that work.
 
-    On empty metadata its features are finalized first: metadata begins with metadata.version, which defines how to read it. A
-    port of 0 stands for one that is known once the listener is open; clients do not get it from here.
+    On empty metadata its features are finalized first. A port of 0 stands for one that is known once the listener is open;
+    clients do not get it from here.
     """
-    records: list[msgspec.Struct] = []
-    if METADATA_VERSION not in image.features:
-        records.append(FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL))
+    records = first_features(image)
     broker_epoch = image.offset + 1 + len(records)
     records.append(
         RegisterBrokerRecord(

@@ -21,16 +21,15 @@ METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_MIN: Final = 7  # 3.3-IV3
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0
 ELR_VERSION: Final = "eligible.leader.replicas.version"
-TRANSACTION_VERSION: Final = (
-    "transaction.version"  # 1: tagged fields in __transaction_state; 2: epochs rise (KIP-890)
-)
+TRANSACTION_VERSION: Final = "transaction.version"
+TRANSACTION_VERSION_LEVEL: Final = 2  # each end of a transaction raises its producer's epoch (KIP-890)
 MIN_ISR: Final = "min.insync.replicas"
 
 # name -> (lowest, highest) level, as Kafka 4.3 states them
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     ELR_VERSION: (0, 1),
     METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_LEVEL),
-    TRANSACTION_VERSION: (0, 2),
+    TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LEVEL),
 }
 
 UPGRADE: Final = 1  # FeatureUpdate.UpgradeType
@@ -51,12 +50,21 @@ def with_elr(image: MetadataImage) -> bool:
     return image.features.get(ELR_VERSION, 0) > 0
 
 
+def first_features(image: MetadataImage) -> list[msgspec.Struct]:
+    """The features of new metadata, metadata.version first, which defines how to read the rest; none when it has begun
+    already. As in Kafka older metadata stays as it is until UpdateFeatures raises it."""
+    if METADATA_VERSION in image.features:
+        return []
+    return [
+        FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
+        FeatureLevelRecord(name=TRANSACTION_VERSION, feature_level=TRANSACTION_VERSION_LEVEL),
+    ]
+
+
 def begin_cluster(image: MetadataImage, settings: ControllerSettings) -> Decision[None]:
     """The first records of a cluster of several nodes; none when it has begun already. A single node does not use eligible
     leader replicas, which need more than one broker."""
-    records: list[msgspec.Struct] = []
-    if METADATA_VERSION not in image.features:
-        records.append(FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL))
+    records = first_features(image)
     if ELR_VERSION not in image.features and len(image.brokers) <= 1:
         records.append(FeatureLevelRecord(name=ELR_VERSION, feature_level=1))
         records += _common_min_isr(image, settings)

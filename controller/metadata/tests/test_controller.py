@@ -350,13 +350,13 @@ def test_producer_ids_require_the_broker_epoch(broker_id: int, epoch_off: int) -
     assert world.image.next_producer_id == 0
 
 
-def test_a_start_registers_the_broker_and_finalizes_the_metadata_version() -> None:
+def test_a_start_registers_the_broker_and_finalizes_the_features() -> None:
     disk = MemoryDisk()
     first = World(disk).image
     again = World(disk, seed=2).image
-    assert first.features == again.features == {"metadata.version": 30}
-    assert (first.offset, again.offset) == (1, 2)
-    assert (first.brokers[1].broker_epoch, again.brokers[1].broker_epoch) == (1, 2)
+    assert first.features == again.features == {"metadata.version": 30, "transaction.version": 2}
+    assert (first.offset, again.offset) == (2, 3)
+    assert (first.brokers[1].broker_epoch, again.brokers[1].broker_epoch) == (2, 3)
     assert first.brokers[1].incarnation_id != again.brokers[1].incarnation_id
     assert (again.brokers[1].rack, again.brokers[1].fenced) == ("r1", False)
     assert again.usable_brokers() == [1]

@@ -453,7 +453,11 @@ def test_a_cluster_begins_with_eligible_leader_replicas_and_one_min_isr() -> Non
     image = MetadataImage()
     for record in begin_cluster(image, SETTINGS).records:
         image.replay(record, MetadataDelta())
-    assert image.features == {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    assert image.features == {
+        "metadata.version": 30,
+        "transaction.version": 2,
+        "eligible.leader.replicas.version": 1,
+    }
     assert image.configs == {(4, ""): {"min.insync.replicas": "2"}}
     assert begin_cluster(image, SETTINGS).records == []
 
