@@ -59,7 +59,7 @@ run: $(INSTALLED) ## a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set na
 cluster: $(INSTALLED) ## three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")
 	@exec $(BIN)/python -m compat_tests.harness.cluster_local $(ARGS)
 
-# One of spark_examples/: flights, exactly_once, enrichment, nats, backfill, failover.
+# One of spark_examples/: flights, exactly_once, transactions, enrichment, nats, backfill, failover.
 EXAMPLE ?= flights
 spark: $(INSTALLED) java ## an example of spark_examples/ (EXAMPLE=flights, exactly_once, enrichment, ...)
 	@$(BIN)/python -m spark_examples $(EXAMPLE) $(ARGS)

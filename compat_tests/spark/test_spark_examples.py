@@ -1,6 +1,6 @@
 """The examples of spark_examples/ as programs, each from its start to its exit status.
 
-`make test-spark` runs them all, two of them against Apache Kafka as well, and ends with a line about each. The two
+`make test-spark` runs them all, three of them against Apache Kafka as well, and ends with a line about each. The three
 shortest are part of every run, in the Spark session of the other tests.
 """
 
@@ -29,11 +29,12 @@ from spark_examples.nats.__main__ import circle
 from spark_examples.shared.flights import flight_records, load_flights, totals_by_hour
 from spark_examples.shared.program import Checks, Run, verdict
 from spark_examples.shared.spark_session import connector
+from spark_examples.transactions import __main__ as transactions
 
 pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ["backfill", "enrichment", "exactly_once", "failover", "flights", "nats"]
+EXAMPLES = ["backfill", "enrichment", "exactly_once", "failover", "flights", "nats", "transactions"]
 
 Program = Callable[..., str]  # takes the example's name and its arguments
 
@@ -64,6 +65,12 @@ def test_enrichment_in_the_shared_spark(spark: SparkSession, broker: Broker, tmp
     assert verdict(at.checks) == 0
 
 
+def test_transactions_in_the_shared_spark(spark: SparkSession, broker: Broker, tmp_path: Path) -> None:
+    at = Run(broker.bootstrap, tmp_path, flights=2000, session=spark)
+    transactions.run(at)
+    assert verdict(at.checks) == 0
+
+
 @pytest.mark.barnabas_only
 def test_nats_in_the_shared_spark(
     spark: SparkSession, nats_server: NatsServerFactory, fresh_broker: BrokerFactory, tmp_path: Path
@@ -76,14 +83,16 @@ def test_nats_in_the_shared_spark(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("example", ["exactly_once", "enrichment", "backfill"])
+@pytest.mark.parametrize("example", ["exactly_once", "enrichment", "backfill", "transactions"])
 def test_example(run_program: Program, broker: Broker, example: str) -> None:
     run_program(example, "--bootstrap-servers", broker.bootstrap)
 
 
 @pytest.mark.long
 @pytest.mark.barnabas_only  # with --broker apache it is the test above
-@pytest.mark.parametrize(("example", "flights"), [("enrichment", 10_000), ("backfill", 40_000)])
+@pytest.mark.parametrize(
+    ("example", "flights"), [("enrichment", 10_000), ("backfill", 40_000), ("transactions", 10_000)]
+)
 def test_example_on_apache_kafka(
     run_program: Program, java_tools: JavaTools, tmp_path: Path, example: str, flights: int
 ) -> None:

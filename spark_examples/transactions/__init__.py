@@ -1,0 +1,1 @@
+"""Transactions: totals of what was committed, with aborts in between."""
