@@ -190,6 +190,7 @@ class Log:
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
             now_ms=runtime.time_ms(),
             producer_expiration_ms=producer_expiration_ms,
         ).load()
@@ -339,6 +340,7 @@ class Log:
         if other._high_watermark >= 0:
             self._high_watermark = other._high_watermark
             self._limit_high_watermark()
+        self.producers.take_uncommitted_ends(other.producers)
 
     def _limit_high_watermark(self) -> None:
         """After the log's start or end has moved."""
@@ -597,7 +599,7 @@ class Log:
             file = active.open_for_append()
             self._forget_from(offset)
             self.epochs.truncate_from_end(offset)
-            self.producers.truncate(self.log_start_offset, offset)
+            self.producers.truncate(self.log_start_offset, offset, self.high_watermark)
         except OSError as error:  # what the files hold is unknown until the next start recovers the log
             self.flusher.fail(f"{self.name} can't be cut back: {error}", error)
             raise
@@ -624,7 +626,7 @@ class Log:
             self._limit_high_watermark()
             self.epochs.clear()
             self.epochs.save()
-            self.producers.truncate(self.log_start_offset, offset, restarted=True)
+            self.producers.truncate(self.log_start_offset, offset, self.high_watermark, restarted=True)
         except OSError as error:
             self.flusher.fail(f"{self.name} can't be restarted: {error}", error)
             raise

@@ -291,11 +291,18 @@ class LogProducers:
             indexes[new.base_offset] = index
         self._transaction_indexes = indexes or None
 
-    def truncate(self, start_offset: int, end_offset: int, *, restarted: bool = False) -> None:
+    def take_uncommitted_ends(self, other: LogProducers) -> None:
+        """`other` is the same log, with the same high watermark, and knows which transactions' markers lie above that."""
+        if self.state is not None and other.state is not None:
+            self.state.add_uncommitted_ends(other.state)
+
+    def truncate(
+        self, start_offset: int, end_offset: int, high_watermark: int, *, restarted: bool = False
+    ) -> None:
         """The log has been cut back to `end_offset`, or restarts there: hold the producers of what is left, and remove the
         files that describe more. OSError."""
         names = self._directory.disk.list(self._directory.path)
-        recovery = ProducerRecovery(self._directory, names, start_offset)
+        recovery = ProducerRecovery(self._directory, names, start_offset, high_watermark=high_watermark)
         if restarted:
             recovery.reset()
         else:

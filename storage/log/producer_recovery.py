@@ -32,6 +32,7 @@ from barnabas.wire.record_batch import BatchHeader, RecordBatchError
 logger = logging.getLogger("barnabas.storage")
 
 _SCAN_WINDOW = 1 << 16  # bytes read at a time in search of headers
+ALL_COMMITTED = 1 << 62  # a high watermark above every offset
 
 
 def _list_snapshots(names: Iterable[str]) -> list[int]:
@@ -52,16 +53,20 @@ class ProducerRecovery:
         names: Collection[str],
         log_start_offset: int,
         *,
+        high_watermark: int = ALL_COMMITTED,
         now_ms: int = 0,
         expiration_ms: int = PRODUCER_ID_EXPIRATION_MS,
     ) -> None:
-        """`names` are those in `directory`; `now_ms` 0 lets no producer expire."""
+        """`names` are those in `directory`; `now_ms` 0 lets no producer expire. A transaction whose marker lies at or above
+        `high_watermark` holds readers back until that has passed the marker."""
         self.offset = -1
         self.producers = ProducerStateManager(directory.name)
         self.transaction_indexes: dict[int, TransactionIndex] = {}
         self.snapshot_offset = -1  # of the one that was loaded, or where the log is known to begin
         self._directory = directory
         self._log_start_offset = log_start_offset
+        self._high_watermark = high_watermark
+        self._has_markers = False  # whether the loaded snapshot knows a producer whose transaction has ended
         self._snapshots = _list_snapshots(names)
         self._indexed = {int(name[:20]) for name in names if _is_transaction_index(name)}
         self._now_ms = now_ms
@@ -99,7 +104,9 @@ class ProducerRecovery:
 
     def as_of(self, offset: int) -> ProducerRecovery:
         """A ProducerRecovery of the same log with the snapshots of at most `offset` only."""
-        other = ProducerRecovery(self._directory, (), self._log_start_offset)
+        other = ProducerRecovery(
+            self._directory, (), self._log_start_offset, high_watermark=self._high_watermark
+        )
         other._snapshots = [snapshot for snapshot in self._snapshots if snapshot <= offset]
         return other
 
@@ -120,6 +127,7 @@ class ProducerRecovery:
             del self.transaction_indexes[base]
         self._drop_strays(bases)
         self.advance(segments, end_offset)
+        self._find_uncommitted_ends(segments)
 
     def advance(self, segments: Sequence[Segment], offset: int) -> None:
         """Advance to `offset`, which the batches in `segments` reach."""
@@ -155,6 +163,7 @@ class ProducerRecovery:
         if header.producer_id < 0 or header.last_offset < self.offset:
             return
         aborted = self.producers.replay(header, find_marker(batch) if header.is_control else None)
+        self.producers.committed_to(self._high_watermark)
         if aborted is None:
             return
         index = self.transaction_indexes.get(segment.base_offset)
@@ -195,6 +204,7 @@ class ProducerRecovery:
                 self._remove(snapshot)
                 continue
             self.producers.restore(entries, self._now_ms, self._expiration_ms)
+            self._has_markers = any(entry.coordinator_epoch >= 0 for entry in entries)
             self.offset = self.snapshot_offset = snapshot
             return
 
@@ -212,6 +222,15 @@ class ProducerRecovery:
         except RecordBatchError as error:  # reads report it; the log opens all the same
             logger.warning("%s: producers behind damage are unknown: %s", segment.path, error)
 
+    def _find_uncommitted_ends(self, segments: Sequence[Segment]) -> None:
+        """A snapshot does not say which transactions were ended between the high watermark and the snapshot. Where there are any,
+        replay that part from an older snapshot as well."""
+        start, end = self._high_watermark, self.snapshot_offset
+        if self._has_markers and start < end and _holds_markers(segments, start, end):
+            earlier = self.as_of(start)
+            earlier.advance(segments, end)
+            self.producers.add_uncommitted_ends(earlier.producers)
+
     def _drop(self, unwanted: Callable[[int], bool]) -> None:
         for snapshot in [snapshot for snapshot in self._snapshots if unwanted(snapshot)]:
             self._remove(snapshot)
@@ -219,3 +238,21 @@ class ProducerRecovery:
     def _remove(self, snapshot: int) -> None:
         self._directory.disk.remove(snapshot_path(self._directory.path, snapshot))
         self._snapshots.remove(snapshot)
+
+
+def _holds_markers(segments: Sequence[Segment], start: int, end: int) -> bool:
+    """Whether there is a control batch in [start, end)."""
+    for index, segment in enumerate(segments):
+        if index + 1 < len(segments) and segments[index + 1].base_offset <= start:
+            continue
+        if segment.base_offset >= end:
+            break
+        try:
+            for _, header in segment.headers(segment.index_position(start), _SCAN_WINDOW):
+                if header.base_offset >= end:
+                    break
+                if header.is_control and header.base_offset >= start:
+                    return True
+        except RecordBatchError as error:
+            logger.warning("%s: markers behind damage are unknown: %s", segment.path, error)
+    return False

@@ -85,7 +85,8 @@ class ProducerStateManager:
         self._partition = partition
         self.entries: dict[int, ProducerEntry] = {}
         self.ongoing: dict[int, int] = {}  # first offset of each open transaction -> producer, ascending
-        self._ended: list[tuple[int, int]] = []  # (first offset, the marker's) not known to be committed yet
+        # (first offset, the marker's) of ended transactions whose markers may not be committed; both ascend
+        self._ended: deque[tuple[int, int]] = deque()
 
     def first_unstable_offset(self, high_watermark: int) -> int:
         """The first offset of the oldest transaction that has no marker below the high watermark; the high watermark when
@@ -93,13 +94,27 @@ class ProducerStateManager:
         first = next(iter(self.ongoing), high_watermark)
         if self._ended:
             self.committed_to(high_watermark)
-            first = min((first, *(ended[0] for ended in self._ended)))
+            if self._ended:
+                first = min(first, self._ended[0][0])
         return min(first, high_watermark)
 
     def committed_to(self, high_watermark: int) -> None:
         """Forget the ended transactions whose markers lie below the high watermark."""
-        if self._ended:
-            self._ended = [ended for ended in self._ended if ended[1] >= high_watermark]
+        ended = self._ended
+        while ended and ended[0][1] < high_watermark:
+            ended.popleft()
+
+    def add_uncommitted_ends(self, earlier: ProducerStateManager) -> None:
+        """Take over the ended transactions that `earlier`, the same partition up to an earlier offset, has not forgotten."""
+        later, self._ended = self._ended, earlier._ended.copy()
+        for first_offset, marker_offset in later:
+            self._add_ended(first_offset, marker_offset)
+
+    def _add_ended(self, first_offset: int, marker_offset: int) -> None:
+        ended = self._ended
+        while ended and ended[-1][0] >= first_offset:  # this one holds readers back further, and longer
+            ended.pop()
+        ended.append((first_offset, marker_offset))
 
     def has_late_transaction(self, now_ms: int, max_timeout_ms: int) -> bool:
         """Whether the oldest open transaction has had no write for longer than any transaction may take."""
@@ -244,7 +259,7 @@ class ProducerStateManager:
         if first_offset < 0:  # the transaction has no batch in this partition
             return None
         self.ongoing.pop(first_offset, None)
-        self._ended.append((first_offset, header.base_offset))
+        self._add_ended(first_offset, header.base_offset)
         if marker.commit:
             return None
         stable = next(iter(self.ongoing), header.base_offset + 1)
@@ -287,7 +302,7 @@ class ProducerStateManager:
         self.entries = {
             entry.producer_id: entry for entry in entries if not _expired(entry, now_ms, expiration_ms)
         }
-        self._ended = []
+        self._ended.clear()
         opened = (entry for entry in entries if entry.current_transaction_first_offset >= 0)
         self.ongoing = {
             entry.current_transaction_first_offset: entry.producer_id

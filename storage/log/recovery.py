@@ -25,7 +25,7 @@ from barnabas.storage.disk.disk import Disk, File
 from barnabas.storage.log.leader_epochs import LeaderEpochCache
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.partition_directory import PartitionDirectory
-from barnabas.storage.log.producer_recovery import ProducerRecovery
+from barnabas.storage.log.producer_recovery import ALL_COMMITTED, ProducerRecovery
 from barnabas.storage.log.segments import LogSegments
 from barnabas.storage.segment.legacy_format import read_stored_header, verify_stored_crc
 from barnabas.storage.segment.segment import (
@@ -73,9 +73,11 @@ class LogLoader:
         clean: bool,
         recovery_point: int,
         log_start_offset: int,
+        high_watermark: int | None,
         now_ms: int,
         producer_expiration_ms: int,
     ) -> None:
+        """`high_watermark`: None where all is committed."""
         self._directory = directory
         self._config = config
         self._clean = clean
@@ -86,7 +88,12 @@ class LogLoader:
         names = _settled_names(directory.disk, directory.path)
         self._bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
         self._producers = ProducerRecovery(
-            directory, names, log_start_offset, now_ms=now_ms, expiration_ms=producer_expiration_ms
+            directory,
+            names,
+            log_start_offset,
+            high_watermark=ALL_COMMITTED if high_watermark is None else high_watermark,
+            now_ms=now_ms,
+            expiration_ms=producer_expiration_ms,
         )
         self._segments: list[Segment] = []
         self._next_offset = self._bases[0] if self._bases else log_start_offset

@@ -84,7 +84,15 @@ class Workshop:
         self.disk.make_directory("/logs/t-0", parents=True)
         self.runtime = InlineRuntime(start_ms=NOW)
 
-    def log(self, *, clean: bool = True, recovery_point: int = 0, start: int = 0, **settings: Any) -> Log:
+    def log(
+        self,
+        *,
+        clean: bool = True,
+        recovery_point: int = 0,
+        start: int = 0,
+        high_watermark: int | None = None,
+        **settings: Any,
+    ) -> Log:
         return Log.open(
             self.disk,
             self.runtime,
@@ -96,6 +104,7 @@ class Workshop:
             clean=clean,
             recovery_point=recovery_point,
             log_start_offset=start,
+            high_watermark=high_watermark,
         )
 
     @staticmethod

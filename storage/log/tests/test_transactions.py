@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from barnabas.storage.disk.disk import RealDisk
@@ -135,6 +135,11 @@ class Model:
     @property
     def last_stable_offset(self) -> int:
         return min((t.first for t in self.transactions if t.end is None), default=self.end)
+
+    def stable_below(self, high_watermark: int) -> int:
+        """Of a replicated log."""
+        held = (t.first for t in self.transactions if t.end is None or t.end >= high_watermark)
+        return min(high_watermark, *held, high_watermark)
 
     def committed(self, start: int) -> list[int]:
         return [
@@ -269,6 +274,86 @@ def test_consumers_get_what_was_committed(
         assert consume(log, 0, max_bytes) == model.committed(0)
         halfway = model.end // 2
         assert consume(log, halfway, max_bytes) == model.committed(halfway)
+
+
+replicated_steps = st.one_of(
+    st.tuples(st.sampled_from(["send", "commit", "abort"]), st.integers(1, 2)),
+    st.tuples(st.sampled_from(["send", "commit", "abort"]), st.integers(1, 2)),
+    st.tuples(st.just("replicated"), st.integers(1, 4)),
+    # with a checkpoint that is so far behind
+    st.tuples(st.sampled_from(["restart", "restart", "kill", "kill all"]), st.integers(0, 2)),
+    st.tuples(st.just("truncate"), st.integers(0, 4)),
+    st.tuples(st.sampled_from(["roll", "flush", "move"]), st.just(0)),
+)
+
+
+@given(steps=st.lists(replicated_steps, max_size=40))
+@example(steps=[("send", 1), ("replicated", 1), ("commit", 1), ("move", 0)])
+@example(
+    steps=[
+        ("send", 1),
+        ("replicated", 1),
+        ("commit", 1),
+        ("send", 1),
+        ("roll", 0),
+        ("send", 2),
+        ("truncate", 1),
+    ]
+)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_an_end_that_is_not_replicated_is_not_seen(
+    make_workshop: Callable[[], Any], steps: list[tuple[str, int]]
+) -> None:
+    """Neither after a restart, which may go back behind the high watermark, nor after a part of the log was cut off."""
+    workshop = make_workshop()
+    log = workshop.log(**SETTINGS)
+    log.replicate()
+    model = Model()
+    high_watermark = 0
+    for step, subject in steps:
+        if step == "send":
+            transaction = model.open_of(subject)
+            if transaction is None:
+                transaction = Transaction(subject, model.end)
+                model.transactions.append(transaction)
+            entry = log.producers.active.get(subject)
+            send(workshop, log, subject, 0 if entry is None else entry.last_sequence + 1)
+            model.records[model.end] = transaction
+            model.end += 1
+        elif step in ("commit", "abort"):
+            log.append_as_leader(marker(subject, commit=step == "commit"), 0, from_client=False)
+            transaction = model.open_of(subject)
+            if transaction is not None:
+                transaction.end, transaction.committed = model.end, step == "commit"
+            model.end += 1
+        elif step == "replicated":
+            log.set_high_watermark(log.high_watermark + subject)
+            high_watermark = min(high_watermark + subject, model.end)
+        elif step == "truncate":
+            offset = max(high_watermark, model.end - subject)
+            log.truncate_to(offset)
+            model.truncate(offset)
+        elif step == "roll":
+            log.roll()
+        elif step == "flush":
+            log.flush()
+        elif step == "move":  # to another directory
+            log.close()
+            moved = workshop.log(**SETTINGS)
+            moved.take_high_watermark(log)
+            log = moved
+        else:
+            point = log.flusher.recovery_checkpoint if step == "kill" else 0
+            if step == "restart":
+                log.close()
+            high_watermark = max(high_watermark - subject, 0)
+            log = workshop.log(
+                clean=step == "restart", recovery_point=point, high_watermark=high_watermark, **SETTINGS
+            )
+            assert log.last_stable_offset == model.stable_below(high_watermark), "before it has its role"
+            log.replicate()
+        assert (log.log_end_offset, log.high_watermark) == (model.end, high_watermark)
+        assert log.last_stable_offset == model.stable_below(high_watermark)
 
 
 def send(workshop: Any, log: Log, producer: int, sequence: int, epoch: int = 0, **fields: Any) -> Any:
