@@ -625,7 +625,16 @@ class Node:
             return None
         controller, wall_clock = self.services.controller, self._log_manager.wall_clock
         return [
-            partial(node_metrics, self._config, controller, wall_clock, self._partitions, lag),
+            partial(
+                node_metrics,
+                self._config,
+                controller,
+                wall_clock,
+                self._partitions,
+                self.services.groups,
+                self.services.transactions,
+                lag,
+            ),
             *self._extensions.metrics(),
         ]
 

@@ -41,6 +41,16 @@ def test_a_broker(fresh_broker: BrokerFactory) -> None:
     for name in ("barnabas_event_loop_longest_stall_seconds", "barnabas_event_loop_longest_busy_seconds"):
         eventually(lambda name=name: metrics(broker)[name, ""] > 0)  # set with the first tick
     assert found["process_open_fds", ""] > 5
+    assert found["kafka_server_transaction_coordinator_metrics_partition_load_time_max", ""] == 0
+    channel = "kafka_coordinator_transaction_transactionmarkerchannelmanager"
+    assert found[f"{channel}_unknowndestinationqueuesize", ""] == 0
+    assert found[f"{channel}_logappendretryqueuesize", ""] == 0
+    transactional = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "id"})
+    transactional.init_transactions(30)
+    for kind in ("max", "avg"):
+        name = f"kafka_server_transaction_coordinator_metrics_partition_load_time_{kind}"
+        assert metrics(broker)[name, ""] > 0
+    assert metrics(broker)["kafka_server_group_coordinator_metrics_partition_load_time_max", ""] == 0
     assert not [name for name, _ in found if "nats" in name]
 
 

@@ -26,6 +26,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "remote.log.storage.system.enable",
         "security.inter.broker.protocol",
         "security.providers",
+        "transaction.two.phase.commit.enable",
     ]
 )
 _WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.", "delegation.token.")
@@ -41,6 +42,8 @@ _READ_HERE: Final[dict[str, Callable[[list[str]], object]]] = {
 _REPLICATION: Final = {
     "default.replication.factor": "topics created without a replication factor fail with INVALID_REPLICATION_FACTOR",
     "offsets.topic.replication.factor": "__consumer_offsets can't be created, so consumer groups fail",
+    "transaction.state.log.replication.factor": "__transaction_state can't be created, so transactions fail",
+    "transaction.state.log.min.isr": "transactions fail with COORDINATOR_NOT_AVAILABLE",
     "min.insync.replicas": "producing with acks=all fails with NOT_ENOUGH_REPLICAS",
 }
 

@@ -50,17 +50,37 @@ class LedPartition(msgspec.Struct, Generic[S], eq=False):
     shard: S
     topic_id: bytes
     leader_epoch: int
+    loading_since: float  # on the monotonic clock
     is_loading: bool = True
+
+
+class LoadTimes:
+    """How long partitions have taken to load, since the start."""
+
+    __slots__ = ("count", "longest_s", "total_s")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total_s = self.longest_s = 0.0
+
+    def add(self, duration_s: float) -> None:
+        self.count += 1
+        self.total_s += duration_s
+        self.longest_s = max(self.longest_s, duration_s)
 
 
 class Shards(Generic[S]):
     """See the module. All calls on the loop's thread."""
 
-    def __init__(self, topic: str, node_id: int, make: Callable[[int], S]) -> None:
+    def __init__(
+        self, topic: str, node_id: int, make: Callable[[int], S], monotonic: Callable[[], float]
+    ) -> None:
         """`make(partition_index)` makes an empty shard."""
         self.topic = topic
         self._node_id = node_id
         self._make = make
+        self._monotonic = monotonic
+        self.load_times = LoadTimes()
         self.led: dict[int, LedPartition[S]] = {}
         self._failed: dict[int, tuple[bytes, int]] = {}  # that could not be loaded: topic id, leader epoch
         self._partition_count = 0
@@ -92,7 +112,9 @@ class Shards(Generic[S]):
         for index, state in partitions.items():
             epoch = topic_id, state.leader_epoch
             if state.leader == self._node_id and index not in self.led and self._failed.get(index) != epoch:
-                led = self.led[index] = LedPartition(self._make(index), topic_id, state.leader_epoch)
+                led = self.led[index] = LedPartition(
+                    self._make(index), topic_id, state.leader_epoch, self._monotonic()
+                )
                 led.shard.load(partial(self._loaded, index, led))
 
     def stop(self) -> None:
@@ -113,6 +135,7 @@ class Shards(Generic[S]):
     def _loaded(self, index: int, led: LedPartition[S], error: Exception | None) -> None:
         if error is None:
             led.is_loading = False
+            self.load_times.add(self._monotonic() - led.loading_since)
             summary = led.shard.summary()
             if summary:
                 log.info("%s-%d, leader epoch %d, has %s", self.topic, index, led.leader_epoch, summary)

@@ -56,7 +56,7 @@ class GroupCoordinator:
         self.topic = CoordinatorTopic(
             GROUP_METADATA_TOPIC, controller, partial(group_metadata_topic, config), create_topic
         )
-        self.shards = Shards(GROUP_METADATA_TOPIC, config.node_id, self._make_shard)
+        self.shards = Shards(GROUP_METADATA_TOPIC, config.node_id, self._make_shard, runtime.monotonic)
         self._topic_names: dict[bytes, str] = {}  # to know the name of a topic that was deleted
         self._expiry: Timer | None = None
         self._outbox: list[Callable[[], None]] = []

@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.coordinator.shards import LoadTimes
+    from barnabas.broker.groups.coordinator import GroupCoordinator
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.partitions.partition_manager import PartitionManager
+    from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.controller.metadata.controller import Controller
     from barnabas.storage.wall_clock import WallClock
 
@@ -33,11 +36,16 @@ def node_metrics(
     controller: Controller,
     wall_clock: WallClock,
     partitions: PartitionManager,
+    groups: GroupCoordinator,
+    transactions: TransactionCoordinator,
     lag: EventLoopLag | None = None,
 ) -> Iterable[Family | None]:
     """The metrics of a broker, a controller, or both."""
     if config.is_broker:
         yield from _partitions(partitions)
+        yield from _load_times("group", groups.shards.load_times)
+        yield from _load_times("transaction", transactions.shards.load_times)
+        yield from _marker_queues(transactions)
     yield _one(
         "kafka_controller_kafkacontroller_activecontrollercount",
         config.is_controller and controller.is_active,
@@ -106,6 +114,34 @@ def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
     ):
         yield _one(f"kafka_server_replicamanager_{name}", value, help_text)
     yield from (ends, starts, sizes)
+
+
+def _load_times(coordinator: str, times: LoadTimes) -> Iterable[Family]:
+    for name, value_s, what in (
+        ("max", times.longest_s, "The longest"),
+        ("avg", times.total_s / times.count if times.count else 0.0, "The mean"),
+    ):
+        yield _one(
+            f"kafka_server_{coordinator}_coordinator_metrics_partition_load_time_{name}",
+            value_s * 1000,
+            f"{what} time that a partition of the {coordinator} coordinator has taken to load since the start, in ms",
+        )
+
+
+def _marker_queues(transactions: TransactionCoordinator) -> Iterable[Family]:
+    for name, value, help_text in (
+        (
+            "unknowndestinationqueuesize",
+            transactions.markers.unknown_destinations,
+            "Transactions whose markers wait for a partition to have a leader",
+        ),
+        (
+            "logappendretryqueuesize",
+            transactions.completions_to_retry,
+            "Ended transactions that could not be written as complete so far",
+        ),
+    ):
+        yield _one(f"kafka_coordinator_transaction_transactionmarkerchannelmanager_{name}", value, help_text)
 
 
 def _event_loop(lag: EventLoopLag) -> Iterable[Family]:

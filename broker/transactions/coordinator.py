@@ -81,7 +81,7 @@ class TransactionCoordinator:
             TRANSACTION_STATE_TOPIC, controller, partial(transaction_state_topic, config), create_topic
         )
         self.markers = TransactionMarkerSender(runtime, ask, lambda: controller.image)
-        self.shards = Shards(TRANSACTION_STATE_TOPIC, config.node_id, self._make_shard)
+        self.shards = Shards(TRANSACTION_STATE_TOPIC, config.node_id, self._make_shard, runtime.monotonic)
         self._periodic: list[Periodic] = []
 
     def _make_shard(self, index: int) -> TransactionShard:

@@ -46,6 +46,8 @@ barnabas.validate.records|Whether each record inside a batch is checked when it 
 """
 
 _BROKER_DOCS: Final = """
+add.partitions.to.txn.retry.backoff.max.ms|How long the broker repeats an add of partitions to a transaction, in ms.
+add.partitions.to.txn.retry.backoff.ms|The wait between two adds of partitions to a transaction, in ms.
 advertised.listeners|Addresses that clients connect to, one per listener; by default those of listeners.
 auto.create.topics.enable|Whether a topic that a client asks for is created.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
@@ -84,6 +86,7 @@ offsets.topic.num.partitions|Partitions of the topic of committed offsets.
 offsets.topic.replication.factor|Replicas of the topic of committed offsets.
 offsets.topic.segment.bytes|Segment size of the topic of committed offsets.
 process.roles|What the node is: broker, controller, or both.
+producer.id.expiration.check.interval.ms|How often producers are checked for their expiry, in ms.
 producer.id.expiration.ms|A producer's state is dropped this long after its last write, in ms.
 queued.max.requests|Requests waiting before the network stops reading.
 replica.lag.time.max.ms|A follower that has not caught up for this long in ms leaves the in-sync replicas.
@@ -92,7 +95,16 @@ socket.listen.backlog.size|Connections the kernel holds until the broker accepts
 socket.receive.buffer.bytes|The receive buffer of the broker's sockets; -1 is the system's.
 socket.request.max.bytes|The largest request that is read, in bytes.
 socket.send.buffer.bytes|The send buffer of the broker's sockets; -1 is the system's.
+transaction.abort.timed.out.transaction.cleanup.interval.ms|How often transactions are checked for their timeout, in ms.
 transaction.max.timeout.ms|The longest transaction timeout a producer may ask for, in ms.
+transaction.partition.verification.enable|Whether the broker checks that a partition was added to its transaction before a write.
+transaction.remove.expired.transaction.cleanup.interval.ms|How often expired transactional ids are removed, in ms.
+transaction.state.log.load.buffer.size|Has no effect: partitions of transactional ids are read in steps of a fixed size.
+transaction.state.log.min.isr|min.insync.replicas of the topic of transactional ids.
+transaction.state.log.num.partitions|Partitions of the topic of transactional ids, fixed when it is created.
+transaction.state.log.replication.factor|Replicas of the topic of transactional ids.
+transaction.state.log.segment.bytes|Segment size of the topic of transactional ids.
+transaction.two.phase.commit.enable|Has no effect: two-phase commit (KIP-939) is not built.
 transactional.id.expiration.ms|A transactional id without transactions is dropped after this time in ms.
 """
 

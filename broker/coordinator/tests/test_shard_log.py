@@ -95,7 +95,7 @@ def test_an_append_that_takes_long_is_answered_and_stays_pending() -> None:
 
 def test_shards_follow_the_leaders_of_their_partitions() -> None:
     world = World([1, 2])
-    shards = Shards(TOPIC, 1, partial(Counters, world))
+    shards = Shards(TOPIC, 1, partial(Counters, world), world.runtime.monotonic)
     assert shards.of(NAME) == E.NOT_COORDINATOR
     shards.metadata_changed(world.image.topics[TOPIC])
     shard = shards.of(NAME)
@@ -110,6 +110,7 @@ def test_shards_follow_the_leaders_of_their_partitions() -> None:
     shards.metadata_changed(world.image.topics[TOPIC])
     loaded = shards.of(NAME)
     assert isinstance(loaded, Counters)
+    assert shards.load_times.count == 3  # of two partitions, one of them twice
     assert loaded.counts == {NAME: 7}, "the record is in the log, and is committed with the next ones"
     waiting: list[E] = []
     loaded.log.when_load_committed(waiting.append)

@@ -32,7 +32,7 @@ class Groups:
 
     def __init__(self) -> None:
         self.world = World([1])
-        self.shards: Shards[Shard] = Shards(TOPIC, 1, self._make_shard)
+        self.shards: Shards[Shard] = Shards(TOPIC, 1, self._make_shard, self.world.runtime.monotonic)
         self.asked: list[tuple[tuple[Any, ...], Callable[[E], object]]] = []
         self.follow()
 
