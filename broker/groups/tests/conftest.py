@@ -13,8 +13,8 @@ from barnabas.broker.coordinator.log import Marker
 from barnabas.broker.groups.classic import Client
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
+from barnabas.broker.groups.tests.replicated_log import marker_batch
 from barnabas.storage.log.verification import Verification
-from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -86,14 +86,7 @@ class MemoryLog:
     def append_marker(
         self, partition_index: int, marker: Marker, done: Callable[[ErrorCode], object]
     ) -> None:
-        batch = build_marker(
-            marker.producer_id,
-            marker.producer_epoch,
-            commit=marker.commit,
-            coordinator_epoch=marker.coordinator_epoch,
-            timestamp=0,
-        )
-        self.append(partition_index, batch, done)
+        self.append(partition_index, marker_batch(marker), done)
 
     def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
         batch, done = self.held.pop(0)
