@@ -38,6 +38,7 @@ class Flusher:
 
     __slots__ = (
         "_appended_to",
+        "_awaiting_names",
         "_directory",
         "_directory_failed",
         "_epochs",
@@ -88,6 +89,7 @@ class Flusher:
         self._names_synced = (
             1 if names_synced else 0
         )  # number of these changes that a power failure could not undo
+        self._awaiting_names = 0  # calls of when_names_synced that wait
         self._not_indexed: tuple[
             int, ...
         ] = ()  # base offsets of the segments whose indexes could not be saved
@@ -227,8 +229,8 @@ class Flusher:
 
     @property
     def names_are_synced(self) -> bool:
-        """Whether a power failure could undo no change of the names."""
-        return self._names_synced == self._names_changed
+        """Whether a power failure could undo no change of the names, and none is about to follow."""
+        return self._names_synced == self._names_changed and not self._awaiting_names
 
     def save_epochs(self) -> None:
         """Write the leader epochs that are not in their file yet. OSError."""
@@ -255,6 +257,27 @@ class Flusher:
             disk.sync_directory(directory.log_dir)
 
         return work
+
+    def when_names_synced(self, call: Callable[[], object]) -> None:
+        """Call once a power failure could undo no change of the names until now; not if the sync fails or the log is closed.
+        OSError."""
+        if self.names_are_synced:
+            call()
+            return
+        names = self._names_changed
+        work = self.names_work()
+
+        def done(_: object, error: BaseException | None) -> None:
+            self._awaiting_names -= 1
+            if error is not None:
+                self.sync_failed(error)
+                return
+            self._names_synced = max(self._names_synced, names)
+            if not self.closed:
+                call()
+
+        self._awaiting_names += 1
+        self._runtime.run_in_thread(work, done)
 
     # --- rolled segments
 

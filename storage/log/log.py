@@ -547,7 +547,7 @@ class Log:
         """
         removed = self.segments.remove_below(offset)
         if removed:
-            self._writer.discard(removed)
+            self._writer.discard_below(removed)
         return sum(segment.size for segment in removed)
 
     def replace_segments(self, new: Segment, old: Sequence[Segment]) -> None:

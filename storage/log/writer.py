@@ -442,8 +442,9 @@ class LogWriter:
         if old.torn:
             old.cut_torn_tail()
         old.open_for_append()  # may fail: nothing has changed yet
-        new = Segment.create(self._directory.disk, self._directory.path, base, self._time_ms())
+        # First, as it may fail: a start would take a file that was made already for a segment of the log.
         old.add_time_index_entry()
+        new = Segment.create(self._directory.disk, self._directory.path, base, self._time_ms())
         self._flusher.names_changed()
         self._segments.append(new)
         self._set_roll_time()
@@ -468,6 +469,22 @@ class LogWriter:
             segment.release()
         files = [file for segment in segments for file in segment.files]
         delete_later(self._directory.disk, self._runtime, files, self.config.file_delete_delay_ms)
+
+    def discard_below(self, segments: Sequence[Segment]) -> None:
+        """As `discard`, for segments at the log's start, once a power failure could not undo the names of later ones: if it took
+        both, the log would begin at 0 again. Until then a start finds them, and the start offset that hides them. OSError."""
+
+        def names_synced() -> None:
+            bases = self._segments.bases
+            self._flusher.names_changed()
+            try:
+                self.discard([segment for segment in segments if segment.base_offset not in bases])
+            except OSError as error:  # the next start removes them
+                self._flusher.io_failed(error)
+
+        for segment in segments:
+            segment.release()
+        self._flusher.when_names_synced(names_synced)
 
     def restart(self, offset: int) -> None:
         """Remove all segments, and begin the first one of an empty log at `offset`. OSError."""

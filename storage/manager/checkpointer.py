@@ -290,8 +290,10 @@ class Checkpointer:
                 yield None
 
         def collected() -> None:
+            offline = {log.log_dir for log in self._logs.values() if log.offline}
             for log_dir in found if log_dirs is None else log_dirs:
-                self._file(log_dir, name).write(found.get(log_dir, {}))
+                if log_dir not in offline:  # the next start needs what its file has
+                    self._file(log_dir, name).write(found.get(log_dir, {}))
             done()
 
         in_slices(self._runtime, steps(), collected)

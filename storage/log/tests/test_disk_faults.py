@@ -59,6 +59,19 @@ def test_a_full_disk_at_the_roll_keeps_the_old_segment_in_use(workshop: Any) -> 
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
+def test_a_roll_that_cannot_write_the_time_index_leaves_no_segment_behind(workshop: Any) -> None:
+    first = workshop.log(segment_bytes=150)
+    first.append_as_leader(workshop.batch(2), 0)
+    first.close()
+    log = workshop.log(segment_bytes=150)  # it has to ask the disk for the size of the time index
+    workshop.disk.fault = lambda _, path: errno.ENOSPC if path.endswith(".timeindex") else None
+    refused(log, workshop.batch(2))
+    workshop.disk.fault = None
+    assert [name for name in workshop.disk.list(log.directory) if name.endswith(".log")] == [
+        "00000000000000000000.log"
+    ]
+
+
 @pytest.mark.parametrize("rolls", [False, True])
 def test_a_torn_tail_that_cannot_be_cut_is_cut_before_the_next_append(workshop: Any, rolls: bool) -> None:
     log = workshop.log()

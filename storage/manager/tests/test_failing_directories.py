@@ -94,6 +94,26 @@ def test_an_error_of_the_disk_takes_the_directory_offline_and_no_other(workshop:
     assert again.manager.directories.id_of("/b")
 
 
+def test_start_offsets_of_a_failed_directory_stay_in_its_checkpoint(workshop: Any) -> None:
+    world = World("/a", "/b")
+    world.manager.open()
+    logs = [world.manager.create("t", TOPIC_ID, index, CONFIG) for index in range(2)]
+    for log in logs:
+        for _ in range(3):
+            log.append_as_leader(workshop.batch(), 0)
+        log.increment_log_start_offset(1)
+    world.runtime.run_until_idle()
+    for log in logs:
+        log.increment_log_start_offset(2)
+    world.manager.directory_failed("/b", "broken")  # before the new offsets are written
+    world.runtime.run_until_idle()
+    found = {
+        log_dir: sorted(read_offsets(world.disk, f"{log_dir}/{LOG_START_OFFSET_FILE}").values())
+        for log_dir in ("/a", "/b")
+    }
+    assert found == {"/a": [2], "/b": [1]}
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE])
 def test_a_disk_that_is_only_full_stays_online(workshop: Any, code: int) -> None:
     world = World("/a")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -291,3 +292,19 @@ def test_retention_runs_at_intervals_and_reports_start_offsets(workshop: Any) ->
     logs.checkpoint()
     assert disk.read_file(f"/data/{LOG_START_OFFSET_FILE}") == b"0\n0\n"  # the first segment's name says it
     logs.close()
+
+
+def test_a_power_failure_that_reorders_names_takes_no_offsets_back(workshop: Any) -> None:
+    """All records are removed, so a new segment begins at the end. Its name must be on the disk before the others' are gone."""
+    workshop.disk.ordered_names = False
+    workshop.runtime = VirtualRuntime()  # threads take their time
+    log = workshop.log()
+    log.append_as_leader(workshop.batch(3), 0)
+    log.flush()
+    log.increment_log_start_offset(3)
+    for seed in range(50):
+        random = Random(seed)
+        disk = workshop.disk.crash(lambda n, random=random: random.randint(0, n))
+        assert any(name.endswith(".log") for name in disk.list(log.directory)), "a log that would begin at 0"
+    workshop.runtime.run_until_idle()
+    assert "00000000000000000000.log" not in workshop.disk.list(log.directory)
