@@ -627,12 +627,14 @@ class Node:
         return [
             partial(
                 node_metrics,
+                self._runtime,
                 self._config,
                 controller,
                 wall_clock,
                 self._partitions,
                 self.services.groups,
                 self.services.transactions,
+                self.services.add_partitions_to_txn,
                 lag,
             ),
             *self._extensions.metrics(),

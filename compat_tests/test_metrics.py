@@ -33,6 +33,11 @@ def test_a_broker(fresh_broker: BrokerFactory) -> None:
     assert found["kafka_log_log_size_bytes", "topic-1"] > 700
     assert found[f"{MANAGER}_partitioncount", ""] == found[f"{MANAGER}_leadercount", ""] == 2
     assert found[f"{MANAGER}_underreplicatedpartitions", ""] == 0
+    assert (
+        found[f"{MANAGER}_produceridcount", ""]
+        == found[f"{MANAGER}_partitionswithlatetransactionscount", ""]
+        == 0
+    )
     assert found["kafka_controller_kafkacontroller_activecontrollercount", ""] == 1
     assert metrics(broker)["process_cpu_seconds_total", ""] >= found["process_cpu_seconds_total", ""] > 0
     assert found["barnabas_wall_clock_trusted", ""] == 1

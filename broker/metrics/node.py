@@ -22,30 +22,36 @@ if TYPE_CHECKING:
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
+    from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
+    from barnabas.runtime.interface import Runtime
     from barnabas.storage.wall_clock import WallClock
 
 PARTITIONS_AT_ONCE: Final = 100
+QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)  # of histograms, as JMX exporters write them
 _STATM: Final = Path("/proc/self/statm")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 
 def node_metrics(
+    runtime: Runtime,
     config: BrokerConfig,
     controller: Controller,
     wall_clock: WallClock,
     partitions: PartitionManager,
     groups: GroupCoordinator,
     transactions: TransactionCoordinator,
+    verifications: AddPartitionsToTxnManager,
     lag: EventLoopLag | None = None,
 ) -> Iterable[Family | None]:
     """The metrics of a broker, a controller, or both."""
     if config.is_broker:
-        yield from _partitions(partitions)
+        yield from _partitions(partitions, runtime.time_ms(), config.transaction_max_timeout_ms)
         yield from _load_times("group", groups.shards.load_times)
         yield from _load_times("transaction", transactions.shards.load_times)
         yield from _marker_queues(transactions)
+        yield from _verifications(verifications)
     yield _one(
         "kafka_controller_kafkacontroller_activecontrollercount",
         config.is_controller and controller.is_active,
@@ -73,7 +79,9 @@ def _one(name: str, value: float, help_text: str, kind: str = GAUGE) -> Family:
     return family
 
 
-def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
+def _partitions(
+    manager: PartitionManager, now_ms: int, transaction_timeout_max_ms: int
+) -> Iterable[Family | None]:
     ends = Family(
         "kafka_log_log_logendoffset", GAUGE, "The offset behind the last record of each replica here"
     )
@@ -81,7 +89,7 @@ def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
         "kafka_log_log_logstartoffset", GAUGE, "The offset of the first record of each replica here"
     )
     sizes = Family("kafka_log_log_size_bytes", GAUGE, "What each replica here takes on disk")
-    count = leading = under_replicated = under_min_isr = offline = 0
+    count = leading = under_replicated = under_min_isr = offline = producers = late = 0
     partitions = sorted(manager.all(), key=lambda each: (each.topic, each.partition))
     for number, partition in enumerate(partitions, 1):
         if not number % PARTITIONS_AT_ONCE:
@@ -94,9 +102,11 @@ def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
             offline += 1
         else:
             sizes.add_labelled(log.size, labels)
+            producers += len(log.producers.active)
         count += 1
         if partition.is_leader:
             leading += 1
+            late += log.producers.has_late_transaction(now_ms, transaction_timeout_max_ms)
             leadership = partition.leadership
             if leadership is not None:
                 under_replicated += len(partition.isr) < len(partition.state.replicas)
@@ -111,6 +121,12 @@ def _partitions(manager: PartitionManager) -> Iterable[Family | None]:
             "Of those, how many have fewer in sync than min.insync.replicas",
         ),
         ("offlinereplicacount", offline, "Replicas here whose log can't be used"),
+        ("produceridcount", producers, "Producers with an id that the replicas here know"),
+        (
+            "partitionswithlatetransactionscount",
+            late,
+            "Partitions that this broker leads in which a transaction is open that should have ended long ago",
+        ),
     ):
         yield _one(f"kafka_server_replicamanager_{name}", value, help_text)
     yield from (ends, starts, sizes)
@@ -142,6 +158,22 @@ def _marker_queues(transactions: TransactionCoordinator) -> Iterable[Family]:
         ),
     ):
         yield _one(f"kafka_coordinator_transaction_transactionmarkerchannelmanager_{name}", value, help_text)
+
+
+def _verifications(manager: AddPartitionsToTxnManager) -> Iterable[Family]:
+    name = "kafka_server_addpartitionstotxnmanager_verification"
+    yield _one(
+        f"{name}failurerate_total",
+        manager.failures,
+        "Partitions whose transactions could not be verified, and requests for that which failed",
+        COUNTER,
+    )
+    times = Family(f"{name}timems", GAUGE, "How long the last verifications took, in ms")
+    ascending = sorted(manager.times_s)
+    for quantile in QUANTILES if ascending else ():
+        at = min(int(len(ascending) * quantile), len(ascending) - 1)
+        times.add(ascending[at] * 1000, {"quantile": str(quantile)})
+    yield times
 
 
 def _event_loop(lag: EventLoopLag) -> Iterable[Family]:

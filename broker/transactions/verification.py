@@ -8,6 +8,7 @@ request is sent at a time; what is asked meanwhile goes into the next.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -30,6 +31,7 @@ log = logging.getLogger("barnabas.transactions")
 
 ADD_PARTITIONS_TO_TXN: Final = 24
 VERSION: Final = 5
+TIMES_REMEMBERED: Final = 1000
 NO_COORDINATOR: Final = -1
 
 Verified = Callable[[dict[TopicPartition, ErrorCode]], object]
@@ -51,6 +53,7 @@ class _Verification(msgspec.Struct, eq=False):
     partitions: Collection[TopicPartition]
     add: bool
     done: Verified
+    began: float  # on the monotonic clock
 
     def fail(self, error: ErrorCode) -> None:
         self.done(dict.fromkeys(self.partitions, error))
@@ -75,6 +78,9 @@ class AddPartitionsToTxnManager:
         self._ask = ask
         self._coordinator_of = coordinator_of
         self._coordinators: dict[int, _Coordinator] = {}
+        # Metrics: partitions that were not verified, and requests that failed for a transaction; how long the last questions took
+        self.failures = 0
+        self.times_s: deque[float] = deque(maxlen=TIMES_REMEMBERED)
 
     def verify(
         self,
@@ -92,7 +98,8 @@ class AddPartitionsToTxnManager:
         COORDINATOR_NOT_AVAILABLE, NETWORK_EXCEPTION. A question replaces a waiting one about the same id and epoch, which gets
         NETWORK_EXCEPTION: its producer has connected again. One about a lower epoch gets INVALID_PRODUCER_EPOCH.
         """
-        asked = _Verification(transactional_id, producer_id, producer_epoch, partitions, add, done)
+        began = self._runtime.monotonic()
+        asked = _Verification(transactional_id, producer_id, producer_epoch, partitions, add, done, began)
         node_id = self._coordinator_of(transactional_id)
         if node_id == NO_COORDINATOR:
             asked.fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -132,8 +139,11 @@ class AddPartitionsToTxnManager:
         # In the next turn: one answer at once after another must not become a recursion.
         self._runtime.call_soon(partial(self._send_waiting, node_id, coordinator))
         error = error or ErrorCode.of(response.error_code)
+        now = self._runtime.monotonic()
+        self.times_s.extend(now - asked.began for asked in sent.values())
         if error:
             log.info("broker %d has not verified %d transactions: %s", node_id, len(sent), error.name)
+            self.failures += len(sent)
             for asked in sent.values():
                 asked.fail(_REQUEST_ERRORS.get(error, error))
             return
@@ -151,6 +161,7 @@ class AddPartitionsToTxnManager:
                 each: errors.get((transactional_id, *each), ErrorCode.NETWORK_EXCEPTION)
                 for each in asked.partitions
             }
+            self.failures += sum(map(bool, answers.values()))
             asked.done({each: _PARTITION_ERRORS.get(code, code) for each, code in answers.items()})
 
 

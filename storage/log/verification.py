@@ -19,6 +19,8 @@ from barnabas.storage.log.producers import ProducerEntry
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 
+ENTRIES_MAX: Final = 10_000  # of one partition; the oldest makes room, and its batch is refused
+
 
 class Verification(msgspec.Struct, eq=False):
     """A transaction of one producer that is being verified; it equals only itself."""
@@ -41,7 +43,7 @@ VERIFICATION_OFF: Final = Verification(NO_PRODUCER_EPOCH, NO_SEQUENCE, False, -1
 
 
 class Verifications:
-    """At most one for each producer id."""
+    """At most one for each producer id, and ENTRIES_MAX of all."""
 
     __slots__ = ("_partition", "entries")
 
@@ -60,6 +62,8 @@ class Verifications:
         """The producer's Verification, which covers a batch with this sequence from now on."""
         found = self.entries.get(producer_id)
         if found is None:
+            if len(self.entries) >= ENTRIES_MAX:
+                del self.entries[next(iter(self.entries))]
             found = self.entries[producer_id] = Verification(
                 producer_epoch, base_sequence, supports_epoch_bump, now_ms
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from barnabas.broker.transactions.tests.scripted_brokers import Asked, ScriptedBrokers
-from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
+from barnabas.broker.transactions.verification import TIMES_REMEMBERED, AddPartitionsToTxnManager
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -183,3 +183,22 @@ def test_a_coordinator_that_answers_at_once() -> None:
     next_one(None)
     world.runtime.run_until_idle()
     assert answers[1:] == [{A0: ErrorCode.NONE}] * 2999
+
+
+def test_what_metrics_show() -> None:
+    world = World()
+    world.verify("x", A0, A1, B0)
+    world.verify("y", A0)
+    [asked] = world.requests()
+    world.runtime.advance(0.25)
+    answer(asked, a_1=ErrorCode.TRANSACTION_ABORTABLE)
+    assert (world.manager.failures, list(world.manager.times_s)) == (1, [0.25, 0.25])
+    world.verify("x", A0, A1)
+    [asked] = world.requests()
+    asked.fail(ErrorCode.NETWORK_EXCEPTION)
+    assert (world.manager.failures, list(world.manager.times_s)) == (2, [0.25, 0.25, 0])
+    for _ in range(TIMES_REMEMBERED):
+        world.verify("x", A0)
+        [asked] = world.requests()
+        answer(asked)
+    assert set(world.manager.times_s) == {0}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
-from barnabas.storage.log.verification import VERIFICATION_OFF, Verification
+from barnabas.storage.log.verification import ENTRIES_MAX, VERIFICATION_OFF, Verification
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import read_header
 
@@ -551,6 +551,25 @@ def test_verifications_expire(workshop: Any) -> None:
     log.producers.remove_expired(workshop.now + 1000, 1000)
     error, _ = refused(lambda: log.append_as_leader(batch(workshop, 0), 0, verification=guard))
     assert error == E.INVALID_TXN_STATE
+
+
+def test_the_oldest_verification_makes_room(workshop: Any) -> None:
+    log = workshop.log()
+    begun = [
+        log.begin_verification(producer, 0, 0, supports_epoch_bump=False) for producer in range(ENTRIES_MAX)
+    ]
+    assert log.begin_verification(0, 0, 1, supports_epoch_bump=False) is begun[0], "it is asked again"
+    newest = log.begin_verification(ENTRIES_MAX, 0, 0, supports_epoch_bump=False)
+
+    def append(producer: int, verification: Verification | None) -> None:
+        batch = workshop.batch(1, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
+        log.append_as_leader(batch, 0, verification=verification)
+
+    with pytest.raises(StorageError) as caught:
+        append(0, begun[0])
+    assert caught.value.error == E.INVALID_TXN_STATE
+    append(1, begun[1])
+    append(ENTRIES_MAX, newest)
 
 
 def test_a_truncated_log_has_to_verify_again(workshop: Any) -> None:
