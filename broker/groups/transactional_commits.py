@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log.verification import VERIFICATION_OFF
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -53,13 +54,20 @@ def commit_in_transaction(
     topics: list[TxnOffsetCommitRequestTopic],
     api_version: int,
     reply: Reply,
+    *,
+    is_verification_enabled: bool = True,
 ) -> None:
     """Commit `topics`, those of the request's that exist. The reply is one error for all, or results by topic; it comes once the
-    offsets are in the log and committed there. They are the group's when the transaction commits."""
+    offsets are in the log and committed there. They are the group's when the transaction commits.
+
+    `is_verification_enabled`: transaction.partition.verification.enable, which does not keep partitions from being added."""
     adds = api_version >= ADDS_PARTITION
     shard = shards.of(request.group_id)
     if isinstance(shard, ErrorCode):
         reply(shard, [])
+        return
+    if not adds and not is_verification_enabled:
+        shard.offset_requests.commit_in_transaction(request, topics, VERIFICATION_OFF, reply)
         return
     try:
         verification = shard.log.begin_verification(

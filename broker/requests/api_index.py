@@ -45,6 +45,7 @@ SERVED: Final[dict[int, Served]] = {
     25: Served("add_offsets_to_txn", 0, 4, False),
     26: Served("end_txn", 0, 5, False),
     27: Served("write_txn_markers", 1, 2, False),
+    28: Served("txn_offset_commit", 0, 5, False),
     29: Served("acls", 1, 3, False),
     30: Served("acls", 1, 3, False),
     31: Served("acls", 1, 3, False),

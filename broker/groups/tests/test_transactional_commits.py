@@ -73,14 +73,26 @@ class Groups:
         return question
 
     def commit(
-        self, offset: int, *, version: int = 5, epoch: int = 0, generation: int = -1, group: str = GROUP
+        self,
+        offset: int,
+        *,
+        version: int = 5,
+        epoch: int = 0,
+        generation: int = -1,
+        is_verification_enabled: bool = True,
     ) -> list[E]:
         """[] while it waits, then [error]."""
         topic = TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(0, offset)])
-        request = TxnOffsetCommitRequest("id", group, PID, epoch, generation, topics=[topic])
+        request = TxnOffsetCommitRequest("id", GROUP, PID, epoch, generation, topics=[topic])
         errors: list[E] = []
         commit_in_transaction(
-            self.shards, self.verify, request, [topic], version, lambda error, _: errors.append(error)
+            self.shards,
+            self.verify,
+            request,
+            [topic],
+            version,
+            lambda error, _: errors.append(error),
+            is_verification_enabled=is_verification_enabled,
         )
         return errors
 
@@ -176,6 +188,14 @@ def test_the_group_is_checked_after_the_answer(groups: Groups) -> None:
     groups.shard.store.create(GROUP)
     groups.answer()
     assert stranger == [E.UNKNOWN_MEMBER_ID]
+
+
+def test_without_verification_partitions_are_added_all_the_same(groups: Groups) -> None:
+    assert groups.commit(5, version=4, is_verification_enabled=False) == [E.NONE]
+    groups.end(epoch=1)
+    assert groups.commit(6, version=4, is_verification_enabled=False) == [E.INVALID_PRODUCER_EPOCH]
+    assert groups.commit(6, epoch=1, is_verification_enabled=False) == []
+    assert groups.answer() == ("id", PID, 1, [PARTITION], True)
 
 
 def test_a_group_that_is_led_elsewhere(groups: Groups) -> None:

@@ -1,0 +1,104 @@
+"""TxnOffsetCommit (28), versions 0-5: commits a group's offsets as part of a producer's transaction (KIP-98).
+
+v2 leader epochs, and COORDINATOR_LOAD_IN_PROGRESS; v3 the member, its generation and instance (KIP-447); v4
+TRANSACTION_ABORTABLE; v5 adds the group's partition to the transaction, so there is no AddOffsetsToTxn before it (KIP-890).
+Topics and partitions that do not exist fail alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+from barnabas.broker.groups.transactional_commits import commit_in_transaction
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+KNOWS_LOADING: Final = 2  # the version since which clients take COORDINATOR_LOAD_IN_PROGRESS
+
+# Of the request's topics that exist, the partitions that exist, by index; the last of repetitions counts.
+Known = dict[str, dict[int, TxnOffsetCommitRequestPartition]]
+
+
+@api(28, 0, 5)
+@sliced
+def txn_offset_commit(
+    context: HandlerContext, request: TxnOffsetCommitRequest
+) -> Generator[None, None, TxnOffsetCommitResponse | Outcome]:
+    known: Known = {}
+    image = context.services.controller.image
+    for topic in request.topics:
+        found = image.topics.get(topic.name)
+        if found is not None:
+            partitions = known.setdefault(topic.name, {})
+            for partition in topic.partitions:
+                if partition.partition_index in found.partitions:
+                    partitions[partition.partition_index] = partition
+                yield
+        yield
+    topics = [TxnOffsetCommitRequestTopic(name, list(each.values())) for name, each in known.items() if each]
+    if not topics:
+        return (yield from _answer(request, known, {}))
+
+    def reply(error: ErrorCode, results: list[TxnOffsetCommitResponseTopic]) -> None:
+        if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < KNOWS_LOADING:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        errors = {
+            (topic.name, each.partition_index): each.error_code
+            for topic in results
+            for each in topic.partitions
+        }
+        answer_in_slices(context, _answer(request, known, errors, error))
+
+    services = context.services
+    if request.group_id:
+        commit_in_transaction(
+            services.groups.shards,
+            services.add_partitions_to_txn.verify,
+            request,
+            topics,
+            context.api_version,
+            reply,
+            is_verification_enabled=services.config.transaction_partition_verification_enable,
+        )
+    else:
+        reply(ErrorCode.INVALID_GROUP_ID, [])
+    return PENDING
+
+
+def _answer(
+    request: TxnOffsetCommitRequest,
+    known: Known,
+    errors: dict[tuple[str, int], int],
+    error: ErrorCode = ErrorCode.NONE,
+) -> Generator[None, None, TxnOffsetCommitResponse]:
+    """Partitions that exist have one of `errors`, or `error` if there is none for them. One entry for each topic, partitions that do
+    not exist first; a partition that is named several times has as many entries."""
+    answers: dict[str, TxnOffsetCommitResponseTopic] = {}
+    for exists in (False, True):
+        for topic in request.topics:
+            partitions = known.get(topic.name)
+            if partitions is None and topic.name not in answers:
+                answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
+            for partition in topic.partitions:
+                index = partition.partition_index
+                if (partitions is not None and index in partitions) == exists:
+                    found = errors.get((topic.name, index), error)
+                    code = found if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if topic.name not in answers:
+                        answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
+                    answers[topic.name].partitions.append(TxnOffsetCommitResponsePartition(index, code))
+                yield
+            yield
+    return TxnOffsetCommitResponse(topics=list(answers.values()))
