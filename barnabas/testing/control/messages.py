@@ -44,6 +44,7 @@ class NewRule(msgspec.Struct, forbid_unknown_fields=True):
     topic_id: str | None = None  # in base64, as Kafka writes it; also of a topic that is gone
     partition: int | None = None
     group: str | None = None
+    transactional_id: str | None = None
     client_id: str | None = None
     node: int | None = None
     nth: int | None = None  # the first call that counts, 1 or more

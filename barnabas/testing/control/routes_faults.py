@@ -33,6 +33,7 @@ def make_rule(control: Control, body: m.NewRule) -> m.RuleStatus:
         topic_id=body.topic_id,
         partition=body.partition,
         group=body.group,
+        transactional_id=body.transactional_id,
         client_id=body.client_id,
         node=body.node,
         nth=body.nth,

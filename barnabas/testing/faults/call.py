@@ -10,7 +10,7 @@ import msgspec
 
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
 from barnabas.storage.disk.disk import FileRegion
-from barnabas.testing.faults.shapes import groups, targets
+from barnabas.testing.faults.shapes import groups, targets, transactional_ids
 from barnabas.wire.headers import API_VERSIONS, decode_request_header, decode_response_header
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import API_NAMES, request_type, response_type
@@ -124,6 +124,9 @@ class Call:
 
     def groups(self) -> list[str]:
         return list(groups(self.request))
+
+    def transactional_ids(self) -> list[str]:
+        return list(transactional_ids(self.request))
 
     def name_of(self, topic: Topic | None) -> str | None:
         """The name of what is known by name or id."""

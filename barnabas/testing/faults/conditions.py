@@ -11,25 +11,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from barnabas.testing.faults.shapes import names_groups, names_topics
+from barnabas.testing.faults.shapes import names_groups, names_topics, names_transactions
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from barnabas.testing.faults.call import Call
     from barnabas.testing.faults.shapes import Topic
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """A request meets them when it meets each that is not None. `topic`, `group` and `client_id` may be patterns (`orders-*`).
-    ValueError."""
+    """A request meets them when it meets each that is not None. `topic`, `group`, `transactional_id` and
+    `client_id` may be patterns (`orders-*`). ValueError."""
 
     api_key: int | None
     topic: str | None
     topic_id: bytes | None
     partition: int | None
     group: str | None
+    transactional_id: str | None
     client_id: str | None
     node: int | None
 
@@ -46,6 +47,8 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
                     self._refuse("topics", name)
         if self.group is not None and not names_groups(self.api_key):
             self._refuse("groups", "group")
+        if self.transactional_id is not None and not names_transactions(self.api_key):
+            self._refuse("transactional ids", "transactional_id")
 
     def _refuse(self, what: str, condition: str) -> None:
         assert self.api_key is not None
@@ -80,12 +83,18 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def include(self, call: Call) -> bool:
-        """Whether the topics, partitions and groups in the request meet them. DecodeError."""
+        """Whether the topics, partitions, groups and transactional ids in the request meet them. DecodeError."""
         if self.is_single and not any(
             self.is_about(topic, partition, call) for topic, partition in call.targets()
         ):
             return False
-        return self.group is None or any(fnmatchcase(group, self.group) for group in call.groups())
+        return _one_matches(self.group, call.groups) and _one_matches(
+            self.transactional_id, call.transactional_ids
+        )
+
+
+def _one_matches(pattern: str | None, names: Callable[[], Iterable[str]]) -> bool:
+    return pattern is None or any(fnmatchcase(name, pattern) for name in names())
 
 
 def check_count(what: str, value: object, least: int) -> None:

@@ -113,14 +113,16 @@ class Faults:
         topic_id: str | bytes | None = None,
         partition: int | None = None,
         group: str | None = None,
+        transactional_id: str | None = None,
         client_id: str | None = None,
         node: int | None = None,
         nth: int | None = None,
         times: int | None = None,
         probability: float | None = None,
     ) -> Rule:
-        """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic, partition or group, come from
-        this client and to this node. `topic`, `group` and `client_id` may be patterns (`orders-*`); `topic_id` is 16 bytes or
+        """A rule for requests of an API (Kafka's name or key, "*" for all) that name this topic, partition, group or
+        transactional id, come from this client and to this node. `topic`, `group`, `transactional_id` and `client_id` may be
+        patterns (`orders-*`); `topic_id` is 16 bytes or
         their text in base64, also of a topic that was deleted. It acts from the nth such request on (1 is the first), `times`
         times (once where nth is given, else always), each with this probability, as soon as it has an action: see Rule.
         ValueError for a condition that no request can meet."""
@@ -137,6 +139,7 @@ class Faults:
             topic_id=None if topic_id is None else topic_id_of(topic_id),
             partition=partition,
             group=group,
+            transactional_id=transactional_id,
             client_id=client_id,
             node=node,
         )

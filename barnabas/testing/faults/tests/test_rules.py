@@ -13,9 +13,13 @@ from barnabas.testing import Broker
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.engine import Faults
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
+from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
@@ -27,7 +31,14 @@ from compat_tests.harness.eventually import eventually
 pytestmark = pytest.mark.sockets
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, API_VERSIONS, CREATE_TOPICS = 0, 1, 2, 3, 12, 18, 19
-OFFSET_FOR_LEADER_EPOCH = 23
+OFFSET_FOR_LEADER_EPOCH, ADD_PARTITIONS_TO_TXN, END_TXN, FIND_COORDINATOR, DESCRIBE_TRANSACTIONS = (
+    23,
+    24,
+    26,
+    10,
+    65,
+)
+TRANSACTION = 1  # a key type of FindCoordinator
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR  # what the broker says as long as there is no group
 BATCH = build_batch([Record(0, 0, None, b"v")])
 
@@ -117,6 +128,35 @@ def test_rules_in_a_row_are_a_script(faults: Faults, client: RawClient) -> None:
     faults.on("Heartbeat", group="g", times=1).error("COORDINATOR_NOT_AVAILABLE")
     beats = [client.ask(HEARTBEAT, 4, HeartbeatRequest(group_id="g")).error_code for _ in range(3)]
     assert beats == [27, 15, NOT_COORDINATOR]
+
+
+def test_a_rule_for_one_transactional_id(faults: Faults, client: RawClient) -> None:
+    rule = faults.on("*", transactional_id="payments-*").error("CONCURRENT_TRANSACTIONS")
+    asked = [
+        (END_TXN, 5, EndTxnRequest(transactional_id="payments-1")),
+        (
+            ADD_PARTITIONS_TO_TXN,
+            3,
+            AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id="payments-1",
+                v3_and_below_topics=[AddPartitionsToTxnTopic(name="a", partitions=[0])],
+            ),
+        ),
+        (
+            FIND_COORDINATOR,
+            4,
+            FindCoordinatorRequest(key_type=TRANSACTION, coordinator_keys=["payments-1"]),
+        ),
+        (DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest(transactional_ids=["payments-1"])),
+    ]
+    for hits, (key, version, message) in enumerate(asked, 1):
+        client.ask(key, version, message)
+        assert rule.hits == hits, message
+    client.ask(END_TXN, 5, EndTxnRequest(transactional_id="orders-1"))
+    client.ask(FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=0, coordinator_keys=["payments-1"]))
+    assert rule.hits == len(asked)
+    with pytest.raises(ValueError, match="Fetch requests name no transactional ids"):
+        faults.on("Fetch", transactional_id="payments-1")
 
 
 def test_probability_follows_the_seed() -> None:
