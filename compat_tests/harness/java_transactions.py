@@ -71,6 +71,10 @@ class JavaClients:
         pairs = (word.partition(":") for word in words)
         return [(int(partition), value) for partition, _, value in pairs]
 
+    def fence(self, bootstrap: str, transactional_id: str) -> None:
+        """Admin.fenceProducers."""
+        self.ask("fence", bootstrap, transactional_id)
+
     def close(self) -> None:
         """End the JVM."""
         self._process.kill()

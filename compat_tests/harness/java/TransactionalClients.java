@@ -7,6 +7,7 @@
  *   send NAME TOPIC PARTITION VALUE           waits for the acknowledgement
  *   offsets NAME GROUP TOPIC PARTITION OFFSET
  *   read BOOTSTRAP TOPIC PARTITIONS ISOLATION_LEVEL
+ *   fence BOOTSTRAP TRANSACTIONAL_ID          Admin.fenceProducers
  * Each is answered by one line: `ok` and what was read (partition:value), or `error` with the exception's class and message.
  *
  * Kept to what Janino compiles (no lambdas, raw types).
@@ -16,12 +17,14 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.ExecutionException;
+import org.apache.kafka.clients.admin.AdminClient;
 import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -73,6 +76,17 @@ public class TransactionalClients {
         return found.toString();
     }
 
+    static void fence(String[] words) throws Exception {
+        Properties properties = new Properties();
+        properties.put("bootstrap.servers", words[1]);
+        AdminClient admin = AdminClient.create(properties);
+        try {
+            admin.fenceProducers(Collections.singleton(words[2])).all().get();
+        } finally {
+            admin.close();
+        }
+    }
+
     static boolean reached(KafkaConsumer consumer, Map ends) {
         for (Iterator each = ends.entrySet().iterator(); each.hasNext();) {
             Map.Entry end = (Map.Entry) each.next();
@@ -86,6 +100,10 @@ public class TransactionalClients {
     static String run(String[] words) throws Exception {
         if (words[0].equals("read")) {
             return read(words);
+        }
+        if (words[0].equals("fence")) {
+            fence(words);
+            return "";
         }
         if (words[0].equals("open")) {
             PRODUCERS.put(words[1], open(words));
