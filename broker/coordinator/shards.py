@@ -141,8 +141,10 @@ class Shards(Generic[S]):
                 log.info("%s-%d, leader epoch %d, has %s", self.topic, index, led.leader_epoch, summary)
             return
         # As in Kafka its keys get NOT_COORDINATOR: half of a state must not be served.
-        log.error("%s-%d can't be loaded: %s", self.topic, index, error)
-        if not isinstance(error, StorageError) or error.error != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+        if isinstance(error, StorageError) and error.error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            log.info("%s-%d is no longer led here: %s", self.topic, index, error)
+        else:
+            log.error("%s-%d can't be loaded: %s", self.topic, index, error)
             self._failed[index] = led.topic_id, led.leader_epoch
         del self.led[index]
         led.shard.unload()

@@ -65,6 +65,7 @@ class TransactionShard:
         """`transaction_version()`: the finalized one. `leader_epoch()`: the partition's, which is the coordinator's epoch."""
         self.index = index
         self.transactions: dict[str, Transaction] = {}
+        self._ongoing: dict[Transaction, None] = {}  # those that may time out
         self._coordinator_log = coordinator_log
         self._runtime = runtime
         self._now_ms = runtime.time_ms
@@ -208,7 +209,7 @@ class TransactionShard:
 
     def abort_timed_out(self) -> Iterator[None]:
         """Abort the transactions that have been open for longer than their timeout, in steps."""
-        for transaction in tuple(self.transactions.values()):
+        for transaction in tuple(self._ongoing):
             if self._is_closed:
                 return
             now_ms = self._now_ms()
@@ -283,6 +284,10 @@ class TransactionShard:
     def _committed(self, transaction: Transaction) -> None:
         state = transaction.apply().state
         self._to_complete.pop(transaction, None)
+        if state == TransactionState.ONGOING:
+            self._ongoing[transaction] = None
+        else:
+            self._ongoing.pop(transaction, None)
         if state in ENDING:
             self._write_markers(transaction)
         elif state == TransactionState.DEAD:
@@ -333,8 +338,6 @@ class TransactionShard:
 
     def _remove_with_marker(self) -> None:
         with_marker, self._with_marker = self._with_marker, {}
-        if self._is_closed:
-            return
         for transaction, partitions in with_marker.items():
             transaction.remove_partitions(partitions)
             if not transaction.data.partitions:
@@ -376,6 +379,9 @@ class TransactionShard:
             if error not in COMMITTED:
                 done(StorageError(error, "its last records were not committed"))
                 return
+            self._ongoing = {
+                each: None for each in self.transactions.values() if each.state == TransactionState.ONGOING
+            }
             done(None)
             in_slices(self._runtime, self._resume(), lambda: None)
 
@@ -401,6 +407,7 @@ class TransactionShard:
         self._markers.forget(self.index)
         self._log.close()
         self.transactions.clear()
+        self._ongoing.clear()
 
     def summary(self) -> str:
         return f"{len(self.transactions)} transactional ids" if self.transactions else ""
