@@ -51,7 +51,9 @@ def describe_producers(
 def _describe(context: HandlerContext, topic: str, index: int) -> Generator[None, None, PartitionResponse]:
     partition = context.services.partitions.get(topic, index)
     if partition is None:
-        return PartitionResponse(index, missing_error(context.services.controller.image, topic, index))
+        error = missing_error(context.services.controller.image, topic, index)
+        is_known = topic in context.services.controller.image.topics
+        return PartitionResponse(index, error, None if is_known else error.message)  # as Kafka
     if partition.log.offline:
         return PartitionResponse(index, ErrorCode.KAFKA_STORAGE_ERROR)
     producers = yield from collect(_state, list(partition.log.producers.active.values()))

@@ -6,6 +6,7 @@ Expected errors are Apache Kafka 4.3.1's answers to the same requests.
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -258,13 +259,14 @@ def test_every_replica_describes_its_producers() -> None:
 def test_partitions_that_are_not_here(leader: Leader) -> None:
     leader.register(2)
     leader.create(replicas=[2], leader=2, name="elsewhere", topic_id=b"elsewhere".ljust(16))
-    for topic, index, error in (
-        ("elsewhere", 0, E.NOT_LEADER_OR_FOLLOWER),
-        ("t", 3, E.UNKNOWN_TOPIC_OR_PARTITION),
-        ("nothing", 0, E.UNKNOWN_TOPIC_OR_PARTITION),
-        ("bad name", 0, E.INVALID_TOPIC_EXCEPTION),
+    for topic, index, error, message in (
+        ("elsewhere", 0, E.NOT_LEADER_OR_FOLLOWER, None),
+        ("t", 3, E.UNKNOWN_TOPIC_OR_PARTITION, None),
+        ("nothing", 0, E.UNKNOWN_TOPIC_OR_PARTITION, E.UNKNOWN_TOPIC_OR_PARTITION.message),
+        ("bad name", 0, E.INVALID_TOPIC_EXCEPTION, ANY),
     ):
-        assert producers(leader, index, topic).error_code == error
+        answer = producers(leader, index, topic)
+        assert (answer.error_code, answer.error_message) == (error, message)
     leader.partition(1).log.fail("the disk has failed")
     assert producers(leader, 1).error_code == E.KAFKA_STORAGE_ERROR
 
