@@ -8,7 +8,6 @@ from typing import Protocol
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from barnabas.broker.requests.api_index import SERVED
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.committed import committed
 from compat_tests.harness.eventually import eventually
@@ -28,16 +27,9 @@ from compat_tests.harness.transactional_clients import (
     read_with_confluent,
 )
 
-END_TXN = 26
 JAVA = "java"
 LIBRARIES = (*PRODUCERS, pytest.param(JAVA, marks=pytest.mark.jvm))
 by_library = pytest.mark.parametrize("library", LIBRARIES)
-
-
-@pytest.fixture(autouse=True)
-def _is_served(broker_kind: str) -> None:
-    if broker_kind == "barnabas" and END_TXN not in SERVED:
-        pytest.skip("transactions are not served yet")
 
 
 class Clients(Protocol):

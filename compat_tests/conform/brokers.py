@@ -17,6 +17,8 @@ SETTINGS = {
     "group.min.session.timeout.ms": "100",
     "offsets.topic.num.partitions": "5",
     "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
 
 

@@ -48,10 +48,11 @@ ANOTHER_ID = 1_000_000  # added to a producer id: one that is not this producer'
 
 
 def topics_of(*partitions: tuple[Topic | str, int]) -> list[AddPartitionsToTxnTopic]:
-    return [
-        AddPartitionsToTxnTopic(name=topic if isinstance(topic, str) else topic.name, partitions=[partition])
-        for topic, partition in partitions
-    ]
+    """The partitions by topic."""
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic if isinstance(topic, str) else topic.name, []).append(partition)
+    return [AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in topics.items()]
 
 
 class Producer:
@@ -80,6 +81,7 @@ class Producer:
             return _is_done("InitProducerId", answer.error_code)
 
         eventually(succeeds)
+        self._session.names.numbered("producer id", self.id)  # in this order, not in that of an answer
 
     # requests
 
@@ -257,16 +259,12 @@ def produce_request(
     records: dict[tuple[Topic, int], bytes], transactional_id: str | None, acks: int = -1
 ) -> ProduceRequest:
     """A batch for each partition."""
+    topics: dict[str, TopicProduceData] = {}
+    for (topic, partition), data in records.items():
+        wanted = topics.setdefault(
+            topic.name, TopicProduceData(name=topic.name, topic_id=topic.id, partition_data=[])
+        )
+        wanted.partition_data.append(PartitionProduceData(index=partition, records=data))
     return ProduceRequest(
-        transactional_id=transactional_id,
-        acks=acks,
-        timeout_ms=10_000,
-        topic_data=[
-            TopicProduceData(
-                name=topic.name,
-                topic_id=topic.id,
-                partition_data=[PartitionProduceData(index=partition, records=data)],
-            )
-            for (topic, partition), data in records.items()
-        ],
+        transactional_id=transactional_id, acks=acks, timeout_ms=10_000, topic_data=list(topics.values())
     )

@@ -23,7 +23,7 @@ _SORT_KEYS = (
     "api_key", "name", "topic", "topic_name", "resource_type", "resource_name", "group_id", "key", "log_dir",
     "node_id", "broker_id", "partition_index", "partition", "partition_id", "topic_id", "member_id",
 )  # fmt: skip
-_SORTED_NUMBERS = {"isr_nodes"}
+_SORTED_NUMBERS = {"isr_nodes", "partitions"}
 _TIMES = {"log_append_time_ms", "transaction_start_time_ms", "last_timestamp"}
 
 
