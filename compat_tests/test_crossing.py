@@ -17,6 +17,7 @@ from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker, BrokerFailed
 from compat_tests.harness.clients import CODECS
+from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import (
     AclBinding,
     AclBindingFilter,
@@ -32,8 +33,10 @@ from compat_tests.harness.confluent_admin import (
     UserScramCredentialUpsertion,
 )
 from compat_tests.harness.contents import look
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.topics import create_topic
+from compat_tests.harness.transactional_clients import READ_COMMITTED, ConfluentProducer, read_with_confluent
 
 pytestmark = pytest.mark.barnabas_only
 
@@ -262,6 +265,40 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     assert "empty" not in admin.list_topics(timeout=30).topics
     produce(home, "b2")
     assert set(read_on(home, 60)) == {"b2"}
+
+
+@pytest.mark.parametrize("way", [("apache", "barnabas"), ("barnabas", "apache")], ids="-to-".join)
+def test_open_transactions_are_ended_by_the_other(
+    travel: Callable[..., Broker], way: tuple[str, str]
+) -> None:
+    first = travel(way[0])
+    create_topic(first.bootstrap, "plain", 1)
+    for transactional_id, timeout_ms in (("committed", 60_000), ("late", 5_000), ("fenced", 60_000)):
+        producer = ConfluentProducer(first.bootstrap, transactional_id, timeout_ms=timeout_ms)
+        producer.initialize()
+        producer.begin()
+        producer.send("plain", [(0, transactional_id)])
+        producer.send_offset(transactional_id, "plain", 0, 1)
+        if transactional_id == "committed":
+            producer.commit()
+        else:
+            producer.close()
+    first.stop()
+
+    second = travel(way[1], {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
+    successor = ConfluentProducer(second.bootstrap, "fenced")
+    successor.initialize()
+    successor.begin()
+    successor.send("plain", [(0, "successor")])
+    successor.commit()
+    expected = [(0, "committed"), (0, "successor")]
+    eventually(lambda: read_with_confluent(second.bootstrap, "plain", 1, READ_COMMITTED) == expected)
+    admin = AdminClient({"bootstrap.servers": second.bootstrap})
+    offsets = {
+        group: [each.offset for each in committed(admin, group) if each.offset >= 0]
+        for group in ("committed", "late", "fenced")
+    }
+    assert offsets == {"committed": [1], "late": [], "fenced": []}
 
 
 def dump(directory: Path, tools: JavaTools) -> str:

@@ -1,4 +1,5 @@
-"""kafka-transactions.sh and Admin.fenceProducers: what they show of transactions, and that they end those that hang."""
+"""kafka-transactions.sh and Admin.fenceProducers: what they show of transactions, and that they end those that hang.
+kafka-features.sh: transaction.version is lowered and raised while producers go on."""
 
 from __future__ import annotations
 
@@ -247,3 +248,47 @@ def test_an_open_transaction_is_ended_by_force(
     successor.send(name, [(0, "kept")])
     successor.commit()
     eventually(lambda: read_with_confluent(broker.bootstrap, name, 1, READ_COMMITTED) == [(0, "kept")])
+
+
+def test_transaction_version_is_lowered_and_raised_under_producers(
+    fresh_broker: BrokerFactory, producers: Producers, java_tools: JavaTools, java_clients: JavaClients
+) -> None:
+    broker = fresh_broker()
+    name = create_topic(broker.bootstrap, "topic", 1)
+
+    def features(*arguments: str) -> str:
+        return java_tools.run("kafka-features", "--bootstrap-server", broker.bootstrap, *arguments).stdout
+
+    def level() -> str:
+        (line,) = (each for each in features("describe").splitlines() if "transaction.version" in each)
+        assert "SupportedMinVersion: 0" in line
+        assert "SupportedMaxVersion: 2" in line
+        return line.split("FinalizedVersionLevel: ")[1].split()[0]
+
+    assert level() == "2"
+    features("downgrade", "--feature", "transaction.version=0")
+    assert level() == "0"
+    early = [producers(broker, "early"), java_clients.producer(broker.bootstrap, "early-java")]
+    early[1].initialize()
+    expected: list[tuple[int, str]] = []
+    for number, (kind, wanted) in enumerate((("upgrade", "1"), ("upgrade", "2"), ("downgrade", "1"))):
+        features(kind, "--feature", f"transaction.version={wanted}")
+        assert level() == wanted
+        late = [
+            producers(broker, f"late {number}"),
+            java_clients.producer(broker.bootstrap, f"late-java-{number}"),
+        ]
+        late[1].initialize()
+        for each in (*early, *late):
+            for commits in (True, False, True):
+                each.begin()
+                text = f"{number}-{len(expected)}-{commits}"
+                each.send(name, [(0, text)])
+                if commits:
+                    each.commit()
+                    expected.append((0, text))
+                else:
+                    each.abort()
+        late[1].close()
+    eventually(lambda: read_with_confluent(broker.bootstrap, name, 1, READ_COMMITTED) == expected)
+    early[1].close()
