@@ -26,7 +26,7 @@ from compat_tests.suites.go_module import VERSION, GoUnavailableError, ensure_te
 
 _LIST = Path(__file__).with_name("franz_go.toml")
 _RESULT = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+) \(([0-9.]+)s\)", re.MULTILINE)
-# the test of transactions would not end, as they are not served
+# one that waits for what is not served would not end
 _EXPECTED_FAILURE_SECONDS = 20
 # added to the time of the tests: the program ends itself after that time
 _END_SECONDS = 60
