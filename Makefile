@@ -19,7 +19,7 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate fuzz \
+  test-languages test-transactions check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate fuzz \
   kafka lock clean
 
 help: ## this list
@@ -100,6 +100,10 @@ fuzz: $(INSTALLED) ## hostile requests, with a client beside them (BARNABAS_FUZZ
 # Every example as a program, and all that the default run leaves out of compat_tests/spark.
 test-spark: $(JARS) ## every Spark example and all Spark tests
 	$(PYTEST) -m '' --durations=10 compat_tests/spark $(ARGS)
+
+# All that `make test` has of them, and copiers in a cluster whose brokers and clients are stopped and killed.
+test-transactions: $(JARS) ## transactions of the Java copier, Streams, Connect and kafkajs (ARGS="--broker apache")
+	$(PYTEST) -m '' --durations=10 compat_tests/company compat_tests/test_transactions.py compat_tests/languages/test_transactions.py $(ARGS)
 
 test-apache: $(JARS) ## the client tests against Apache Kafka
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)

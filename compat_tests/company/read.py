@@ -1,12 +1,16 @@
-"""Reads all current records of a topic with librdkafka."""
+"""Reads all current records of a topic with librdkafka: the committed ones, or with `committed=False` those of open and aborted
+transactions too."""
 
 from __future__ import annotations
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 
-def read_all(bootstrap: str, topic: str, timeout: float = 30) -> list[tuple[bytes, bytes | None]]:
-    """(key or b"", value) of every record, partition by partition, up to each one's end as of now."""
+def read_all(
+    bootstrap: str, topic: str, timeout: float = 30, *, committed: bool = True
+) -> list[tuple[bytes, bytes | None]]:
+    """(key or b"", value) of every record, partition by partition, up to each one's end as of now (with `committed`, up to the
+    first open transaction)."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -14,6 +18,7 @@ def read_all(bootstrap: str, topic: str, timeout: float = 30) -> list[tuple[byte
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 20,
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
         }
     )
     try:

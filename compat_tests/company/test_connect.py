@@ -1,4 +1,5 @@
-"""Kafka Connect, distributed, with the file connectors: its own compacted topics, its group, its REST API."""
+"""Kafka Connect, distributed, with the file connectors: its own compacted topics, its group, its REST API; exactly once over
+a kill -9 of the worker."""
 
 from __future__ import annotations
 
@@ -95,7 +96,49 @@ def test_file_connectors_copy_through_a_topic_and_continue_after_a_restart(
     assert {"connector-in", "connector-out"} <= configs
 
 
-def _worker_properties(broker: Broker, group: str, port: int, directory: Path) -> Path:
+def test_a_source_is_copied_exactly_once_over_a_kill(
+    broker: Broker, topic: TopicFactory, unique: UniqueName, tmp_path: Path
+) -> None:
+    """Records and source offsets share a transaction. The worker dies with one open, and its successor fences the task that
+    wrote it, as it does at each change of a connector's configuration."""
+    name, group, source = topic(), unique("connect"), tmp_path / "source.txt"
+    lines = [f"line {number}" for number in range(500)]
+    _append(source, lines[:200])
+    port = free_port()
+    rest = Rest(port)
+    properties = _worker_properties(
+        broker, group, port, tmp_path, **{"exactly.once.source.support": "enabled"}
+    )
+    connector = {
+        **_file_connector("Source", source, topic=name),
+        "exactly.once.support": "required",
+        "transaction.boundary": "interval",
+        "transaction.boundary.interval.ms": "1000",
+    }
+
+    with JavaProgram(WORKER, [str(properties)], tmp_path) as worker:
+        worker.wait_until(lambda: rest.get("/connectors") == [])
+        rest.put("/connectors/in/config", connector)
+        worker.wait_until(lambda: _copied(broker, name) == lines[:200])
+        _append(source, lines[200:350])
+        worker.wait_until(lambda: len(_copied(broker, name, committed=False)) > len(_copied(broker, name)))
+        worker.kill()
+
+    with JavaProgram(WORKER, [str(properties)], tmp_path) as worker:
+        worker.wait_until(lambda: _copied(broker, name) == lines[:350])
+        rest.put("/connectors/in/config", {**connector, "transaction.boundary": "poll"})
+        _append(source, lines[350:])
+        worker.wait_until(lambda: _copied(broker, name) == lines)
+
+    assert len(_copied(broker, name, committed=False)) > len(lines)  # what the first task had not committed
+
+
+def _copied(broker: Broker, topic: str, *, committed: bool = True) -> list[str]:
+    values = [value for _, value in read_all(broker.bootstrap, topic, committed=committed)]
+    return [value.decode() for value in values if value is not None]
+
+
+def _worker_properties(broker: Broker, group: str, port: int, directory: Path, **further: str) -> Path:
     settings = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": group,
@@ -110,6 +153,7 @@ def _worker_properties(broker: Broker, group: str, port: int, directory: Path) -
         **{f"{kind}.storage.topic": f"{group}-{kind}s" for kind in ("config", "offset")},
         "status.storage.topic": f"{group}-status",
         **{f"{kind}.storage.replication.factor": "1" for kind in ("config", "offset", "status")},
+        **further,
     }
     path = directory / "worker.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))

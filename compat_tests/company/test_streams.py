@@ -1,4 +1,4 @@
-"""Kafka Streams' word count, at least once: internal topics, a changelog to restore from, records deleted."""
+"""Kafka Streams' word count: internal topics, a changelog to restore from, records deleted; exactly once over a kill -9."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_word_count_survives_the_loss_of_its_state(
 ) -> None:
     lines, counts, application = topic(2), topic(2), unique("word-count")
     state = tmp_path / "state"
-    arguments = [broker.bootstrap, application, lines, counts, str(state)]
+    arguments = [broker.bootstrap, application, lines, counts, str(state), "at_least_once"]
 
     _say(broker, lines, FIRST)
     with JavaProgram(SOURCE, arguments, tmp_path) as program:
@@ -43,6 +43,47 @@ def test_word_count_survives_the_loss_of_its_state(
 
     configs = _configs(broker, f"{application}-counts-changelog")
     assert configs["cleanup.policy"] == "compact"
+
+
+def test_exactly_once_over_a_kill(
+    broker: Broker, topic: TopicFactory, unique: UniqueName, tmp_path: Path
+) -> None:
+    """Without a cache each word's counts go out one by one: 1, 2, 3 ..., and none twice for a read_committed reader."""
+    lines, counts, application = topic(2), topic(2), unique("word-count")
+    arguments = [broker.bootstrap, application, lines, counts, str(tmp_path / "state"), "exactly_once_v2"]
+
+    _say(broker, lines, FIRST)
+    with JavaProgram(SOURCE, arguments, tmp_path) as program:
+        program.wait_until(lambda: _every_count(broker, counts) == _every_expected(FIRST))
+        _say(broker, lines, SECOND)
+        program.wait_until(lambda: _transaction_is_open(broker, counts))
+        program.kill()
+
+    with JavaProgram(SOURCE, arguments, tmp_path) as program:
+        program.wait_until(lambda: _every_count(broker, counts) == _every_expected(FIRST + SECOND))
+
+    aborted = len(read_all(broker.bootstrap, counts, committed=False)) - len(
+        read_all(broker.bootstrap, counts)
+    )
+    assert aborted > 0
+
+
+def _transaction_is_open(broker: Broker, topic: str) -> bool:
+    """Whether records lie behind what is committed."""
+    committed = len(read_all(broker.bootstrap, topic))
+    return len(read_all(broker.bootstrap, topic, committed=False)) > committed
+
+
+def _every_count(broker: Broker, topic: str) -> dict[str, list[int]]:
+    """All committed counts of every word, in their order."""
+    found: dict[str, list[int]] = {}
+    for key, value in read_all(broker.bootstrap, topic):
+        found.setdefault(key.decode(), []).append(int(value or 0))
+    return found
+
+
+def _every_expected(lines: list[str]) -> dict[str, list[int]]:
+    return {word: list(range(1, count + 1)) for word, count in _expected(lines).items()}
 
 
 def _say(broker: Broker, topic: str, lines: list[str]) -> None:

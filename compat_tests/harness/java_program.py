@@ -53,9 +53,21 @@ class JavaProgram:
 
         eventually(check, timeout, message=self.tail)
 
+    def wait(self, timeout: float = 60) -> int:
+        """Wait until the program ends by itself; its exit code."""
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise JavaProgramFailed(f"still runs after {timeout} s:\n{self.tail()}") from None
+
+    @property
+    def output(self) -> str:
+        """Everything that programs have printed in this directory."""
+        return self._output.read_text(errors="replace")
+
     def tail(self) -> str:
         """The end of what it printed."""
-        return self._output.read_text(errors="replace")[-8000:]
+        return self.output[-8000:]
 
     def stop(self, timeout: float = 30) -> None:
         """SIGTERM, then SIGKILL if it does not end."""

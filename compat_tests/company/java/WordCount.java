@@ -2,7 +2,7 @@
  * Kafka Streams' word count: lines in, running counts out, kept in a store whose changelog is a compacted
  * topic, behind a repartition topic that Streams empties with DeleteRecords.
  *
- * Arguments: bootstrap servers, application id, input topic, output topic, state directory.
+ * Arguments: bootstrap servers, application id, input topic, output topic, state directory, processing guarantee.
  * Kept to what Janino compiles (no lambdas, raw types).
  */
 import java.util.ArrayList;
@@ -64,8 +64,14 @@ public class WordCount {
         properties.put("bootstrap.servers", args[0]);
         properties.put("application.id", args[1]);
         properties.put("state.dir", args[4]);
-        properties.put("processing.guarantee", "at_least_once");
-        properties.put("commit.interval.ms", "100");
+        properties.put("processing.guarantee", args[5]);
+        if (args[5].equals("exactly_once_v2")) {
+            // Every count goes out, and a commit takes long enough for a kill to come before it.
+            properties.put("statestore.cache.max.bytes", "0");
+            properties.put("commit.interval.ms", "1000");
+        } else {
+            properties.put("commit.interval.ms", "100");
+        }
         properties.put("repartition.purge.interval.ms", "500");
         properties.put("replication.factor", "1");
         properties.put("consumer.auto.offset.reset", "earliest");
