@@ -200,6 +200,9 @@ def kafka_python(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Loa
         reconnect_backoff_max_ms=300,
         retry_backoff_ms=50,
         request_timeout_ms=5_000,
+        # It asks only brokers that its metadata names, never the bootstrap servers again. Metadata of a moment in which one
+        # broker was alive would keep it apart from the others once that one is killed.
+        metadata_max_age_ms=1_000,
     )
     return KafkaPython(producer, topic, answered)
 

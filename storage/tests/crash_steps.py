@@ -148,6 +148,10 @@ def truncate(world: World, log: Log, model: Model) -> None:
             make_last()
     model.doubtful = before
     model.truncate(offset)
+    if (
+        model.start_kept < offset
+    ):  # nothing says yet that the log ends there, behind records that were removed
+        model.sure = min(model.sure, before_gap)
     model.opened_at = model.end  # its producers are those of the last snapshot again
 
 
