@@ -18,7 +18,8 @@ NODE_IDS = (1, 2, 3)
 class VirtualCluster:
     """`said`: what each node has said of itself, "ready" or why it ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
+        """`settings` as `--set` takes them, for all nodes."""
         self.network = VirtualNetwork(VirtualWorld(7))
         self.runtimes: dict[int, VirtualRuntime] = {}
         self.nodes: dict[int, Node] = {}
@@ -26,7 +27,7 @@ class VirtualCluster:
         for node_id in NODE_IDS:
             runtime = VirtualRuntime(node_id, network=self.network, host=f"n{node_id}")
             runtime.thread_delay_s = lambda: 0.001
-            settings = [
+            own = [
                 "log.dirs=/d",
                 f"node.id={node_id}",
                 "process.roles=broker,controller",
@@ -36,7 +37,7 @@ class VirtualCluster:
             ]
             said: list[str] = []
             node = Node(
-                BrokerConfig.load(None, {}, settings),
+                BrokerConfig.load(None, {}, [*own, *settings]),
                 runtime,
                 MemoryDisk(),
                 on_ready=partial(said.append, "ready"),
