@@ -12,6 +12,7 @@ import pytest
 from barnabas.testing import Broker
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.faults.engine import Faults
+from barnabas.testing.faults.shapes import transactional_ids
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
@@ -153,8 +154,9 @@ def test_a_rule_for_one_transactional_id(faults: Faults, client: RawClient) -> N
         client.ask(key, version, message)
         assert rule.hits == hits, message
     client.ask(END_TXN, 5, EndTxnRequest(transactional_id="orders-1"))
-    client.ask(FIND_COORDINATOR, 4, FindCoordinatorRequest(key_type=0, coordinator_keys=["payments-1"]))
     assert rule.hits == len(asked)
+    of_a_group = FindCoordinatorRequest(key_type=0, coordinator_keys=["payments-1"])
+    assert not list(transactional_ids(of_a_group))
     with pytest.raises(ValueError, match="Fetch requests name no transactional ids"):
         faults.on("Fetch", transactional_id="payments-1")
 
