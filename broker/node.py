@@ -52,6 +52,8 @@ from barnabas.storage.manager.manager import LogManager
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    import msgspec
+
     from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.cluster.quorum_member import QuorumMember
@@ -398,7 +400,8 @@ class Node:
             on_failed=None if config.quorum.is_alone else self._heartbeat_now,
             on_fatal=self._on_fatal,
         )
-        self._connections = Connections(runtime, self._make_dispatcher(self.services), config)
+        self._dispatcher = self._make_dispatcher(self.services)
+        self._connections = Connections(runtime, self._dispatcher, config)
         self._listeners = Listeners(runtime, config, self._connections, self.services.endpoints)
 
     def _is_led(self, log: Log) -> bool:
@@ -475,7 +478,10 @@ class Node:
                 authentication,
                 terms,
             )
-        return Brokers(runtime, config.node_id, self._new_context, peers)
+        return Brokers(runtime, config.node_id, purpose, self._new_context, self._call, peers)
+
+    def _call(self, context: HandlerContext, request: msgspec.Struct) -> None:
+        self._dispatcher.call(context, request)
 
     def _heartbeat_now(self) -> None:
         if self._lifecycle is not None:

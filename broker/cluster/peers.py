@@ -12,15 +12,19 @@ import msgspec
 
 from barnabas.broker.cluster.peer_client import Answered, InterBrokerClient
 from barnabas.broker.requests.context import LocalReply
-from barnabas.broker.requests.registry import call_handler
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
-    from barnabas.broker.requests.context import NewContext
+    from barnabas.broker.requests.context import NewContext, RequestContext
     from barnabas.runtime.interface import Runtime, Timer
 
 IDLE_S: Final = 60.0
+
+
+def client_id_of(node_id: int, purpose: str) -> str:
+    """Of a broker's requests to brokers."""
+    return f"broker-{node_id}-{purpose}"
 
 
 class PeerTerms(msgspec.Struct, frozen=True):
@@ -53,7 +57,7 @@ class Peers:
         self._runtime = runtime
         self._endpoint = endpoint
         self._authentication = authentication
-        self._client_id = f"broker-{node_id}-{terms.purpose}"
+        self._client_id = client_id_of(node_id, terms.purpose)
         self._terms = terms
         self._links: dict[int, _Link] = {}
 
@@ -163,11 +167,22 @@ class _Link:
 class Brokers:
     """See the module. All calls on the loop's thread."""
 
-    def __init__(self, runtime: Runtime, node_id: int, new_context: NewContext, peers: Peers | None) -> None:
-        """`node_id`: this broker's. `peers`: None where there are no other brokers."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        node_id: int,
+        purpose: str,
+        new_context: NewContext,
+        call: Callable[[RequestContext[Any], msgspec.Struct], object],
+        peers: Peers | None,
+    ) -> None:
+        """`node_id`: this broker's. `purpose`: part of the client id. `call` serves a request to itself. `peers`: None where there
+        are no other brokers."""
         self._runtime = runtime
         self._node_id = node_id
+        self._client_id = client_id_of(node_id, purpose)
         self._new_context = new_context
+        self._call = call
         self._peers = peers
         self._is_closed = False
 
@@ -192,8 +207,10 @@ class Brokers:
         def done(response: Any = None) -> None:
             self._answer_soon(answered, response)
 
-        context = self._new_context(LocalReply(done, done), api_key, version, None, "", str(self._node_id))
-        call_handler(context, request)
+        reply = LocalReply(done, done)
+        self._call(
+            self._new_context(reply, api_key, version, self._client_id, "", str(self._node_id)), request
+        )
 
     def _answer_soon(self, answered: Answered, response: Any) -> None:
         def answer() -> None:

@@ -23,6 +23,7 @@ from barnabas.broker.requests.registry import (
     Handler,
     Large,
     RawHandler,
+    call_handler,
 )
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.storage.disk.disk import FileRegion
@@ -146,6 +147,10 @@ class Dispatcher:
         if isinstance(response, Outcome):
             return response
         return _frame(route, correlation_id, response)
+
+    def call(self, context: RequestContext[Any], request: msgspec.Struct) -> None:
+        """Serve a request of this broker to itself; its reply takes the response."""
+        call_handler(context, request)
 
     def _serve_large(
         self, route: Route, context: RequestContext[Any], buffer: memoryview, start: int, end: int

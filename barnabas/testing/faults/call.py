@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from barnabas.testing.faults.shapes import Target, Topic
 
 _FOLLOWER: Final = r"broker-\d+-fetcher-\d+"  # compiled with its first use
+# Client ids of the other requests between brokers, by API.
+_BETWEEN_BROKERS: Final = {24: r"broker-\d+-add-partitions-to-txn", 27: r"broker-\d+-markers"}
 FETCH: Final = 1
 
 
@@ -88,7 +90,12 @@ class Call:
         if self.api_key == AUTHENTICATE_BROKER:
             return True
         client_id = self.client_id
-        return client_id is not None and client_id.startswith("broker-") and self._is_of_follower
+        if client_id is None or not client_id.startswith("broker-"):
+            return False
+        between_brokers = _BETWEEN_BROKERS.get(self.api_key)
+        if between_brokers is not None:
+            return re.fullmatch(between_brokers, client_id) is not None
+        return self._is_of_follower
 
     @cached_property
     def _is_of_follower(self) -> bool:

@@ -9,11 +9,13 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from barnabas.broker.requests.context import Requester
+from barnabas.broker.requests.context import Outcome, Requester
+from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from barnabas.broker.requests.context import PeerBroker, RequestContext
     from barnabas.broker.requests.dispatch import Answer
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -27,6 +29,49 @@ class ClientConnection(Requester, Protocol):
     def send(self, answer: Answer) -> None: ...
 
     def close(self, reason: str = "") -> None: ...
+
+
+class OwnRequest:
+    """A request of a broker to itself in place of a connection: what would be sent becomes its response."""
+
+    listener = ""
+
+    def __init__(self, context: RequestContext[Any], decode: Callable[[Answer], Any]) -> None:
+        self.client_host = context.client_host
+        self.closed = False  # it has its response, or gets none
+        self._context = context
+        self._decode = decode
+
+    @property
+    def peer(self) -> PeerBroker:
+        return self._context.reply.peer
+
+    def complete(self, _context: object, response: Any) -> None:
+        """`response`: Encoded, or an outcome. But for CLOSE the response comes later, if at all."""
+        if not isinstance(response, Outcome):
+            self.send(response.frame)
+        elif response is Outcome.CLOSE:
+            self.close()
+
+    def send(self, answer: Answer) -> None:
+        if not self.closed:
+            self.closed = True
+            try:
+                response = self._decode(answer)
+            except DecodeError:  # it is truncated
+                response = Outcome.CLOSE
+            self._context.complete(response)
+
+    def close(self, _reason: str = "") -> None:
+        if not self.closed:
+            self.closed = True
+            self._context.complete(Outcome.CLOSE)
+
+    def on_disconnect(self, callback: Callable[[], object]) -> None: ...
+
+    def on_next_request(self, callback: Callable[[int], object]) -> None: ...
+
+    def allow_pipelined_produces(self, context: RequestContext[Any]) -> None: ...
 
 
 class Waiting:

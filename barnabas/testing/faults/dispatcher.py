@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.broker.requests.context import Outcome, PeerBroker, RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.testing.faults.call import Call, Encoded, name_of, size_of, whole
-from barnabas.testing.faults.connection import NEVER, Outbox, Waiting
+from barnabas.testing.faults.connection import NEVER, Outbox, OwnRequest, Waiting
 from barnabas.testing.faults.requests import ANSWER_BYTES_MAX, Recorded
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.headers import API_VERSIONS
+from barnabas.wire.headers import API_VERSIONS, RequestHeader, encode_request_header
 from barnabas.wire.primitives import DecodeError
+from barnabas.wire.registry import request_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,6 +117,30 @@ class FaultingDispatcher(Dispatcher):
         except Exception:
             self._note(call, "closed", Outcome.CLOSE)  # which is what the connection does
             raise
+
+    def call(self, context: RequestContext[Any], request: msgspec.Struct) -> None:
+        """A request of the broker to itself: as one of another broker, and never recorded."""
+        if self._faults.is_idle:
+            super().call(context, request)
+            return
+        head = encode_request_header(
+            RequestHeader(context.api_key, context.api_version, 0, context.client_id)
+        )
+        body = b"".join(map(bytes, request_type(context.api_key).encode(context.api_version, request)))  # type: ignore[arg-type]
+        own = OwnRequest(context, lambda answer: call.decode(answer))
+        call = Exchange(own, self.services, head + body, self._completed)
+        rule = call.rule = self._faults.match(call)
+        if rule is None:
+            super().call(context, request)
+        elif not self._is_kept(call, rule):
+            try:
+                answer = self._serve(call)
+            except Exception:
+                log.exception("%s of this broker to itself failed", call.api)
+                answer = Outcome.CLOSE
+            own.complete(None, answer if isinstance(answer, Outcome) else Encoded(answer))
+            if rule.drops:
+                own.close()
 
     def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
         if type(response) is Encoded:
