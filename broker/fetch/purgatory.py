@@ -56,7 +56,8 @@ class FetchWaiter:
         if self.committed and not partition.stable_moved:
             return  # an open transaction holds it back
         self._missing_bytes -= byte_count
-        if self._missing_bytes <= 0:
+        # A transaction that has ended may have held back any number of bytes.
+        if self._missing_bytes <= 0 or (self.committed and partition.released):
             self.wake()
 
     def changed(self, partition: Partition) -> None:

@@ -122,7 +122,10 @@ class PartitionReader:
                 answer.preferred_read_replica = preferred
                 self.failed = True  # it has nothing to wait for here
                 return answer
-        end_offset = last_stable_offset if self._committed else high_watermark
+        end_offset = high_watermark
+        if self._committed:
+            end_offset = last_stable_offset
+            partition.holds_back = last_stable_offset < high_watermark
         if is_follower:
             end_offset = log.log_end_offset
         if wanted.fetch_offset == end_offset and not log.offline:

@@ -35,8 +35,8 @@ class LocalReplica:
     gives it a role."""
 
     __slots__ = (
-        "fetch_waiters", "leader_epoch", "log", "partition", "partition_epoch", "replica_waiters", "stable_moved", "topic",
-        "topic_id",
+        "fetch_waiters", "holds_back", "leader_epoch", "log", "partition", "partition_epoch", "released", "replica_waiters",
+        "stable_moved", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
@@ -49,6 +49,9 @@ class LocalReplica:
         self.fetch_waiters: Waiters = {}  # of consumers, which read what is committed
         self.replica_waiters: Waiters | None = None  # of followers, which read up to the end
         self.stable_moved = True  # during `wake`: whether the last stable offset has moved
+        self.released = False  # during `wake`: whether it has moved over records that it had held back
+        # Whether committed records lie behind the last stable offset, as of the last `wake` or read up to that offset
+        self.holds_back = False
 
     @property
     def name(self) -> str:
@@ -65,7 +68,12 @@ class LocalReplica:
 
     def wake(self, byte_count: int, stable_offset: int) -> None:
         """Consumers may read `byte_count` bytes more; before, the last stable offset was `stable_offset`."""
-        self.stable_moved = self.log.last_stable_offset != stable_offset
+        log = self.log
+        stable_offset_now = log.last_stable_offset
+        self.stable_moved = stable_offset_now != stable_offset
+        self.released = self.stable_moved and self.holds_back
+        if log.producers.state is not None:
+            self.holds_back = stable_offset_now < log.high_watermark
         for waiter in tuple(self.fetch_waiters):
             waiter.appended(self, byte_count)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from barnabas.broker.tests.one_of_several import TOPIC_ID, View, state
 from barnabas.controller.metadata.image import partition_record
+from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.records import Record, build_batch
@@ -21,6 +23,25 @@ BATCH_COUNT = 4
 def batch(offset: int) -> bytes:
     records = [Record(offset=offset, timestamp=1_700_000_000_000, key=None, value=b"v" * 20)]
     return build_batch(records, base_offset=offset, leader_epoch=7)
+
+
+def in_transaction(offset: int, producer: int) -> bytes:
+    """The producer's first batch, as the leader has it."""
+    record = Record(offset=offset, timestamp=1_700_000_000_000, key=None, value=b"v" * 20)
+    return build_batch(
+        [record],
+        base_offset=offset,
+        leader_epoch=7,
+        producer_id=producer,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+
+
+def marker(offset: int, producer: int, *, commit: bool) -> bytes:
+    built = build_marker(producer, 0, commit=commit, coordinator_epoch=0, timestamp=1_700_000_000_000)
+    return struct.pack(">q", offset) + built[8:12] + struct.pack(">i", 7) + built[16:]
 
 
 class Replicas(View):
@@ -161,3 +182,50 @@ def test_a_fetch_that_waits_at_a_follower_is_answered_when_the_replica_is_remove
     replicas.commit(partition_record(TOPIC_ID, 0, state(2, [2, 3])))
     (response,) = begun.responses
     assert E(response.responses[0].partitions[0].error_code) == E.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_follower_serves_committed_transactions(replicas: Replicas) -> None:
+    """As far as it knows their markers to be committed."""
+    replicas.partitions(state(2, [1, 2, 3]))
+    log = replicas.hosted.log
+    batches = (
+        in_transaction(0, 5),
+        in_transaction(1, 6),
+        marker(2, 5, commit=False),
+        marker(3, 6, commit=True),
+    )
+    log.append_as_follower(memoryview(b"".join(batches)))
+
+    def committed(offset: int) -> tuple[int, int, list[tuple[int, int]], int]:
+        """(high watermark, last stable offset, aborted transactions, bytes)"""
+        answer = replicas.fetched(offset, isolation_level=1)
+        aborted = [(each.producer_id, each.first_offset) for each in answer.aborted_transactions]
+        return answer.high_watermark, answer.last_stable_offset, aborted, len(answer.records or b"")
+
+    replicas.hosted.set_follower_high_watermark(2)
+    assert committed(0) == (2, 0, [], 0), "the abort marker could be cut off"
+    waiting = replicas.ask_later(1, replicas.request(0, max_wait_ms=10_000, isolation_level=1), 12)
+    replicas.hosted.set_follower_high_watermark(3)
+    replicas.runtime.advance(0)
+    [response] = waiting.responses
+    assert response.responses[0].partitions[0].last_stable_offset == 1
+    assert committed(0) == (3, 1, [(5, 0)], len(batches[0]))
+    waiting = replicas.ask_later(1, replicas.request(1, max_wait_ms=10_000, isolation_level=1), 12)
+    replicas.hosted.set_follower_high_watermark(4)
+    replicas.runtime.advance(0)
+    assert waiting.done
+    assert committed(0) == (4, 4, [(5, 0)], sum(map(len, batches)))
+    assert committed(3) == (4, 4, [], len(batches[3]))
+
+
+def test_a_follower_cuts_off_a_marker(replicas: Replicas) -> None:
+    replicas.partitions(state(2, [1, 2, 3]))
+    log = replicas.hosted.log
+    log.append_as_follower(memoryview(in_transaction(0, 5) + marker(1, 5, commit=True)))
+    replicas.hosted.set_follower_high_watermark(1)
+    log.truncate_to(1)
+    log.append_as_follower(memoryview(marker(1, 5, commit=False)))
+    assert replicas.fetched(0, isolation_level=1).last_stable_offset == 0
+    replicas.hosted.set_follower_high_watermark(2)
+    answer = replicas.fetched(0, isolation_level=1)
+    assert (answer.last_stable_offset, answer.aborted_transactions[0].producer_id) == (2, 5)
