@@ -7,8 +7,10 @@ that can't be added fails all of its transaction; the others get OPERATION_NOT_A
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
+
+import msgspec
 
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
@@ -28,7 +30,13 @@ from barnabas.wire.messages.add_partitions_to_txn import (
 
 BROKERS_SINCE = 4
 
-Errors = dict[TopicPartition, ErrorCode]
+
+class _Asked(msgspec.Struct):
+    """One transaction of the request. `results` has the errors of partitions that can't be added; all others get `outcome`."""
+
+    transaction: AddPartitionsToTxnTransaction
+    results: list[AddPartitionsToTxnTopicResult] = []
+    outcome: ErrorCode | dict[TopicPartition, ErrorCode] = ErrorCode.NONE
 
 
 @api(24, 0, 5)
@@ -36,28 +44,25 @@ Errors = dict[TopicPartition, ErrorCode]
 def add_partitions_to_txn(
     context: HandlerContext, request: AddPartitionsToTxnRequest
 ) -> Generator[None, None, AddPartitionsToTxnResponse | Outcome]:
-    asked = _transactions(context.api_version, request)
-    results: list[Errors] = [{} for _ in asked]
+    asked = [_Asked(each) for each in _transactions(context.api_version, request)]
     missing = len(asked)
 
-    def add(index: int, errors: Errors) -> None:
+    def done(each: _Asked, outcome: ErrorCode | dict[TopicPartition, ErrorCode]) -> None:
         nonlocal missing
-        results[index] = errors
+        each.outcome = outcome
         missing -= 1
         if not missing:
-            answer_in_slices(context, _answer(context.api_version, asked, results))
+            answer_in_slices(context, _answer(context.api_version, asked))
 
     if not asked:
         return AddPartitionsToTxnResponse()
-    for index, transaction in enumerate(asked):
-        partitions: Errors = {}
-        for topic in transaction.topics:
-            for partition in topic.partitions:
-                partitions[topic.name, partition] = _refusal(context, topic.name, partition)
-                yield
-            yield
+    for each in asked:
+        partitions = yield from _check(context, each)
+        if partitions is None:
+            done(each, ErrorCode.OPERATION_NOT_ATTEMPTED)
+        else:
+            _begin(context, each.transaction, partitions, partial(done, each))
         yield
-        _begin(context, transaction, partitions, partial(add, index))
     return PENDING
 
 
@@ -75,6 +80,26 @@ def _transactions(version: int, request: AddPartitionsToTxnRequest) -> list[AddP
     ]
 
 
+def _check(
+    context: HandlerContext, asked: _Asked
+) -> Generator[None, None, dict[TopicPartition, None] | None]:
+    """The partitions of the transaction; None when one can't be added."""
+    known: dict[TopicPartition, None] | None = {}
+    for topic in asked.transaction.topics:
+        results = AddPartitionsToTxnTopicResult(topic.name, [])
+        asked.results.append(results)
+        for index in topic.partitions:
+            error = _refusal(context, topic.name, index)
+            results.results_by_partition.append(AddPartitionsToTxnPartitionResult(index, error))
+            if error:
+                known = None
+            elif known is not None:
+                known[topic.name, index] = None
+            yield
+        yield
+    return known
+
+
 def _refusal(context: HandlerContext, topic: str, partition: int) -> ErrorCode:
     if context.api_version < BROKERS_SINCE and topic in INTERNAL_TOPICS:
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -87,13 +112,10 @@ def _refusal(context: HandlerContext, topic: str, partition: int) -> ErrorCode:
 def _begin(
     context: HandlerContext,
     transaction: AddPartitionsToTxnTransaction,
-    partitions: Errors,
-    done: partial[None],
+    partitions: dict[TopicPartition, None],
+    done: Callable[[ErrorCode | dict[TopicPartition, ErrorCode]], object],
 ) -> None:
-    """Add or verify the partitions, unless one is refused; `done(errors)` once, perhaps before this returns."""
-    if any(partitions.values()):
-        done({each: error or ErrorCode.OPERATION_NOT_ATTEMPTED for each, error in partitions.items()})
-        return
+    """Add or verify the partitions; `done(outcome)` once, perhaps before this returns."""
     coordinator = context.services.transactions
     producer = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
     if transaction.verify_only:
@@ -103,24 +125,27 @@ def _begin(
     def added(error: ErrorCode) -> None:
         if error == ErrorCode.PRODUCER_FENCED and context.api_version < 2:
             error = ErrorCode.INVALID_PRODUCER_EPOCH
-        done(dict.fromkeys(partitions, error))
+        done(error)
 
-    supports_epoch_bump = context.api_version >= BROKERS_SINCE
-    coordinator.add_partitions(*producer, partitions, supports_epoch_bump, added)
+    coordinator.add_partitions(*producer, partitions, context.api_version >= BROKERS_SINCE, added)
 
 
-def _answer(
-    version: int, asked: list[AddPartitionsToTxnTransaction], results: list[Errors]
-) -> Generator[None, None, AddPartitionsToTxnResponse]:
-    answered = []
-    for transaction, errors in zip(asked, results, strict=True):
-        topics: dict[str, list[AddPartitionsToTxnPartitionResult]] = {}
-        for (topic, partition), error in errors.items():
-            topics.setdefault(topic, []).append(AddPartitionsToTxnPartitionResult(partition, error))
+def _answer(version: int, asked: list[_Asked]) -> Generator[None, None, AddPartitionsToTxnResponse]:
+    for each in asked:
+        outcome = each.outcome
+        for topic in each.results:
+            for result in topic.results_by_partition:
+                if not result.partition_error_code:
+                    key = topic.name, result.partition_index
+                    error = outcome if isinstance(outcome, ErrorCode) else outcome[key]
+                    result.partition_error_code = error
+                yield
             yield
-        of_topics = [AddPartitionsToTxnTopicResult(topic, each) for topic, each in topics.items()]
-        answered.append(AddPartitionsToTxnResult(transaction.transactional_id, of_topics))
         yield
-    if version >= BROKERS_SINCE:
-        return AddPartitionsToTxnResponse(results_by_transaction=answered)
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=answered[0].topic_results)
+    if version < BROKERS_SINCE:
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=asked[0].results)
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult(each.transaction.transactional_id, each.results) for each in asked
+        ]
+    )

@@ -27,6 +27,7 @@ from barnabas.wire.records import SMALL_BATCH, Record, iterate_records
 log = logging.getLogger(__name__)
 
 STEP: Final = 128  # records in a step: about 0.1 ms
+LARGE_RECORD: Final = 4096  # bytes; its decoding is a step
 
 _KEY_OFFSET: Final = SMALL_BATCH.size
 _LENGTH_END: Final = SMALL_BATCH.size - 4
@@ -223,7 +224,7 @@ class CompactedRecords:
                 self._replay(key[0], None)
             else:
                 self._replay(key, _value_of(rest))
-            if not number % (STEP // 8):
+            if not number % (STEP // 8) or len(rest) > LARGE_RECORD:
                 yield
         if self._replay_pending is not None:
             yield from self._finish_pending(self._replay_pending)

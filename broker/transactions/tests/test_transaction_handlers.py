@@ -324,3 +324,25 @@ def test_a_transaction_that_takes_too_long_is_aborted(node: OneNode) -> None:
     assert node.end(3, 0, 0)[0] == E.PRODUCER_FENCED
     (marker,) = node.batches("t", 0)
     assert marker.producer_epoch == 1
+
+
+def test_a_topic_that_is_named_twice_is_answered_twice(node: OneNode) -> None:
+    node.find("id")
+    node.initialize()
+    request = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="id",
+        v3_and_below_topics=[AddPartitionsToTxnTopic("t", [0, 0]), AddPartitionsToTxnTopic("t", [1])],
+    )
+    answered = node.ask(request, 3).results_by_topic_v3_and_below
+    assert [(each.name, len(each.results_by_partition)) for each in answered] == [("t", 2), ("t", 1)]
+    assert set(_errors(answered).values()) == {E.NONE}
+
+
+def test_a_request_with_very_many_partitions_of_no_topic(node: OneNode) -> None:
+    node.find("id")
+    node.initialize()
+    topics = {"t": [0, 1], "unknown": list(range(100_000))}
+    errors = node.add(3, 0, 0, topics)
+    assert errors["t", 1] == E.OPERATION_NOT_ATTEMPTED
+    assert errors["unknown", 99_999] == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert node.state() == TransactionState.EMPTY
