@@ -1,4 +1,4 @@
-"""docs/durability.md and docs/nats.md promise nothing without a test: each that they name is there."""
+"""docs/durability.md, docs/transactions.md and docs/nats.md promise nothing without a test: each that they name is there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = ("wire", "storage", "controller", "broker", "compat_tests")
 NAMED = re.compile(r"`(?P<path>[\w/]*test_\w+\.py)?(?:::(?P<test>test_\w+))?`")
 
 
-@pytest.mark.parametrize("page", ["durability.md", "nats.md"])
+@pytest.mark.parametrize("page", ["durability.md", "transactions.md", "nats.md"])
 def test_every_test_that_is_named_exists(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     path, tests = "", 0
