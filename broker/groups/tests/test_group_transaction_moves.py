@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from barnabas.broker.coordinator.log import Marker
 from barnabas.broker.groups.offsets import DeletedTopic
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
+from barnabas.broker.groups.tests.offset_model import Commit, End, GroupRemoval, Position, Removal, State
 from barnabas.broker.groups.tests.replicated_log import ReplicatedLog
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.txn_offset_commit import (
@@ -21,69 +21,9 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 
-Position = tuple[str, str, int]
-
 RETENTION_MS: Final = 4000
 KEYS: Final = [("a", "t", 0), ("a", "t", 1), ("a", "u", 0), ("b", "t", 0)]
 PRODUCERS: Final = (1, 2)
-
-
-class Commit(msgspec.Struct, frozen=True):
-    key: Position
-    offset: int
-    time_ms: int
-    producer_id: int = -1  # inside its transaction
-
-
-class Removal(msgspec.Struct, frozen=True):
-    key: Position
-
-
-class GroupRemoval(msgspec.Struct, frozen=True):
-    group: str
-
-
-class End(msgspec.Struct, frozen=True):
-    producer_id: int
-    commit: bool
-
-
-class State:
-    """What a log says, read from its start."""
-
-    def __init__(self, log: list[list[Any]]) -> None:
-        self.values: dict[Position, tuple[int, Commit]] = {}  # with its number in the log
-        self.pending: dict[tuple[int, Position], tuple[int, Commit]] = {}
-        self.groups: set[str] = set()
-        for number, record in enumerate(record for batch in log for record in batch):
-            self._take(number, record)
-        self.groups |= {key[0] for _, key in self.pending}
-
-    def _take(self, number: int, record: Any) -> None:
-        if isinstance(record, Removal):
-            self.values.pop(record.key, None)
-            self.pending = {each: found for each, found in self.pending.items() if each[1] != record.key}
-        elif isinstance(record, GroupRemoval):
-            self.groups.discard(record.group)
-        elif isinstance(record, End):
-            for each in [each for each in self.pending if each[0] == record.producer_id]:
-                found = self.pending.pop(each)
-                if record.commit and self.values.get(each[1], (-1,))[0] < found[0]:
-                    self._set(*found)
-        elif record.producer_id >= 0:
-            self.pending[record.producer_id, record.key] = number, record
-        else:
-            self._set(number, record)
-
-    def _set(self, number: int, record: Commit) -> None:
-        self.values[record.key] = number, record
-        self.groups.add(record.key[0])
-
-    def offsets(self) -> dict[Position, int]:
-        return {key: record.offset for key, (_, record) in self.values.items()}
-
-    def pending_keys(self) -> set[Position]:
-        return {key for _, key in self.pending}
 
 
 class Cluster:

@@ -7,15 +7,23 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.log import Marker
 from barnabas.broker.coordinator.shards import Shards
 from barnabas.broker.coordinator.topic import partition_for
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
+from barnabas.broker.groups.tests.offset_model import Commit, End, Removal, State
 from barnabas.broker.groups.transactional_commits import commit_in_transaction
 from barnabas.broker.tests.coordinator_world import TOPIC, World
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
@@ -77,13 +85,16 @@ class Groups:
         offset: int,
         *,
         version: int = 5,
+        producer_id: int = PID,
         epoch: int = 0,
         generation: int = -1,
         is_verification_enabled: bool = True,
     ) -> list[E]:
         """[] while it waits, then [error]."""
         topic = TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(0, offset)])
-        request = TxnOffsetCommitRequest("id", GROUP, PID, epoch, generation, topics=[topic])
+        request = TxnOffsetCommitRequest(
+            f"id {producer_id}", GROUP, producer_id, epoch, generation, topics=[topic]
+        )
         errors: list[E] = []
         commit_in_transaction(
             self.shards,
@@ -96,10 +107,20 @@ class Groups:
         )
         return errors
 
+    def commit_outside(self, offset: int) -> None:
+        """A commit without a transaction."""
+        request = OffsetCommitRequest(GROUP, generation_id_or_member_epoch=-1)
+        topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, offset)])
+        self.shard.offset_requests.commit(request, [topic], 9, lambda *_: None)
+
     def end(self, *, commit: bool = True, epoch: int = 0, transaction_version: int = 0) -> None:
+        assert self.mark(Marker(PID, epoch, commit, 0, transaction_version)) == E.NONE
+
+    def mark(self, marker: Marker) -> E:
         errors: list[E] = []
-        self.shard.end_transaction(Marker(PID, epoch, commit, 0, transaction_version), errors.append)
-        assert errors == [E.NONE]
+        self.shard.end_transaction(marker, errors.append)
+        (error,) = errors
+        return error
 
     def offset(self) -> tuple[int | None, bool]:
         """The committed offset, and whether another one is pending."""
@@ -117,7 +138,7 @@ def groups() -> Groups:
 def test_the_coordinator_is_asked_before_the_first_commit(groups: Groups, version: int) -> None:
     first = groups.commit(5, version=version)
     assert (first, groups.shard.groups) == ([], {})
-    assert groups.answer() == ("id", PID, 0, [PARTITION], version == 5)
+    assert groups.answer() == ("id 7", PID, 0, [PARTITION], version == 5)
     assert (first, groups.offset()) == ([E.NONE], (None, True))
     assert (groups.commit(6, version=version), groups.asked) == ([E.NONE], [])
     groups.end()
@@ -195,7 +216,7 @@ def test_without_verification_partitions_are_added_all_the_same(groups: Groups) 
     groups.end(epoch=1)
     assert groups.commit(6, version=4, is_verification_enabled=False) == [E.INVALID_PRODUCER_EPOCH]
     assert groups.commit(6, epoch=1, is_verification_enabled=False) == []
-    assert groups.answer() == ("id", PID, 1, [PARTITION], True)
+    assert groups.answer() == ("id 7", PID, 1, [PARTITION], True)
 
 
 def test_a_group_that_is_led_elsewhere(groups: Groups) -> None:
@@ -219,3 +240,162 @@ def test_a_partition_that_moves_before_the_answer(groups: Groups) -> None:
     assert groups.offset() == (None, True)
     groups.end()
     assert groups.offset() == (5, False)
+
+
+class Transaction:
+    """What the transaction coordinator and the client know of one producer. `version`: of the transactions."""
+
+    def __init__(self, producer_id: int, version: int) -> None:
+        self.producer_id = producer_id
+        self.version = version
+        self.epoch = 0
+        self.has_group = False  # the group's partition belongs to the open transaction
+        self.ending: Marker | None = None
+
+    def asked(self, epoch: int, add: bool) -> E:
+        """As AddPartitionsToTxn is answered."""
+        if epoch != self.epoch:
+            return E.INVALID_PRODUCER_EPOCH
+        if self.ending is not None:
+            return E.CONCURRENT_TRANSACTIONS
+        if not self.has_group and not add:
+            return E.TRANSACTION_ABORTABLE
+        self.has_group = True
+        return E.NONE
+
+    def end(self, commit: bool) -> None:
+        if self.ending is None and self.has_group:
+            self.epoch += self.version == 2
+            self.ending = Marker(self.producer_id, self.epoch, commit, 0, self.version)
+
+    def add(self) -> None:
+        """AddOffsetsToTxn."""
+        if self.ending is None:
+            self.has_group = True
+
+    def completed(self) -> None:
+        self.ending = None
+        self.has_group = False
+
+
+PRODUCER = st.integers(0, 1)
+STEP = st.one_of(
+    st.tuples(st.just("add"), PRODUCER),
+    st.tuples(st.just("commit"), PRODUCER, st.just(0)),
+    st.tuples(st.just("commit"), PRODUCER, st.integers(0, 1)),  # with an epoch before
+    st.tuples(st.just("reach"), st.integers(0, 3)),
+    st.tuples(st.just("answer"), st.integers(0, 3)),
+    st.tuples(st.just("answer"), st.integers(0, 3)),
+    st.tuples(st.just("end"), PRODUCER, st.booleans()),
+    st.tuples(st.just("mark"), PRODUCER),
+    st.tuples(st.just("plain")),
+    st.tuples(st.just("delete")),
+    st.tuples(st.just("move")),
+)
+
+
+class Walk:
+    """Two producers that commit an offset of a group, one of them with transaction.version 2. Questions reach the coordinator, and
+    answers come back, in any order and at any time."""
+
+    def __init__(self) -> None:
+        self.groups = Groups()
+        self.transactions = [Transaction(0, 0), Transaction(1, 2)]
+        self.log: list[list[Any]] = []
+        self.waiting: list[tuple[Commit, list[E]]] = []
+        self.reached: dict[int, E] = {}  # what the coordinator has decided, by the identity of the answer
+        self.offsets = 0
+
+    def commit(self, producer: int, epochs_behind: int) -> None:
+        transaction = self.transactions[producer]
+        self.offsets += 1
+        errors = self.groups.commit(
+            self.offsets,
+            version=5 if transaction.version == 2 else 4,
+            producer_id=producer,
+            epoch=max(transaction.epoch - epochs_behind, 0),
+        )
+        self.waiting.append((Commit((GROUP, "t", 0), self.offsets, 0, producer), errors))
+
+    def reach(self, index: int) -> None:
+        """A question reaches the coordinator."""
+        (_, producer_id, epoch, _, add), answer = self.groups.asked[index]
+        if id(answer) not in self.reached:
+            self.reached[id(answer)] = self.transactions[producer_id].asked(epoch, add)
+
+    def answer(self, index: int) -> None:
+        self.reach(index)
+        _, answer = self.groups.asked.pop(index)
+        answer(self.reached.pop(id(answer)))
+
+    def mark(self, producer: int) -> None:
+        transaction = self.transactions[producer]
+        marker = transaction.ending
+        if marker is not None and self.groups.mark(marker) == E.NONE:
+            transaction.completed()
+            self.log.append([End(producer, marker.commit)])
+
+    def settle(self) -> None:
+        """Note what has been appended since."""
+        for commit, errors in [each for each in self.waiting if each[1]]:
+            self.waiting.remove((commit, errors))
+            if errors == [E.NONE]:
+                self.log.append([commit])
+            else:
+                assert errors[0] in REFUSALS
+
+    def check(self) -> None:
+        self.settle()
+        state = State(self.log)
+        key = (GROUP, "t", 0)
+        assert self.groups.offset() == (state.offsets().get(key), key in state.pending_keys())
+
+
+REFUSALS = (
+    E.INVALID_PRODUCER_EPOCH,
+    E.CONCURRENT_TRANSACTIONS,
+    E.TRANSACTION_ABORTABLE,
+    E.INVALID_TXN_STATE,
+    E.NOT_COORDINATOR,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=st.lists(STEP, min_size=15, max_size=50))
+def test_no_offset_is_left_pending_by_late_commits(steps: list[Any]) -> None:
+    walk = Walk()
+    groups = walk.groups
+    for what, *rest in steps:
+        if what == "add":
+            walk.transactions[rest[0]].add()
+        elif what == "commit":
+            walk.commit(*rest)
+        elif what in ("reach", "answer") and rest[0] < len(groups.asked):
+            getattr(walk, what)(rest[0])
+        elif what == "end":
+            walk.transactions[rest[0]].end(rest[1])
+        elif what == "mark":
+            walk.mark(rest[0])
+        elif what == "plain":
+            walk.offsets += 1
+            groups.commit_outside(walk.offsets)
+            walk.log.append([Commit((GROUP, "t", 0), walk.offsets, 0)])
+        elif what == "delete":
+            groups.shard.offset_requests.delete(GROUP, {"t": [0]}, lambda *_: None)
+            walk.log.append([Removal((GROUP, "t", 0))])
+        elif what == "move":
+            groups.lead(-1)
+            groups.lead(1)
+        walk.check()
+    while groups.asked:
+        walk.answer(0)
+        walk.check()
+    assert walk.waiting == []
+    for producer, transaction in enumerate(walk.transactions):
+        walk.mark(producer)  # of a transaction that was ending
+        transaction.end(commit=True)
+        walk.mark(producer)
+    walk.check()
+    assert not groups.offset()[1]
+    log = groups.world.partition(1).log
+    assert log.last_stable_offset == log.log_end_offset, "no transaction is open"
