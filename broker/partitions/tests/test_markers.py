@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from barnabas.broker.tests.leader import Leader
@@ -183,3 +185,28 @@ def test_a_partition_whose_disk_has_failed_refuses() -> None:
     with pytest.raises(StorageError) as caught:
         partition.begin_verification(1, 0, 0, supports_epoch_bump=True)
     assert caught.value.error == E.KAFKA_STORAGE_ERROR
+
+
+def test_a_marker_is_not_counted_on_after_a_restart_until_it_is_committed(tmp_path: Path) -> None:
+    """The marker was not replicated: another leader could have cut it off."""
+    leader = Leader(tmp_path)
+    leader.register(2)
+    leader.create(replicas=[1, 2])
+    batch = build_batch(
+        [Record(0, leader.runtime.time_ms(), b"k", b"v")],
+        producer_id=PRODUCER,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    leader.partition().append(memoryview(bytearray(batch)), verification=VERIFICATION_OFF)
+    leader.follower(2).fetch(1)
+    leader.partition().append_marker(
+        PRODUCER, 0, commit=True, coordinator_epoch=0, transaction_version=0, done=lambda _: None
+    )
+    assert (leader.partition().high_watermark, leader.partition().last_stable_offset) == (1, 0)
+    leader = leader.restart(tmp_path)
+    assert (leader.partition().high_watermark, leader.partition().last_stable_offset) == (1, 0)
+    leader.follower(2).fetch(2)
+    assert (leader.partition().high_watermark, leader.partition().last_stable_offset) == (2, 2)
+    leader.node.stop()
