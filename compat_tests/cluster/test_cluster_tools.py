@@ -166,6 +166,7 @@ def test_kafka_features(cluster: Cluster, java_tools: JavaTools) -> None:
     where = ("--bootstrap-server", cluster.bootstrap)
     text = java_tools.run("kafka-features", *where, "describe").stdout
     assert "Feature: metadata.version" in text
+    assert re.search(r"Feature: transaction.version.*FinalizedVersionLevel: 2", text)
     # the upgrade of an unknown feature fails
     finalized = re.search(r"Feature: metadata.version.*FinalizedVersionLevel: (\S+)", text)
     assert finalized is not None

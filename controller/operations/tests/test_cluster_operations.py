@@ -537,6 +537,20 @@ def test_transaction_version_is_raised_and_lowered(
     assert again.features == image.features
 
 
+def test_older_metadata_keeps_its_features() -> None:
+    for level in (0, 1):
+        image = MetadataImage()
+        for name, value in {"metadata.version": 30, "transaction.version": level}.items():
+            image.replay(FeatureLevelRecord(name=name, feature_level=value), MetadataDelta())
+        for decision in (
+            begin_cluster(image, SETTINGS),
+            register(image, SETTINGS, registration(), "c", is_alive=False),
+        ):
+            for record in decision.records:
+                image.replay(record, MetadataDelta())
+        assert image.features.get("transaction.version", 0) == level
+
+
 def test_an_unknown_feature_is_not_lowered_either() -> None:
     refused = update_features(MetadataImage(), SETTINGS, [FeatureUpdate("no.such.feature", 0, 2)]).response
     assert refused is not None
