@@ -150,12 +150,14 @@ class Pattern:
 
     def __init__(self, pattern: str) -> None:
         self._code = _Parser(pattern).parse()
+        # Equal sets are one object, so that a lookup does not compare them.
+        self._sets: dict[frozenset[int], frozenset[int]] = {}
         self._cached: dict[tuple[frozenset[int], int, str], frozenset[int]] = {}
         self._cached_states = 0
 
     def matches(self, text: str) -> Generator[None, None, bool]:
         """Whether the pattern matches all of the text. Yields after each bounded part of the work."""
-        states = frozenset((0,))
+        states = self._interned(frozenset((0,)))
         before = ""
         work = 0
         for char in text:
@@ -182,13 +184,17 @@ class Pattern:
             test = code[state].test if state < end else None
             if test is not None and test(char):
                 following.append(state + 1)
-        found = frozenset(following)
-        self._cached_states += len(states) + len(found) + 1
+        self._cached_states += len(states) + len(following) + 1
         if self._cached_states > CACHE_MAX:
             self._cached.clear()
-            self._cached_states = len(states) + len(found) + 1
-        self._cached[key] = found
+            self._sets.clear()
+            self._cached_states = len(states) + len(following) + 1
+        found = self._interned(frozenset(following))
+        self._cached[self._interned(states), conditions, char] = found
         return found
+
+    def _interned(self, states: frozenset[int]) -> frozenset[int]:
+        return self._sets.setdefault(states, states)
 
     def _closure(self, states: Iterable[int], conditions: int) -> set[int]:
         """All states that can be reached without a character."""
