@@ -3,6 +3,8 @@ kafka-features.sh: transaction.version is lowered and raised while producers go 
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -28,6 +30,7 @@ from compat_tests.harness.transactional_clients import (
 Rows = Callable[..., list[dict[str, str]]]
 HANGING_PRODUCER = 4242
 TRANSACTION_VERSION_1 = 11  # the last version of Produce whose broker does not add the partition
+STATE_TOPIC = "__transaction_state"
 HOUR_MS = 3_600_000
 
 
@@ -292,3 +295,48 @@ def test_transaction_version_is_lowered_and_raised_under_producers(
         late[1].close()
     eventually(lambda: read_with_confluent(broker.bootstrap, name, 1, READ_COMMITTED) == expected)
     early[1].close()
+
+
+def test_the_log_of_transactional_ids_is_read_by_kafkas_tools(
+    fresh_broker: BrokerFactory, producers: Producers, java_tools: JavaTools
+) -> None:
+    broker = fresh_broker({"transaction.state.log.num.partitions": "1"})
+    name = create_topic(broker.bootstrap, "topic", 1)
+    producer = producers(broker, "dumped")
+    for commits in (True, False):
+        producer.begin()
+        producer.send(name, [(0, "a")])
+        producer.commit() if commits else producer.abort()
+    formatter = "org.apache.kafka.tools.consumer.TransactionLogMessageFormatter"
+    consumed = java_tools.run(
+        *("kafka-console-consumer", "--bootstrap-server", broker.bootstrap, "--topic", STATE_TOPIC),
+        *("--formatter", formatter, "--from-beginning", "--max-messages", "7", "--timeout-ms", "20000"),
+    ).stdout
+    assert set(re.findall(r'"transactionalId":"(\w+)"', consumed)) == {"dumped"}
+    # Empty, then Ongoing, Prepare and Complete of each
+    states = [int(each) for each in re.findall(r'"transactionStatus":(\d)', consumed)]
+    assert states == [0, 1, 2, 4, 1, 3, 5], consumed
+    broker.stop()
+    (segment,) = broker.log_dir.glob(f"{STATE_TOPIC}-0/*.log")
+    dumped = java_tools.run(
+        "kafka-dump-log", "--transaction-log-decoder", "--deep-iteration", "--files", str(segment)
+    ).stdout
+    assert "isvalid: false" not in dumped
+    payloads = [json.loads(line.split("payload: ")[1]) for line in dumped.splitlines() if "payload: " in line]
+    assert {each["version"] for each in payloads} == {"1"}
+    written = [each["data"] for each in payloads]
+    assert [
+        (each["transactionStatus"], each["transactionPartitions"], each["transactionStartTimestampMs"] > 0)
+        for each in written
+    ] == [
+        (0, None, False),
+        (1, [{"topic": name, "partitionIds": [0]}], True),
+        (2, [{"topic": name, "partitionIds": [0]}], True),
+        (4, [], True),
+        (1, [{"topic": name, "partitionIds": [0]}], True),
+        (3, [{"topic": name, "partitionIds": [0]}], True),
+        (5, [], True),
+    ]
+    for each in written:
+        assert each["previousProducerId"] == each["producerId"]
+        assert (each["producerEpoch"], each["transactionTimeoutMs"]) == (0, 60_000)
