@@ -2,32 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 
+import confluent_kafka
+import kafka
+import kafka.errors
 import pytest
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, Sample
 from compat_tests.harness.committed import committed
-from compat_tests.harness.eventually import eventually
+from compat_tests.harness.eventually import eventually, stays
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.members import await_balance
 from compat_tests.harness.transactional_clients import (
+    CALL_S,
+    PRODUCERS,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     READERS,
     Value,
     read_with_confluent,
 )
-from compat_tests.harness.transformers import TRANSFORMERS, Transformer
+from compat_tests.harness.transformers import (
+    TRANSFORMERS,
+    ConfluentTransformer,
+    KafkaPythonTransformer,
+    Transformer,
+)
 
 PARTITIONS = 4
 COUNT = 40  # records of each partition
 
 by_library = pytest.mark.parametrize("library", TRANSFORMERS, ids=lambda one: one.library)
-
-Transform = Callable[[type[Transformer]], Transformer]
 
 
 def _fill(broker: Broker, source: str, text: str) -> list[Value]:
@@ -137,3 +147,85 @@ def test_libraries_transform_in_one_group(pipeline: Pipeline) -> None:
     for member in members:
         member.leave()
     assert any(member.aborted for member in members)
+
+
+@pytest.mark.parametrize("commits", [True, False], ids=["commit", "abort"])
+@pytest.mark.parametrize(
+    "library", [KafkaPythonTransformer, ConfluentTransformer], ids=lambda one: one.library
+)
+def test_the_next_member_waits_for_the_end_of_the_transaction(
+    pipeline: Pipeline, unique: UniqueName, library: type[Transformer], commits: bool
+) -> None:
+    """Of a member that has gone the group has offsets that are pending (KIP-447). aiokafka does not ask for stable ones."""
+    pipeline.fill("first")
+    with closing(PRODUCERS[library.library](pipeline.broker.bootstrap, unique("transaction"))) as gone:
+        gone.initialize()
+        gone.begin()
+        copied = [each for each in pipeline.sent if each[0] == 0][: COUNT // 2]
+        gone.send(pipeline.target, copied)
+        gone.send_offset(pipeline.group, pipeline.source, 0, len(copied))
+        member = pipeline.start(library)
+        await_balance([member], PARTITIONS)
+        stays(lambda: [each for each in pipeline.read(READ_UNCOMMITTED) if each[0] == 0] == copied, 1)
+        if commits:
+            gone.commit()
+        else:
+            gone.abort()
+        pipeline.check()
+        member.leave()
+
+
+def test_a_former_member_of_kafka_python_cannot_commit(pipeline: Pipeline, unique: UniqueName) -> None:
+    pipeline.fill("first")
+    bootstrap = pipeline.broker.bootstrap
+    consumer = kafka.KafkaConsumer(
+        pipeline.source, bootstrap_servers=bootstrap, group_id=pipeline.group, auto_offset_reset="earliest"
+    )
+    eventually(lambda: consumer.poll(timeout_ms=100))
+    metadata = consumer.group_metadata()
+    consumer.close(autocommit=False)
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id=unique("transaction"))
+    producer.init_transactions()
+    offsets = {kafka.TopicPartition(pipeline.source, 0): kafka.OffsetAndMetadata(7, "", -1)}
+    producer.begin_transaction()
+    with pytest.raises(kafka.errors.CommitFailedError):
+        producer.send_offsets_to_transaction(offsets, metadata)
+    producer.abort_transaction()
+    assert pipeline.offsets() == {}
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(offsets, pipeline.group)
+    producer.commit_transaction()
+    producer.close()
+    eventually(lambda: pipeline.offsets() == {0: 7})
+
+
+def test_a_former_member_of_confluent_cannot_commit(pipeline: Pipeline, unique: UniqueName) -> None:
+    pipeline.fill("first")
+    bootstrap = pipeline.broker.bootstrap
+    settings = {"bootstrap.servers": bootstrap, "group.id": pipeline.group, "enable.auto.commit": False}
+    former, next_one = (
+        confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"}) for _ in range(2)
+    )
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": unique("transaction")}
+    )
+    producer.init_transactions(CALL_S)
+    offsets = [TopicPartition(pipeline.source, 0, 7)]
+    former.subscribe([pipeline.source])
+    assert former.poll(CALL_S) is not None
+    metadata = former.consumer_group_metadata()
+    former.close()
+    next_one.subscribe([pipeline.source])
+    assert next_one.poll(CALL_S) is not None
+    producer.begin_transaction()
+    with pytest.raises(KafkaException) as raised:
+        producer.send_offsets_to_transaction(offsets, metadata, CALL_S)
+    assert raised.value.args[0].txn_requires_abort()
+    producer.abort_transaction(CALL_S)
+    assert pipeline.offsets() == {}
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(offsets, next_one.consumer_group_metadata(), CALL_S)
+    producer.commit_transaction(CALL_S)
+    eventually(lambda: pipeline.offsets() == {0: 7})
+    next_one.close()
+    producer.close()
