@@ -116,9 +116,7 @@ def test_at_least_once_while_leaders_move_and_are_killed(cluster: Cluster, strea
             move(cluster, number)
         for _ in range(ROUNDS):
             kill(cluster, published)
-    # A known defect (docs/nats.md): the next owner may store a message before one that the last owner did not store.
-    found = read_all(cluster, TOPIC, len(published), distinct=True)
-    check_at_least_once(found, published, in_order=False)
+    check_at_least_once(read_all(cluster, TOPIC, len(published), distinct=True), published)
 
 
 @pytest.mark.timeout(300 + 150 * ROUNDS)

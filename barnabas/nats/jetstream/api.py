@@ -120,6 +120,7 @@ class ConsumerConfig(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 
 class SequencePair(msgspec.Struct, frozen=True):
+    consumer_seq: int = 0  # counts deliveries, the repeated ones as well
     stream_seq: int = 0
 
 

@@ -6,8 +6,12 @@ min.insync.replicas met; until then it is reported to be in progress.
 
 JetStream redelivers out of order. So after a failure no later message is taken: pulling stops, messages that were pulled
 arrive and join the failed ones, and after a pause all of them are returned (NAK) at once, to be redelivered in the stream's
-order. After a lost connection or server some deliveries may never arrive. The server redelivers them when their ack wait is
-over, and nothing is pulled before. A known defect: when the owner changes, a message may be stored behind later ones.
+order.
+
+Deliveries may be open elsewhere: with the previous owner, which may return some of them early and others late, or lost with a
+connection, until their ack wait is over. So a run begins when there are none: the owner pulls as many messages as are missing
+until it has them all, stores none of them, and returns them together. Each delivery of the durable has a number. When one is
+skipped during a run, another client has pulled (a previous owner that does not know yet), and the run begins anew.
 
 A message that no partition takes is tried nats.max.deliver times. Then it goes to the dead letters, or without a topic for
 them is dropped with a line in the log. With -1 it is tried forever, and stops the binding.
@@ -31,6 +35,7 @@ from barnabas.nats.jetstream.pull import PullLimits
 from barnabas.nats.jetstream.redelivery import DeliveryAttempts, Redelivery
 from barnabas.nats.records.partitioners import BadPartition
 from barnabas.nats.remote_producer import RemoteBatches
+from barnabas.runtime.procedures import Call, pause
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.errors import ErrorCode
 
@@ -40,6 +45,7 @@ if TYPE_CHECKING:
     from barnabas.nats.client.protocol import ServerInfo
     from barnabas.nats.dead_letters import DeadLetterTopic
     from barnabas.nats.jetstream.appender import StreamAppender
+    from barnabas.nats.jetstream.pull import PullConsumer
     from barnabas.nats.remote_producer import RemoteProducer
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -47,6 +53,8 @@ log = logging.getLogger("barnabas.nats")
 
 OWNING_PARTITION: Final = 0
 EXPIRES_S: Final = 2.0  # of a pull, and so the longest time until no pull is open
+COLLECT_AFTER_S: Final = 1.0  # a previous owner that is alive has returned its messages by then
+COLLECT_TRIES: Final = 4  # in vain, one at first and then one each ack wait
 ISR_RETRY_S: Final = 0.5
 _RETRIABLE: Final = frozenset(
     {
@@ -97,6 +105,7 @@ class AtLeastOnce(StreamConsumer):
         self._single_appends = 0  # so many messages are appended one by one, to find it
         self._remote: RemoteBatches[Delivered] = RemoteBatches(producer, binding.topic, self._produced)
         self._tail_max = 0
+        self._next_delivery = 0  # its consumer sequence; 0: not known, or another client pulls as well
         # since the last `on_read`
         self._gathered: dict[int, list[Delivered]] = {}  # by partition
         self._without_record: list[Delivered] = []
@@ -122,6 +131,7 @@ class AtLeastOnce(StreamConsumer):
             self.leading = dict(leading)
         elif self._owned_epoch < 0 and self._run is not None:
             self.leading = dict(leading)
+            self._cancel_set_up()
             self._run.puller.hold()
             self._retire()
         else:
@@ -178,26 +188,72 @@ class AtLeastOnce(StreamConsumer):
 
     async def _set_up(self) -> None:
         if OWNING_PARTITION not in self.leading or self._is_leaving:
+            self._redelivery.end()
+            self._deliveries.return_failed()
             return
         info = await self._find_stream()
         known, self._known_stream = self._known_stream, (info.config.name, info.created)
         if known not in (None, self._known_stream):  # its sequences are of other messages
             self._deliveries.forget()
         durable = await open_durable(self._api, info, self.binding, self._durable, self._ack_wait_s)
-        stream, name = info.config.name, durable.info.name
+        self._stream, name = info.config.name, durable.info.name
         config = durable.info.config
-        ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS
-        api, deliveries = self._api, self._deliveries
-        await wait_for_others(self._runtime, self._client, api, stream, name, deliveries, ack_wait_s)
-        self._deliveries.return_failed()  # those that have failed meanwhile
-        self._stream = stream
-        self._appender.set_stream(stream)
+        limits = PullLimits(config.max_batch, config.max_bytes, config.max_expires, config.max_waiting)
+        limits.expires_ns = min(limits.expires_ns, int(EXPIRES_S * NANOSECONDS))
+        ack_wait_s = (config.ack_wait or 30 * NANOSECONDS) / NANOSECONDS + 4 * SETTLE_S
+        self._redelivery.hold("earlier deliveries of its messages are collected")
+        while self._deliveries.open:
+            await pause(self._runtime, SETTLE_S)
+        self._deliveries.return_failed()  # another owner may have stored them
+        await self._collect(name, limits, ack_wait_s)
+        self._deliveries.return_failed()
+        await Call[bool](lambda done: self._client.flush(lambda error: done(error is None, error)))
+        await pause(self._runtime, SETTLE_S)
+        self._appender.set_stream(self._stream)
         self._redelivery.end()
         self._read_limits()
         self.stats.lag = durable.info.num_pending
-        limits = PullLimits(config.max_batch, config.max_bytes, config.max_expires, config.max_waiting)
-        limits.expires_ns = min(limits.expires_ns, int(EXPIRES_S * NANOSECONDS))
         self._begin_run(name, limits)
+
+    async def _collect(self, name: str, limits: PullLimits, ack_wait_s: float) -> None:
+        """Pulls the messages whose deliveries are open elsewhere, until all are here and have failed, or are stored. The server
+        redelivers messages before it delivers new ones, so it takes as many pulled messages as are missing; new ones among
+        them fail as well."""
+        stream, before, tries, open_s = self._stream, 0, 0, min(COLLECT_AFTER_S, ack_wait_s)
+        redelivered_at = self._runtime.monotonic() + ack_wait_s
+        self._next_delivery = 0
+        while True:
+            found = await wait_for_others(
+                self._runtime, self._client, self._api, stream, name, self._deliveries, ack_wait_s, open_s
+            )
+            if found.is_shared:
+                log.warning("stream %s: another client pulls messages of consumer %s as well", stream, name)
+                return
+            if not found.elsewhere:
+                self._next_delivery = found.next_delivery
+                return
+            if tries and found.elsewhere < before:
+                tries, open_s = 1, SETTLE_S
+            elif tries == COLLECT_TRIES:
+                text = "stream %s: another client has %d messages of consumer %s; they may be stored behind later ones"
+                log.warning(text, stream, found.elsewhere, name)
+                return
+            else:
+                tries, open_s = tries + 1, max(SETTLE_S, redelivered_at - self._runtime.monotonic())
+                redelivered_at += ack_wait_s
+            before = found.elsewhere
+            await self._pull(name, limits, found.elsewhere)
+
+    async def _pull(self, name: str, limits: PullLimits, count: int) -> None:
+        """Pulls so many messages, which fail, or none for a while."""
+        limits = PullLimits(min(count, limits.messages), limits.bytes, limits.expires_ns, 1)
+        self._begin_run(name, limits)
+        assert self._run is not None
+        puller = self._run.puller
+        puller.hold()
+        while not puller.is_idle:
+            await pause(self._runtime, SETTLE_S)
+        self._end_run()
 
     def _read_limits(self) -> None:
         limits = [batch_bytes_max(each) for each in self.leading.values()]
@@ -214,7 +270,7 @@ class AtLeastOnce(StreamConsumer):
             return
         try:
             numbers = reply[run.numbers_start :].split(b".")
-            sequence, timestamp = int(numbers[1]), numbers[3]
+            sequence, number, timestamp = int(numbers[1]), int(numbers[2]), numbers[3]
             timestamp_ms = int(timestamp[:-6])
             if not (is_position(numbers[1]) and is_position(timestamp)):
                 raise ValueError
@@ -227,6 +283,11 @@ class AtLeastOnce(StreamConsumer):
         self._last_reply = reply
         if numbers[0] != b"1":
             self.stats.redelivered += 1
+        if self._next_delivery:
+            if number != self._next_delivery:
+                self._skipped(run)
+            else:
+                self._next_delivery += 1
         if not self._deliveries.received(sequence, reply):
             return
         delivered = sequence, reply
@@ -332,6 +393,22 @@ class AtLeastOnce(StreamConsumer):
         if not self._redelivery.why and self._is_started:
             self.resets += 1
             self._redelivery.begin(why, self._run.puller if self._run is not None else None)
+
+    def _skipped(self, run: PullConsumer) -> None:
+        """A delivery did not come here. Takes no message until the next run has collected it."""
+        self._next_delivery = 0
+        self._redelivery.hold("a message was delivered to another client")
+        run.puller.hold()
+        self._runtime.call_soon(partial(self._end_skipped, run))
+
+    def _end_skipped(self, run: PullConsumer) -> None:
+        """Ends the run when no pull is open."""
+        if self._run is not run or self._owned_epoch < 0 or self._is_leaving:
+            return
+        if run.puller.is_idle:
+            self._restart(self._redelivery.why)
+        else:
+            self._runtime.call_later(SETTLE_S, partial(self._end_skipped, run))
 
     def _redelivered(self, count: int) -> None:
         """So many failed messages have been returned."""

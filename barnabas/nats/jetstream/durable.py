@@ -72,6 +72,15 @@ async def open_durable(
         ) from error
 
 
+class OpenDeliveries(msgspec.Struct, frozen=True):
+    """The deliveries of a durable consumer that are not acknowledged. `elsewhere`: so many did not arrive here; `is_shared`:
+    another client pulls; `next_delivery`: the consumer sequence of the next delivery."""
+
+    elsewhere: int
+    is_shared: bool
+    next_delivery: int
+
+
 async def wait_for_others(
     runtime: Runtime,
     client: NatsClient,
@@ -79,31 +88,31 @@ async def wait_for_others(
     stream: str,
     name: str,
     deliveries: Deliveries,
-    ack_wait_s: float,
-) -> None:
-    """Waits until no other client pulls, and no message is delivered that did not arrive here, at most for the ack wait.
-
-    The previous owner may still be finishing. Messages that a killed broker had, or that were lost on their way here, are
-    redelivered when their ack wait is over, before any others.
-    """
-    returned = deliveries.return_failed()
-    until = runtime.monotonic() + ack_wait_s + 4 * SETTLE_S
+    shared_s: float,
+    open_s: float,
+) -> OpenDeliveries:
+    """Waits until no other client pulls, for `shared_s` at most, and then until no delivery is open that did not arrive here,
+    for `open_s` at most. The previous owner may still be finishing."""
+    shared_until = runtime.monotonic() + shared_s
+    open_until = runtime.monotonic() + open_s
     is_logged = False
     while True:
         await Call[bool](lambda done: client.flush(lambda error: done(error is None, error)))
         await pause(runtime, SETTLE_S)
         info = await Call[ConsumerInfo](lambda done: api.consumer_info(stream, name, done))
-        lost = info.num_ack_pending - returned - len(deliveries.open)
-        if lost <= 0 and not info.num_waiting:
-            return
-        if runtime.monotonic() >= until:
-            if info.num_waiting:
-                log.warning("stream %s: another client pulls messages of consumer %s as well", stream, name)
-            return
-        if not is_logged:
+        now = runtime.monotonic()
+        elsewhere = max(0, info.num_ack_pending - len(deliveries.failed) - len(deliveries.open))
+        found = OpenDeliveries(elsewhere, info.num_waiting > 0, info.delivered.consumer_seq + 1)
+        if found.is_shared:
+            open_until = now + open_s
+            if now >= shared_until:
+                return found
+        elif not elsewhere or now >= open_until:
+            return found
+        if not is_logged and elsewhere:
             is_logged = True
             text = "stream %s: consumer %s has delivered %d messages that did not arrive here; waiting for them, up to %.0f s"
-            log.info(text, stream, name, max(lost, 0), ack_wait_s)
+            log.info(text, stream, name, elsewhere, max(shared_s, open_s))
         await pause(runtime, 2 * SETTLE_S)
 
 

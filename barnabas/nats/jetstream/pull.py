@@ -43,6 +43,7 @@ HEARTBEAT_S: Final = 5.0
 SILENCE_MAX: Final = 2.5  # missing heartbeats
 
 _TOO_LARGE: Final = b"409 Message Size Exceeds MaxBytes"
+_COMPLETED: Final = b"409 Batch Completed"
 _TOO_MANY_PULLS: Final = b"409 Exceeded MaxWaiting"
 
 
@@ -174,6 +175,8 @@ class Puller:
             return
         if code == b"404" or code == b"408" or status.startswith(_TOO_LARGE):
             self._ended(block, status)
+        elif status.startswith(_COMPLETED):
+            self._completed(block)
         elif status.startswith(_TOO_MANY_PULLS):
             self._limits.pulls = max(1, self._pulls - 1)
             self._ended(block, status)
@@ -192,6 +195,14 @@ class Puller:
         self._asked_bytes = max(0, self._asked_bytes - byte_count)
         if self._pulls == 0 or self._asked_messages <= 0:
             self._forget_pulls()
+
+    def _completed(self, block: bytes) -> None:
+        """A pull has got all its messages, and not all its bytes. `received` may have counted them before."""
+        if self._pulls:
+            self._pulls -= 1
+            self._asked_bytes = max(0, self._asked_bytes - _count(block, b"Nats-Pending-Bytes"))
+            if self._pulls == 0:
+                self._forget_pulls()
 
     def _enlarge(self) -> None:
         """The next message is larger than a pull."""

@@ -68,6 +68,11 @@ class Redelivery:
             self._puller = puller
             self._timer = self._runtime.call_later(delay_s, self._return_failed)
 
+    def hold(self, why: str) -> None:
+        """Takes no message until `end`; the failed ones are kept."""
+        self.cancel()
+        self.why = why
+
     def cancel(self) -> None:
         """The run has ended."""
         self._puller = None

@@ -17,6 +17,7 @@ from barnabas.nats.binding.reader import read_binding
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.client.connection_settings import ConnectionSettings, parse_server
 from barnabas.nats.jetstream.appender import StreamAppender
+from barnabas.nats.jetstream.consumer import StreamConsumer
 from barnabas.nats.jetstream.exactly_once import ExactlyOnce
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.storage.log.log_config import LogConfig
@@ -96,7 +97,7 @@ class StreamWorld:
         self.client = NatsClient(self.runtime, settings, "streams", self._close)
         self.closers: list[Callable[[], object]] = []
         self.client.start()
-        self.carriers: list[ExactlyOnce] = []
+        self.carriers: list[StreamConsumer] = []
         self.peer: Any = self.run(nats.connect(server.url))
         self.jetstream: Any = self.peer.jetstream(timeout=30)
 

@@ -183,3 +183,14 @@ def test_a_server_that_allows_fewer_pulls_gets_fewer() -> None:
     pulls.puller.refill(3000)
     assert len(pulls.asked) == PULLS
     assert not pulls.failed
+
+
+def test_a_pull_whose_messages_have_all_come_ends_with_bytes_left() -> None:
+    pulls = Pulls(1 << 30, PullLimits(messages=50, byte_count=4000))
+    pulls.puller.refill(1 << 30)
+    assert len(pulls.asked) == PULLS
+    pulls.puller.received(50, 1000)
+    pulls.status(b"409 Batch Completed", 0, 3000)
+    pulls.puller.refill(1 << 30)
+    assert len(pulls.asked) == PULLS + 1
+    assert not pulls.failed
