@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.storage.disk.disk import FileRegion
+    from barnabas.storage.log.log import Log
     from barnabas.storage.log.segments import ReadResult
 
 READ_COMMITTED: Final = 1
@@ -36,6 +37,7 @@ READ_COMMITTED: Final = 1
 # most COPIED_BYTES_MAX of one response.
 COPIED_BYTES: Final = 8 * 1024
 COPIED_BYTES_MAX: Final = 128 * 1024
+ABORTED_MAX: Final = 5000  # aborted transactions in one response; more only if one batch lies in as many
 FOLLOWERS_FROM: Final = 11  # the first version whose clients may read from a follower (KIP-392)
 STORAGE_ERROR_FROM: Final = 6  # the first version whose clients know KAFKA_STORAGE_ERROR
 
@@ -48,8 +50,8 @@ class PartitionReader:
     """
 
     __slots__ = (
-        "_advice", "_committed", "_follower_epoch", "_old", "_only_leader", "_quota", "_refused", "_room", "_wait", "cold",
-        "failed", "follower_id", "size",
+        "_aborted", "_advice", "_committed", "_follower_epoch", "_old", "_only_leader", "_quota", "_refused", "_room", "_wait",
+        "cold", "failed", "follower_id", "size",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +75,7 @@ class PartitionReader:
         self._old = version < STORAGE_ERROR_FROM
         self._committed = request.isolation_level == READ_COMMITTED
         self._room = max_bytes
+        self._aborted = 0  # transactions in the response so far
         self._wait = wait
         self.size = 0
         self.failed = False
@@ -145,10 +148,9 @@ class PartitionReader:
                 wait=self._wait,
             )
             if self._committed:
-                answer.aborted_transactions = [
-                    AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
-                    for producer_id, first_offset in log.aborted_within(wanted.fetch_offset, result)
-                ]
+                result, answer.aborted_transactions = self._without_aborted(
+                    log, wanted.fetch_offset, end_offset, result
+                )
         except StorageError as failure:
             return self.failure(wanted, failure.error)
         except WouldWait as cold:
@@ -166,6 +168,31 @@ class PartitionReader:
             if quota is not None and quota.is_throttled(partition.topic, partition.partition):
                 quota.record(result.size)
         return answer
+
+    def _without_aborted(
+        self, log: Log, offset: int, end_offset: int, result: ReadResult
+    ) -> tuple[ReadResult, list[AbortedTransaction]]:
+        """What has been read at `offset`, and the aborted transactions in it. It is cut where these are more than ABORTED_MAX: a
+        transaction that is aborted takes little more room in the log than in the response."""
+        limit: int | None = ABORTED_MAX + 1
+        found = log.aborted_within(offset, result, limit, wait=self._wait)
+        while len(found) == limit:
+            smaller = log.read(
+                offset, result.size // 2, min_one_batch=self.size == 0, end_offset=end_offset, wait=self._wait
+            )
+            if smaller.size == result.size:  # one batch
+                limit = None
+            result = smaller
+            self.failed = True
+            found = log.aborted_within(offset, result, limit, wait=self._wait)
+        self._aborted += len(found)
+        if self._aborted >= ABORTED_MAX:
+            self._room = 0
+            self.failed = True
+        return result, [
+            AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
+            for producer_id, first_offset in found
+        ]
 
     def record_follower(self, partition: Partition, wanted: FetchPartition) -> None:
         """Record a follower's fetch offset, unless its log diverges from this one.

@@ -660,10 +660,13 @@ class Log:
 
     # --- aborted transactions
 
-    def aborted_within(self, offset: int, read: ReadResult) -> list[tuple[int, int]]:
+    def aborted_within(
+        self, offset: int, read: ReadResult, limit: int | None = None, *, wait: bool = True
+    ) -> list[tuple[int, int]]:
         """(producer id, first offset) of each aborted transaction that a reader of `offset`, which has got `read`, must leave
-        out, and maybe a few more. KAFKA_STORAGE_ERROR when they can't be read."""
-        found = self.producers.aborted_within(offset, read, self.log_end_offset)
+        out, and maybe a few more; the first `limit` of them, in the order of their markers. KAFKA_STORAGE_ERROR when they
+        can't be read; without `wait` WouldWait where the disk is needed."""
+        found = self.producers.aborted_within(offset, read, self.log_end_offset, limit, wait=wait)
         return [(transaction.producer_id, transaction.first_offset) for transaction in found]
 
     # --- sync

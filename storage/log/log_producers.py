@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 
-from barnabas.storage.errors import StorageError
+from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ProducerRecovery
 from barnabas.storage.log.producer_snapshot import encode_snapshot, snapshot_path
@@ -77,9 +77,12 @@ class LogProducers:
 
     # --- aborted transactions
 
-    def collect_aborted(self, start: int, end: int) -> list[AbortedTransaction]:
+    def collect_aborted(
+        self, start: int, end: int, limit: int | None = None, *, wait: bool = True
+    ) -> list[AbortedTransaction]:
         """The aborted transactions that a reader of [start, end) must leave out, and maybe a few more, in the order of their
-        markers. KAFKA_STORAGE_ERROR when they can't be read."""
+        markers; the first `limit` of them. KAFKA_STORAGE_ERROR when they can't be read; without `wait` WouldWait where the
+        disk is needed."""
         found: list[AbortedTransaction] = []
         indexes = self._transaction_indexes
         if not indexes:
@@ -88,13 +91,17 @@ class LogProducers:
         try:
             for base in segments.bases[segments.index_of(start) :]:
                 index = indexes.get(base)
-                if index is not None and index.collect(start, end, found):
+                if index is not None and index.collect(start, end, found, limit, wait=wait):
                     break
         except OSError as error:
+            if not wait and index is not None and isinstance(error, BlockingIOError):
+                raise WouldWait(index.load) from None
             raise self._read_error(error) from error
         return found
 
-    def aborted_within(self, offset: int, read: ReadResult, end_offset: int) -> list[AbortedTransaction]:
+    def aborted_within(
+        self, offset: int, read: ReadResult, end_offset: int, limit: int | None, *, wait: bool
+    ) -> list[AbortedTransaction]:
         """As `collect_aborted`, for a reader of `offset` that has got `read`.
 
         The bytes end before the next entry of the offset index, or with their segment, as in Kafka; `end_offset` is the log's.
@@ -104,14 +111,17 @@ class LogProducers:
         region = read.regions[-1]
         segment = self._segments.holding(read.segment_base)
         try:
-            beyond = segment.offset_index.first_at(region.position + region.length)
+            beyond = segment.offset_index.first_at(region.position + region.length, wait=wait)
         except OSError as error:
+            if not wait and isinstance(error, BlockingIOError):
+                raise WouldWait(segment.offset_index.load) from None
             raise self._read_error(error) from error
         if beyond is not None:
-            return self.collect_aborted(offset, segment.base_offset + beyond[0])
+            return self.collect_aborted(offset, segment.base_offset + beyond[0], limit, wait=wait)
         bases = self._segments.bases
         following = bisect_right(bases, read.segment_base)
-        return self.collect_aborted(offset, bases[following] if following < len(bases) else end_offset)
+        end = bases[following] if following < len(bases) else end_offset
+        return self.collect_aborted(offset, end, limit, wait=wait)
 
     def _read_error(self, error: OSError) -> StorageError:
         return StorageError(

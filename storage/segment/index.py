@@ -126,10 +126,14 @@ class SparseIndex:
         if count:
             self._disk.open(self.path).load(0, count * self._entry.size)
 
-    def first_at(self, second: int) -> tuple[int, int] | None:
-        """The first entry whose second field is at least `second`; None when there is none."""
+    def first_at(self, second: int, *, wait: bool = True) -> tuple[int, int] | None:
+        """The first entry whose second field is at least `second`; None when there is none. Without `wait` BlockingIOError when
+        the file's entries are not in memory."""
         count = len(self)
-        file = self._disk.open(self.path) if self._count_saved() else None
+        saved = self._count_saved()
+        file = self._disk.open(self.path) if saved else None
+        if file is not None and not wait and not file.is_cached(0, saved * self._entry.size):
+            raise BlockingIOError
         number = bisect_left(range(count), second, key=lambda number: self._entry_at(file, number)[1])
         return self._entry_at(file, number) if number < count else None
 

@@ -7,14 +7,14 @@ One entry of 34 bytes for each ABORT marker in the segment, in the order of the 
 The last field is the last stable offset of the log when the marker was written: an entry behind one whose last stable
 offset is at least X covers only offsets from X on, so a search ends there. A segment without an entry has no file. As with
 the other indexes, the entries of the active segment are in memory and are written when it is rolled or closed; after a crash
-they are rebuilt from the markers. Those of an older segment are read from its file.
+they are rebuilt from the markers. Those of an older segment are searched in its file, which may hold millions.
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -28,6 +28,7 @@ TRANSACTION_INDEX_VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
 _LAST_OFFSET = struct.Struct(">q")
 _LAST_OFFSET_AT = 18
+_READ_AT_ONCE = 120  # entries: one page
 
 
 class CorruptTransactionIndex(ValueError):
@@ -125,24 +126,52 @@ class TransactionIndex:
         offset: int = _LAST_OFFSET.unpack_from(content, len(content) - _ENTRY.size + _LAST_OFFSET_AT)[0]
         return offset
 
-    def collect(self, start: int, end: int, found: list[AbortedTransaction]) -> bool:
-        """Add the transactions with records in [start, end); True when no later segment can have more."""
-        content = self._bytes()
-        count = len(content) // _ENTRY.size
+    def collect(
+        self,
+        start: int,
+        end: int,
+        found: list[AbortedTransaction],
+        limit: int | None = None,
+        *,
+        wait: bool = True,
+    ) -> bool:
+        """Add the transactions with records in [start, end); True when no later segment can have more, or `found` has `limit`.
+        Without `wait` BlockingIOError when the file is not in memory."""
+        count, read = self._reading(wait)
 
-        def last_offset(index: int) -> int:
-            offset: int = _LAST_OFFSET.unpack_from(content, index * _ENTRY.size + _LAST_OFFSET_AT)[0]
+        def last_offset(number: int) -> int:
+            offset: int = _LAST_OFFSET.unpack_from(read(number, 1), _LAST_OFFSET_AT)[0]
             return offset
 
         first = bisect_left(range(count), start, key=last_offset)
-        for index in range(first, count):
-            _, *fields = _ENTRY.unpack_from(content, index * _ENTRY.size)
-            transaction = AbortedTransaction(*fields)
-            if transaction.first_offset < end:
-                found.append(transaction)
-            if transaction.last_stable_offset >= end:
-                return True
+        for number in range(first, count, _READ_AT_ONCE):
+            for _, *fields in _ENTRY.iter_unpack(read(number, min(_READ_AT_ONCE, count - number))):
+                transaction = AbortedTransaction(*fields)
+                if transaction.first_offset < end:
+                    found.append(transaction)
+                if transaction.last_stable_offset >= end or len(found) == limit:
+                    return True
         return False
+
+    def _reading(self, wait: bool) -> tuple[int, Callable[[int, int], Bytes]]:
+        """How many entries there are, and a function that reads some of them: (number of the first, count)."""
+        size = _ENTRY.size
+        content = self._content
+        if content is not None:
+            return len(content) // size, lambda number, count: content[
+                number * size : (number + count) * size
+            ]
+        file = self._disk.open(self.path)
+        length = file.size()
+        if not wait and not file.is_cached(0, length):
+            raise BlockingIOError
+        return length // size, lambda number, count: file.pread(count * size, number * size)
+
+    def load(self) -> None:
+        """Bring the file's entries into memory, waiting for the disk: for threads."""
+        if self._content is None:
+            file = self._disk.open(self.path)
+            file.load(0, file.size())
 
     def save(self, *, sync: bool = False) -> None:
         """Write the entries to the file, whole. OSError leaves them in memory."""

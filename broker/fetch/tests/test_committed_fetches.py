@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from barnabas.broker.fetch import reader
 from barnabas.broker.tests.leader import TOPIC_ID, Leader
 from barnabas.broker.tests.reply import Reply
 from barnabas.storage.log.log_config import LogConfig
@@ -203,6 +204,42 @@ def test_consumers_get_what_is_committed_and_wait_no_longer(
             consumer.read()
             assert consumer.position == stable
             assert consumer.delivered == sorted(offset for offset in committed if offset < stable)
+
+
+@pytest.mark.parametrize("in_session", [True, False])
+def test_a_response_names_so_many_aborted_transactions(
+    in_session: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A consumer gets fewer records at a time then, and all in the end."""
+    monkeypatch.setattr(reader, "ABORTED_MAX", 4)
+    bench = Bench(replicated=False)
+    bench.partition.log.update_config(LogConfig(index_interval_bytes=100))
+    for producer in range(40):
+        bench.append(producer)
+        bench.end_transaction(producer, commit=producer % 10 == 0)
+    answer = bench.fetch(0, min_bytes=1 << 20).answer
+    assert answer is not None, "it does not wait for more"
+    [first] = answer.responses[0].partitions
+    assert 0 < len(first.aborted_transactions) <= 4
+    consumer = Consumer(bench, in_session=in_session, max_bytes=1 << 20)
+    consumer.read()
+    assert consumer.position == bench.end == 80
+    assert consumer.delivered == [0, 20, 40, 60]
+
+
+def test_a_batch_in_many_aborted_transactions_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "ABORTED_MAX", 4)
+    bench = Bench(replicated=False)
+    for producer in range(10):
+        bench.append(producer)
+    bench.append(None)
+    for producer in range(10):
+        bench.end_transaction(producer, commit=False)
+    [first] = bench.fetch(10).answer.responses[0].partitions
+    assert len(first.aborted_transactions) == 10
+    consumer = Consumer(bench, in_session=False, max_bytes=1 << 20)
+    consumer.read()
+    assert (consumer.position, consumer.delivered) == (bench.end, [10])
 
 
 def test_an_open_transaction_does_not_end_a_wait() -> None:

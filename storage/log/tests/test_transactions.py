@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from barnabas.storage.disk.disk import RealDisk
-from barnabas.storage.errors import StorageError
+from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.producer_snapshot import decode_snapshot
@@ -22,6 +22,7 @@ from barnabas.storage.log.producers import ProducerEntry
 from barnabas.storage.segment.transaction_index import decode_transactions
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
 from barnabas.storage.tests.workshop import verified
+from barnabas.testing.memory_disk import MemoryFile
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import assemble_batch, read_header
 from barnabas.wire.records import iterate_records
@@ -452,3 +453,34 @@ def test_an_open_transaction_never_expires(workshop: Any) -> None:
     log.close()
     workshop.runtime.wall_offset_ms += 10**9
     assert list(workshop.log().producers.active) == [1]
+
+
+def test_aborted_transactions_that_are_not_in_memory(workshop: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop does not wait for the disk: a thread loads the files, and what was asked is asked again."""
+    log = workshop.log(index_interval_bytes=50)
+    for producer in range(300):
+        send(workshop, log, producer, 0)
+        log.append_as_leader(marker(producer, commit=producer % 3 == 0), 0, from_client=False)
+    log.roll()
+    aborted = log.producers.collect_aborted(0, 600)
+    assert len(aborted) == 200
+    assert log.producers.collect_aborted(0, 600, 5) == aborted[:5]
+    assert log.producers.collect_aborted(590, 600) == aborted[-4:]
+    result = log.read(100, 5000)
+    within = log.aborted_within(100, result)
+    assert (
+        within
+        == [(each.producer_id, each.first_offset) for each in aborted if each.last_offset >= 100][
+            : len(within)
+        ]
+    )
+    assert len(within) > 10
+    cold = {name for name in workshop.disk.files if name.endswith((".txnindex", ".index"))}
+    assert len(cold) == 2
+    monkeypatch.setattr(MemoryFile, "is_cached", lambda file, *_: file._path not in cold)
+    monkeypatch.setattr(MemoryFile, "load", lambda file, *_: cold.discard(file._path))
+    for _ in range(2):  # the offset index, then the transactions
+        with pytest.raises(WouldWait) as caught:
+            log.aborted_within(100, result, wait=False)
+        caught.value.prepare()
+    assert log.aborted_within(100, result, wait=False) == within
