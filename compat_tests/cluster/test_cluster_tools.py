@@ -16,6 +16,7 @@ from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.dumped_logs import LogJudge
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.transactional_clients import READ_COMMITTED, ConfluentProducer, read_with_confluent
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +173,57 @@ def test_kafka_features(cluster: Cluster, java_tools: JavaTools) -> None:
     assert finalized is not None
     refused = java_tools.run("kafka-features", *where, "upgrade", "--feature", "no.such=1", status=1)
     assert "no.such" in refused.output
+
+
+def test_kafka_transactions(cluster: Cluster, java_tools: JavaTools) -> None:
+    """Ids that different brokers coordinate, and a partition whose replicas describe its producers each for itself."""
+
+    def rows(*arguments: str) -> list[dict[str, str]]:
+        where = ("--bootstrap-server", cluster.bootstrap)
+        printed = java_tools.run("kafka-transactions", *where, *arguments).stdout
+        columns, *lines = [line.split() for line in printed.strip().splitlines()]
+        return [dict(zip(columns, line, strict=False)) for line in lines]
+
+    create_topic(cluster, "transactional")
+    cluster.wait_until_whole()
+    names = [f"id-{number}" for number in range(12)]
+    producers = [ConfluentProducer(cluster.bootstrap, name) for name in names]
+    try:
+        for producer in producers:
+            producer.initialize()
+            producer.begin()
+            producer.send("transactional", [(0, "x")])
+        listed = {row["TransactionalId"]: row for row in rows("list")}
+        assert sorted(listed) == sorted(names)
+        assert {row["TransactionState"] for row in listed.values()} == {"Ongoing"}
+        assert {row["Coordinator"] for row in listed.values()} == {"1", "2", "3"}
+        for name in names[:3]:
+            (described,) = rows("describe", "--transactional-id", name)
+            assert described["CoordinatorId"] == listed[name]["Coordinator"]
+            assert described["TopicPartitions"] == "transactional-0"
+        where = ("describe-producers", "--topic", "transactional", "--partition", "0")
+        ids = {row["ProducerId"] for row in listed.values()}
+        for replica in ((), *(("--broker-id", str(node)) for node in (1, 2, 3))):
+            eventually(lambda replica=replica: {row["ProducerId"] for row in rows(*where, *replica)} == ids)
+        java_tools.run(
+            *("kafka-transactions", "--bootstrap-server", cluster.bootstrap),
+            *("forceTerminateTransaction", "--transactionalId", names[0]),
+        )
+        for producer in producers[1:]:
+            producer.commit()
+        eventually(
+            lambda: (
+                [row["CurrentTransactionStartOffset"] for row in rows(*where, "--broker-id", "2")]
+                == ["None"] * len(names)
+            )
+        )
+        states = {row["TransactionalId"]: row["TransactionState"] for row in rows("list")}
+        assert states == dict.fromkeys(names, "CompleteCommit") | {names[0]: "Empty"}
+        found = read_with_confluent(cluster.bootstrap, "transactional", 1, READ_COMMITTED)
+        assert found == [(0, "x")] * (len(names) - 1)
+    finally:
+        for producer in producers:
+            producer.close()
 
 
 def test_kafka_cluster(cluster: Cluster, java_tools: JavaTools) -> None:
