@@ -562,7 +562,7 @@ def of_brokers_and_controllers() -> list[tuple[int, int]]:
         for message in requests
         if message.kind == "request" and "broker" not in message.listeners
     }
-    return sorted(keys | {(27, 1), (83, 0), (84, 0), (85, 0), (86, 0), (87, 0), (AUTHENTICATE_BROKER, 0)})
+    return sorted(keys | {(83, 0), (84, 0), (85, 0), (86, 0), (87, 0), (AUTHENTICATE_BROKER, 0)})
 
 
 @pytest.mark.parametrize(("key", "version"), of_brokers_and_controllers())
