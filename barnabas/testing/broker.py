@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from barnabas.testing.contents import Group, StoredRecord
     from barnabas.testing.operations import Done, Ends, Start
     from barnabas.testing.steering.partitions import PartitionInfo
+    from barnabas.testing.steering.transactions import Transactions
 
 # A library logs nothing by itself: `logging.basicConfig` shows what the broker logs.
 logging.getLogger("barnabas").addHandler(logging.NullHandler())
@@ -193,14 +195,18 @@ class Broker:
         """Topics by name, with the number of their partitions; Kafka's own ones left out."""
         return self._loop.call(lambda: contents.topics(self.nodes))
 
-    def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
-        """What consumers may read of one partition or of all, partition by partition. Waits some seconds at most until each has a
-        leader that knows what is committed, except in the running loop, which cannot turn meanwhile. UnknownTopic, NoLeader."""
+    def records(
+        self, topic: str, partition: int | None = None, *, isolation_level: str = contents.READ_COMMITTED
+    ) -> list[StoredRecord]:
+        """What consumers of this isolation level may read of one partition or of all, partition by partition. Waits some seconds at
+        most until each has a leader that knows what is committed, except in the running loop, which cannot turn meanwhile.
+        UnknownTopic, NoLeader."""
+        committed = contents.is_committed(isolation_level)
         if not self._loop.is_here:
             self._loop.wait(
                 lambda done: operations.when_led(self.nodes, topic, partition, lambda: done(None), done)
             )
-        return self._loop.call(lambda: contents.records(self.nodes, topic, partition))
+        return self._loop.call(lambda: contents.records(self.nodes, topic, partition, committed=committed))
 
     def group(self, name: str) -> Group | None:
         """A group's state, members and committed offsets; None where there is no such group."""
@@ -290,21 +296,21 @@ class Broker:
 
     def coordinator(self, group: str) -> int:
         """The node that coordinates a group. UnknownGroup while there has been none at all."""
-        return self._loop.call(lambda: steering.groups.coordinator_of(self.nodes, group))
+        return self._loop.call(lambda: steering.groups.COORDINATORS.node_of(self.nodes, group))
 
     def move_coordinator(self, group: str, node: int | None = None) -> Awaitable[None]:
         """Move a group's coordinator to another node; the old one answers NOT_COORDINATOR. ValueError, UnknownGroup."""
         return self._loop.perform(
-            lambda done: steering.groups.move_coordinator(self.nodes, group, node, done)
+            lambda done: steering.groups.COORDINATORS.move(self.nodes, group, node, done)
         )
 
     def load_coordinator(self, group: str, seconds: float | None = None) -> None:
         """Have it answer COORDINATOR_LOAD_IN_PROGRESS for so long, or until `coordinator_loaded`. UnknownGroup."""
-        self._loop.call(lambda: steering.groups.load_coordinator(self.nodes, group, seconds))
+        self._loop.call(lambda: steering.groups.COORDINATORS.load(self.nodes, group, seconds))
 
     def coordinator_loaded(self, group: str) -> None:
         """Have it serve its groups again."""
-        self._loop.call(lambda: steering.groups.coordinator_loaded(self.nodes, group))
+        self._loop.call(lambda: steering.groups.COORDINATORS.loaded(self.nodes, group))
 
     def expire_member(self, group: str, member_id: str) -> None:
         """Remove a member, as when its session times out. UnknownGroup."""
@@ -313,6 +319,13 @@ class Broker:
     def force_rebalance(self, group: str) -> None:
         """Make the members of a group join again. UnknownGroup."""
         self._loop.call(lambda: steering.groups.force_rebalance(self.nodes, group))
+
+    # -- transactions
+
+    @cached_property
+    def transactions(self) -> Transactions:
+        """The transactional ids: what is open, and what can be made to happen to it."""
+        return steering.transactions.Transactions(self.nodes, self._loop, self.faults, self.clock)
 
     # -- nodes
 

@@ -81,9 +81,10 @@ class BrokerNode:
     @property
     def is_well(self) -> bool:
         """It runs, goes on, and as a coordinator has read what there was to read."""
-        return (
-            self.is_ready and not self.runtime.is_paused and not self.node.services.groups.shards.is_loading
-        )
+        if not self.is_ready or self.runtime.is_paused:
+            return False
+        services = self.node.services
+        return not services.groups.shards.is_loading and not services.transactions.shards.is_loading
 
     def reserve_ports(self) -> None:
         """Have the ports before the first start: such as no connection gets while the node is down."""

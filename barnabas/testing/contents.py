@@ -1,7 +1,7 @@
 """Contents of an in-process broker: topics, records, groups and configs, read without a client or a request.
 
-All functions run on the broker's loop and take its nodes. Records are those of a partition's leader, up to the high watermark.
-Values are copies; nothing in them changes afterwards.
+All functions run on the broker's loop and take its nodes. Records are those of a partition's leader, up to the high watermark or,
+of what is committed, to the last stable offset. Values are copies; nothing in them changes afterwards.
 """
 
 from __future__ import annotations
@@ -16,15 +16,20 @@ from barnabas.wire.record_batch import iterate_whole_headers
 from barnabas.wire.records import iterate_records
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.offsets import CommittedOffset
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.storage.log.log import Log
+    from barnabas.storage.log.segments import ReadResult
     from barnabas.testing.broker_node import BrokerNode
+    from barnabas.wire.record_batch import BatchHeader
 
+READ_COMMITTED = "read_committed"
+_ISOLATION_LEVELS = (READ_COMMITTED, "read_uncommitted")
 _READ_BYTES = 4 * 1024 * 1024
 _DECOMPRESSED_BYTES_MAX = 1 << 30
 
@@ -126,27 +131,46 @@ def leader_of(nodes: Sequence[BrokerNode], topic: str, index: int) -> Partition:
     raise NoLeader(f"{topic}-{index} has no leader that runs")
 
 
-def records(nodes: Sequence[BrokerNode], topic: str, index: int | None = None) -> list[StoredRecord]:
-    """All records that consumers may read, of one partition or of all, partition by partition."""
+def is_committed(isolation_level: str) -> bool:
+    """ValueError unless it is read_committed or read_uncommitted."""
+    if isolation_level not in _ISOLATION_LEVELS:
+        raise ValueError(
+            f"an isolation_level is {' or '.join(_ISOLATION_LEVELS)}, and not {isolation_level!r}"
+        )
+    return isolation_level == READ_COMMITTED
+
+
+def records(
+    nodes: Sequence[BrokerNode], topic: str, index: int | None = None, *, committed: bool = True
+) -> list[StoredRecord]:
+    """All records that consumers may read, of one partition or of all, partition by partition. `committed`: without those of
+    aborted transactions, and up to the first one that is open."""
     indexes = partition_indexes(nodes, topic) if index is None else [index]
-    return [record for each in indexes for record in _of_partition(leader_of(nodes, topic, each))]
+    return [
+        record
+        for each in indexes
+        for record in _of_partition(leader_of(nodes, topic, each), committed=committed)
+    ]
 
 
 def record_at(partition: Partition, offset: int) -> StoredRecord:
     """One record that consumers may read."""
-    return next(each for each in _of_partition(partition, offset) if each.offset == offset)
+    found = _of_partition(partition, offset, committed=False)
+    return next(each for each in found if each.offset == offset)
 
 
-def _of_partition(partition: Partition, begin: int = 0) -> Iterator[StoredRecord]:
+def _of_partition(partition: Partition, begin: int = 0, *, committed: bool) -> Iterator[StoredRecord]:
     log = partition.log
-    offset, end = max(begin, log.log_start_offset), partition.high_watermark
+    offset = max(begin, log.log_start_offset)
+    end = partition.last_stable_offset if committed else partition.high_watermark
     while offset < end:
         read = log.read(offset, _READ_BYTES, end_offset=end)
         data = b"".join(region.read() for region in read.regions)
         begun = offset
+        is_aborted = _aborted(log, offset, read) if committed else _never
         for position, header in iterate_whole_headers(data):
             batch = memoryview(data)[position : position + header.size]
-            if not header.is_control:
+            if not is_aborted(header) and not header.is_control:
                 for record in iterate_records(batch, _DECOMPRESSED_BYTES_MAX):
                     if log.log_start_offset <= record.offset < end:
                         yield StoredRecord(
@@ -161,6 +185,25 @@ def _of_partition(partition: Partition, begin: int = 0) -> Iterator[StoredRecord
             offset = header.next_offset
         if offset == begun:  # compaction has taken the rest
             return
+
+
+def _aborted(log: Log, offset: int, read: ReadResult) -> Callable[[BatchHeader], bool]:
+    """Asked of each batch in order, as consumers do it: an aborted transaction ends with its producer's marker."""
+    begins = sorted(log.aborted_within(offset, read), key=lambda each: each[1], reverse=True)
+    producers: set[int] = set()
+
+    def is_aborted(header: BatchHeader) -> bool:
+        while begins and begins[-1][1] <= header.last_offset:
+            producers.add(begins.pop()[0])
+        if header.is_control:
+            producers.discard(header.producer_id)
+        return header.is_transactional and header.producer_id in producers
+
+    return is_aborted
+
+
+def _never(_header: BatchHeader) -> bool:
+    return False
 
 
 def group(nodes: Sequence[BrokerNode], name: str) -> Group | None:

@@ -212,8 +212,7 @@ class TransactionShard:
         for transaction in tuple(self._ongoing):
             if self._is_closed:
                 return
-            now_ms = self._now_ms()
-            if transaction.is_timed_out(now_ms):
+            if transaction.is_timed_out(self._now_ms()):
                 log.info(
                     "%s: the transaction of producer %d, epoch %d, is aborted: it is open for more than %d ms",
                     transaction.transactional_id,
@@ -221,8 +220,12 @@ class TransactionShard:
                     transaction.data.producer_epoch,
                     transaction.data.timeout_ms,
                 )
-                self._write(transaction, transaction.fence(now_ms, self._transaction_version()), _ignore)
+                self.abort(transaction, _ignore)
             yield
+
+    def abort(self, transaction: Transaction, done: Done) -> None:
+        """Abort the open transaction at a higher epoch, which fences its producer; `done(error)` when that is decided."""
+        self._write(transaction, transaction.fence(self._now_ms(), self._transaction_version()), done)
 
     def expire(self, now_ms: int, expiration_ms: int) -> Iterator[None]:
         """Remove the ids that have not been used for so long, in steps."""

@@ -63,7 +63,7 @@ class Loader:
         self._producer.commit_transaction(_TIMEOUT_S)
 
     def abort(self) -> None:
-        """Nobody who reads what is committed sees any of it."""
+        """Readers of what is committed see none of it."""
         self._producer.abort_transaction(_TIMEOUT_S)
 
     def is_fenced(self) -> bool:

@@ -151,9 +151,11 @@ class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RecordsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    """Of one partition, or of all."""
+    """Of one partition, or of all; for consumers that read what is committed, or with read_uncommitted also what is aborted or
+    open."""
 
     partition: int | None = None
+    isolation_level: str = "read_committed"
 
 
 class NewRecord(msgspec.Struct, forbid_unknown_fields=True):
@@ -206,6 +208,28 @@ class GroupStatus(msgspec.Struct):
     state: str
     members: list[str]
     offsets: list[tuple[str, int, int]]
+
+
+class TransactionStatus(msgspec.Struct):
+    """A transactional id. `state` is Kafka's name, such as Ongoing; `partitions` are [topic, partition], of a transaction that is
+    ending those without a marker; `start_ms` is -1 before the first transaction."""
+
+    transactional_id: str
+    state: str
+    is_open: bool
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    partitions: list[tuple[str, int]]
+    start_ms: int
+    coordinator: int
+
+
+class Markers(msgspec.Struct, forbid_unknown_fields=True):
+    """Whose markers: of all partitions, of a topic's or of one."""
+
+    topic: str | None = None
+    partition: int | None = None
 
 
 class Snapshot(msgspec.Struct):

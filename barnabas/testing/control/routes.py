@@ -14,6 +14,7 @@ SNAPSHOTS_MAX: Final = 100
 if TYPE_CHECKING:
     from barnabas.testing.contents import StoredRecord
     from barnabas.testing.control.control import Control
+    from barnabas.testing.steering.transactions import TransactionInfo
 
 
 @route("GET", "/openapi.json", "This description.", answer=dict[str, Any])
@@ -108,7 +109,10 @@ def topic_config(control: Control, topic: str) -> dict[str, str]:
     answer=list[m.JsonRecord],
 )
 def records(control: Control, topic: str, query: m.RecordsQuery) -> list[m.JsonRecord]:
-    return [_json_record(each) for each in control.broker.records(topic, query.partition)]
+    return [
+        _json_record(each)
+        for each in control.broker.records(topic, query.partition, isolation_level=query.isolation_level)
+    ]
 
 
 @route(
@@ -163,4 +167,31 @@ def group(control: Control, group: str) -> m.GroupStatus:
         state=found.state,
         members=[each.member_id for each in found.members],
         offsets=[(topic, partition, offset) for (topic, partition), offset in sorted(found.offsets.items())],
+    )
+
+
+@route("GET", "/transactions", "The transactional ids.", answer=list[m.TransactionStatus])
+def transactions(control: Control) -> list[m.TransactionStatus]:
+    return [_transaction_status(each) for each in control.broker.transactions]
+
+
+@route("GET", "/transactions/{transactional_id}", "What a transactional id does.", answer=m.TransactionStatus)
+def transaction(control: Control, transactional_id: str) -> m.TransactionStatus:
+    found = control.broker.transactions.get(transactional_id)
+    if found is None:
+        raise LookupError(f"there is no transactional id {transactional_id!r}")
+    return _transaction_status(found)
+
+
+def _transaction_status(found: TransactionInfo) -> m.TransactionStatus:
+    return m.TransactionStatus(
+        transactional_id=found.transactional_id,
+        state=found.state,
+        is_open=found.is_open,
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        timeout_ms=found.timeout_ms,
+        partitions=list(found.partitions),
+        start_ms=found.start_ms,
+        coordinator=found.coordinator,
     )

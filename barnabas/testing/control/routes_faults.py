@@ -72,6 +72,17 @@ def release(control: Control, rule: str, body: m.Release) -> None:
     _rule(control, rule).release(body.count)
 
 
+@route(
+    "POST",
+    "/hold-markers",
+    "Hold the markers of transactions, until the rule is released.",
+    body=m.Markers,
+    answer=m.RuleStatus,
+)
+def hold_markers(control: Control, body: m.Markers) -> m.RuleStatus:
+    return _rule_status(control.broker.transactions.hold_markers(body.topic, body.partition))
+
+
 def _steps(rule: Rule, body: m.NewRule) -> list[Callable[[], object]]:
     """What is to be called on the rule: modifiers first, for it acts from its first action on."""
     served: dict[str, Any] = {} if body.served is None else {"served": body.served}

@@ -127,6 +127,66 @@ def expire_member(control: Control, group: str, member: str) -> None:
     control.broker.expire_member(group, member)
 
 
+@route("POST", "/transactions/{transactional_id}/abort", "Abort the open transaction, as its timeout does.")
+def abort_transaction(control: Control, transactional_id: str) -> None:
+    control.broker.transactions.abort(transactional_id)
+
+
+@route("POST", "/transactions/{transactional_id}/fence", "Fence the producer of a transactional id.")
+def fence_producer(control: Control, transactional_id: str) -> None:
+    control.broker.transactions.fence(transactional_id)
+
+
+@route(
+    "POST",
+    "/transactions/{transactional_id}/timeout",
+    "Advance the clock until the open transaction has timed out and is aborted.",
+)
+def time_out_transaction(control: Control, transactional_id: str) -> None:
+    control.broker.transactions.time_out(transactional_id)
+
+
+@route(
+    "GET",
+    "/transactions/{transactional_id}/coordinator",
+    "The node that coordinates a transactional id.",
+    answer=m.NodeNumber,
+)
+def transaction_coordinator(control: Control, transactional_id: str) -> m.NodeNumber:
+    return m.NodeNumber(control.broker.transactions.coordinator(transactional_id))
+
+
+@route(
+    "POST",
+    "/transactions/{transactional_id}/coordinator/move",
+    "Move the coordinator of a transactional id to another node.",
+    body=m.NodeChoice,
+    answer=m.NodeNumber,
+)
+def move_transaction_coordinator(control: Control, transactional_id: str, body: m.NodeChoice) -> m.NodeNumber:
+    control.broker.transactions.move_coordinator(transactional_id, body.node)
+    return m.NodeNumber(control.broker.transactions.coordinator(transactional_id))
+
+
+@route(
+    "POST",
+    "/transactions/{transactional_id}/coordinator/load",
+    "Have the coordinator answer COORDINATOR_LOAD_IN_PROGRESS.",
+    body=m.CoordinatorLoad,
+)
+def load_transaction_coordinator(control: Control, transactional_id: str, body: m.CoordinatorLoad) -> None:
+    control.broker.transactions.load_coordinator(transactional_id, body.seconds)
+
+
+@route(
+    "POST",
+    "/transactions/{transactional_id}/coordinator/loaded",
+    "Have it serve its transactional ids again.",
+)
+def transaction_coordinator_loaded(control: Control, transactional_id: str) -> None:
+    control.broker.transactions.coordinator_loaded(transactional_id)
+
+
 @route("POST", "/nodes", "Add a broker to a cluster.", body=m.NewNode, answer=m.NodeNumber)
 def add_node(control: Control, body: m.NewNode) -> m.NodeNumber:
     control.broker.add_node(body.properties)

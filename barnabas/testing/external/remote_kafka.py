@@ -8,7 +8,7 @@ import contextlib
 import time  # noqa: TID251 - waits for a broker
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.testing.contents import StoredRecord, UnknownTopic
+from barnabas.testing.contents import READ_COMMITTED, StoredRecord, UnknownTopic, is_committed
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.operations import CREATE_TOPICS, DELETE_TOPICS, RequestFailed
 from barnabas.testing.pending import Finished
@@ -88,17 +88,20 @@ class RemoteKafka:
         [stored] = self._append(topic, [seeding.single(value, key, fields)])
         return stored
 
-    def records(self, topic: str, partition: int | None = None) -> list[StoredRecord]:
-        """What consumers may read of one partition or of all, partition by partition. UnknownTopic."""
+    def records(
+        self, topic: str, partition: int | None = None, *, isolation_level: str = READ_COMMITTED
+    ) -> list[StoredRecord]:
+        """What consumers of this isolation level may read of one partition or of all, partition by partition. UnknownTopic."""
         from barnabas.testing.external import remote_records
 
+        is_committed(isolation_level)
         count = self.topics().get(topic)
         if count is None:
             raise UnknownTopic(f"there is no topic {topic!r}")
         if partition is not None and not 0 <= partition < count:
             raise UnknownTopic(f"there is no partition {partition} of {topic!r}")
         indexes = range(count) if partition is None else [partition]
-        return remote_records.read(self.reachable_servers(topic), topic, indexes)
+        return remote_records.read(self.reachable_servers(topic), topic, indexes, isolation_level)
 
     def reachable_servers(self, topic: str | None = None) -> str:  # noqa: ARG002 - some have to wait for its leaders
         """Where a client finds the cluster, and this topic."""

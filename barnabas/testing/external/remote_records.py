@@ -49,11 +49,13 @@ def append(
     ]
 
 
-def read(bootstrap_servers: str, topic: str, partitions: Sequence[int]) -> list[StoredRecord]:
-    """All that consumers may read now, partition by partition. RequestFailed; TimeoutError where some of it does not come."""
+def read(
+    bootstrap_servers: str, topic: str, partitions: Sequence[int], isolation_level: str
+) -> list[StoredRecord]:
+    """All that consumers of this isolation level may read now, partition by partition. RequestFailed; TimeoutError where some of it does not come."""
     kafka = _kafka()
     consumer = kafka.KafkaConsumer(
-        bootstrap_servers=bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
+        bootstrap_servers=bootstrap_servers, isolation_level=isolation_level, enable_auto_commit=False
     )
     with contextlib.closing(consumer), _told():
         places = [kafka.TopicPartition(topic, index) for index in partitions]

@@ -1,9 +1,9 @@
-"""Groups and their coordinators. Functions run on the broker's loop."""
+"""Groups, and the coordinators of groups and of transactional ids. Functions run on the broker's loop."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from barnabas.broker.coordinator.topic import partition_for
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
@@ -14,59 +14,94 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from barnabas.broker.coordinator.shards import Shards
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.shard import Shard
     from barnabas.broker.services import Services
     from barnabas.testing.broker_node import BrokerNode
     from barnabas.testing.operations import Done
 
+S = TypeVar("S")
+
 
 class UnknownGroup(LookupError):
     """There is no such group, or no such member of it."""
 
 
-def coordinator_of(nodes: Sequence[BrokerNode], group_id: str) -> int:
-    """The node that coordinates a group, whether it exists or not. UnknownGroup while there are none at all."""
-    topic = image_of(nodes).topics.get(GROUP_METADATA_TOPIC)
-    if topic is None:
-        raise UnknownGroup("there has been no group yet")
-    return topic.partitions[_index(nodes, group_id)].leader
+class Coordinators(Generic[S]):
+    """Of one kind. A key is the id of a group or a transactional id; `unknown` is raised while there has been no key at all."""
+
+    def __init__(
+        self, topic: str, shards: Callable[[Services], Shards[Any]], unknown: type[LookupError], kind: str
+    ) -> None:
+        self._topic = topic
+        self._shards = shards
+        self._unknown = unknown
+        self._kind = kind
+
+    def node_of(self, nodes: Sequence[BrokerNode], key: str) -> int:
+        """The node that coordinates a key, whether it is in use or not."""
+        topic = image_of(nodes).topics.get(self._topic)
+        if topic is None:
+            raise self._unknown(f"there has been no {self._kind} yet")
+        return topic.partitions[self._index(nodes, key)].leader
+
+    def move(self, nodes: Sequence[BrokerNode], key: str, node_id: int | None, done: Done) -> None:
+        """With all keys of the same partition. `done` when the other node has loaded them."""
+        self.node_of(nodes, key)
+
+        def moved(error: Exception | None) -> None:
+            if error is not None:
+                done(error)
+            else:
+                when(nodes, lambda: self.shard_of(nodes, key) is not None, lambda: done(None), done)
+
+        move_leader(nodes, self._topic, self._index(nodes, key), node_id, moved)
+
+    def load(self, nodes: Sequence[BrokerNode], key: str, seconds: float | None) -> None:
+        """Keys of its partition are answered COORDINATOR_LOAD_IN_PROGRESS for so long on the broker's clock, or until `loaded`."""
+        services = self.services_of(nodes, key)
+        index = self._index(nodes, key)
+        self._set_loading(services, index, is_loading=True)
+        if seconds is not None:
+            services.runtime.call_later(
+                seconds, partial(self._set_loading, services, index, is_loading=False)
+            )
+
+    def loaded(self, nodes: Sequence[BrokerNode], key: str) -> None:
+        """It serves its keys."""
+        self._set_loading(self.services_of(nodes, key), self._index(nodes, key), is_loading=False)
+
+    def shard_of(self, nodes: Sequence[BrokerNode], key: str) -> S | None:
+        """The loaded shard that holds the key."""
+        for services in services_of(nodes):
+            shard: S | ErrorCode = self._shards(services).of(key)
+            if not isinstance(shard, ErrorCode):
+                return shard
+        return None
+
+    def services_of(self, nodes: Sequence[BrokerNode], key: str) -> Services:
+        """Those of the node that coordinates the key."""
+        node_id = self.node_of(nodes, key)
+        for services in services_of(nodes):
+            if services.node_id == node_id:
+                return services
+        raise self._unknown(f"node {node_id}, which coordinates {key!r}, does not run")
+
+    def _set_loading(self, services: Services, index: int, *, is_loading: bool) -> None:
+        led = self._shards(services).led.get(index)
+        if led is not None:
+            led.is_loading = is_loading
+
+    def _index(self, nodes: Sequence[BrokerNode], key: str) -> int:
+        return partition_for(key, len(image_of(nodes).topics[self._topic].partitions))
 
 
-def move_coordinator(nodes: Sequence[BrokerNode], group_id: str, node_id: int | None, done: Done) -> None:
-    """With all groups whose ids fall on the same partition of __consumer_offsets. `done` when it has loaded them."""
-    coordinator_of(nodes, group_id)
-
-    def moved(error: Exception | None) -> None:
-        if error is not None:
-            done(error)
-        else:
-            when(nodes, lambda: _find_shard(nodes, group_id) is not None, lambda: done(None), done)
-
-    move_leader(nodes, GROUP_METADATA_TOPIC, _index(nodes, group_id), node_id, moved)
-
-
-def load_coordinator(nodes: Sequence[BrokerNode], group_id: str, seconds: float | None) -> None:
-    """Groups of its partition are answered COORDINATOR_LOAD_IN_PROGRESS for so long on the broker's clock, or until
-    `coordinator_loaded`."""
-    services = _services_of_coordinator(nodes, group_id)
-    index = _index(nodes, group_id)
-    _set_loading(services, index, is_loading=True)
-    if seconds is not None:
-        services.runtime.call_later(seconds, partial(_set_loading, services, index, is_loading=False))
-
-
-def coordinator_loaded(nodes: Sequence[BrokerNode], group_id: str) -> None:
-    """It serves its groups."""
-    _set_loading(_services_of_coordinator(nodes, group_id), _index(nodes, group_id), is_loading=False)
-
-
-def _set_loading(services: Services, index: int, *, is_loading: bool) -> None:
-    led = services.groups.shards.led.get(index)
-    if led is not None:
-        led.is_loading = is_loading
+COORDINATORS: Final[Coordinators[Shard]] = Coordinators(
+    GROUP_METADATA_TOPIC, lambda services: services.groups.shards, UnknownGroup, "group"
+)
 
 
 def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) -> None:
@@ -91,29 +126,9 @@ def force_rebalance(nodes: Sequence[BrokerNode], group_id: str) -> None:
     shard.rebalancer.prepare_or_complete(group, "a rebalance was asked for")
 
 
-def _index(nodes: Sequence[BrokerNode], group_id: str) -> int:
-    return partition_for(group_id, len(image_of(nodes).topics[GROUP_METADATA_TOPIC].partitions))
-
-
-def _find_shard(nodes: Sequence[BrokerNode], group_id: str) -> Shard | None:
-    for services in services_of(nodes):
-        shard = services.groups.shards.of(group_id)
-        if not isinstance(shard, ErrorCode):
-            return shard
-    return None
-
-
 def _find(nodes: Sequence[BrokerNode], group_id: str) -> tuple[Shard, ClassicGroup]:
-    shard = _find_shard(nodes, group_id)
+    shard = COORDINATORS.shard_of(nodes, group_id)
     group = None if shard is None else shard.groups.get(group_id)
     if shard is None or group is None:
         raise UnknownGroup(f"there is no group {group_id!r}")
     return shard, group
-
-
-def _services_of_coordinator(nodes: Sequence[BrokerNode], group_id: str) -> Services:
-    node_id = coordinator_of(nodes, group_id)
-    for services in services_of(nodes):
-        if services.node_id == node_id:
-            return services
-    raise UnknownGroup(f"node {node_id}, which coordinates {group_id!r}, does not run")

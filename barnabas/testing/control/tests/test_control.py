@@ -20,10 +20,12 @@ from barnabas.testing.control.http import BOUNDS
 from barnabas.testing.control.openapi import description
 from barnabas.testing.control.table import ROUTES
 from barnabas.testing.external.raw_client import RawClient
+from barnabas.testing.tests.transactional_client import TransactionalClient
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.metadata import MetadataRequest
 from barnabas.wire.records import iterate_records
+from compat_tests.harness.eventually import eventually
 
 pytestmark = pytest.mark.sockets
 
@@ -396,3 +398,31 @@ def test_what_is_wrong_is_said(http: Http, method: str, path: str, body: Any, st
     assert answered == status
     assert why in answer["error"]
     assert http.done("GET", "/rules") == []
+
+
+def test_transactions(broker: Broker, http: Http) -> None:
+    http.done("POST", "/topics", {"name": "orders", "partitions": 1})
+    producer = TransactionalClient(broker, "payments")
+    assert producer.send("orders", b"1") == 0
+    [found] = http.done("GET", "/transactions")
+    assert found == http.done("GET", "/transactions/payments")
+    assert (found["state"], found["is_open"], found["partitions"]) == ("Ongoing", True, [["orders", 0]])
+    assert http.done("GET", "/topics/orders/records") == []
+    [record] = http.done("GET", "/topics/orders/records?isolation_level=read_uncommitted")
+    assert record["value"] == "1"
+    rule = http.done("POST", "/hold-markers", {"topic": "orders"})
+    http.done("POST", "/transactions/payments/abort")
+    assert http.done("GET", "/transactions/payments")["state"] == "PrepareAbort"
+    http.done("POST", f"/rules/{rule['id']}/release", {})
+    eventually(lambda: http.done("GET", "/transactions/payments")["state"] == "CompleteAbort")
+    http.done("POST", "/transactions/payments/fence")
+    assert http.done("GET", "/transactions/payments")["state"] == "Empty"
+    assert http.done("GET", "/transactions/payments/coordinator") == {"node": 1}
+    http.done("POST", "/transactions/payments/coordinator/load", {})
+    assert http.ask("GET", "/transactions/payments")[0] == 404
+    http.done("POST", "/transactions/payments/coordinator/loaded")
+    assert http.ask("POST", "/transactions/payments/coordinator/move", {})[0] == 400
+    assert http.ask("POST", "/transactions/payments/timeout")[0] == 400
+    assert http.ask("POST", "/transactions/unknown/abort")[0] == 404
+    assert http.ask("GET", "/topics/orders/records?isolation_level=all")[0] == 400
+    producer.close()
