@@ -229,8 +229,10 @@ class Connection(BufferedProtocol):
 
     def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
         """Serve produces behind the current request before its answer. To be called before its handler returns PENDING,
-        or later, while it is pending."""
+        or later, while it is pending; the connection may have ended since."""
         session = self._session
+        if session.state is CLOSED:
+            return
         session.allow_pipelined_produces(context)
         if session.state is READY:  # the handler has returned
             self._shared.runtime.call_soon(self._continue)

@@ -394,6 +394,15 @@ def test_a_produce_may_get_its_place_in_line_late(world: World) -> None:
     assert world.answers() == [0, 1, 2]
 
 
+def test_a_produce_gets_no_place_in_line_when_its_connection_has_ended(world: World) -> None:
+    world.dispatcher.handlers[0] = lambda _connection: PENDING
+    world.receive(numbered(0, 3, api_key=PRODUCE))
+    world.connection.connection_lost(None)
+    world.connection.allow_pipelined_produces(0)  # type: ignore[arg-type]  # a context is a number here
+    world.turns()
+    assert world.dispatcher.served == [0]
+
+
 def test_only_so_many_produces_wait_in_line(world: World) -> None:
     count = PIPELINED_PRODUCES_MAX + 10
     pipelined(world, *range(count))
