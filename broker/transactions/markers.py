@@ -179,7 +179,7 @@ class TransactionMarkerSender:
             return
         image = self._image()
         deleted: list[TopicPartition] = []
-        for each in partitions:
+        for each in sorted(partitions):  # a set's own order differs from one process to the next
             topic = image.topics.get(each[0])
             state = None if topic is None else topic.partitions.get(each[1])
             if state is None:
@@ -229,7 +229,8 @@ class TransactionMarkerSender:
             }
             for transaction, partitions in sent.items():
                 self._take_errors(
-                    transaction, {each: errors.get((transaction.producer_id, *each)) for each in partitions}
+                    transaction,
+                    {each: errors.get((transaction.producer_id, *each)) for each in sorted(partitions)},
                 )
         self._send_soon(node_id, destination)
 
