@@ -19,11 +19,11 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-transactions check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate fuzz \
+  test-languages test-transactions check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-19s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## the environment in .venv
 
@@ -133,6 +133,10 @@ bench-partitions: $(JARS) ## both with 10,000 partitions
 SEEDS ?= 1000
 simulate: $(INSTALLED) ## whole clusters under a seeded scheduler (SEEDS=1000)
 	$(BIN)/python -m compat_tests.simulation --seeds $(SEEDS) $(ARGS)
+
+# As `make simulate`, for transactions.
+simulate-transactions: $(INSTALLED) ## transactional clients in simulated clusters (SEEDS=1000)
+	$(BIN)/python -m compat_tests.simulation.transactions --seeds $(SEEDS) $(ARGS)
 
 bench-cluster: $(JARS) ## three nodes of each
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)

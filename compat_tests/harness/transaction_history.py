@@ -8,7 +8,7 @@ Its rules, by the names of Adya's phenomena where they have one:
 1. A committed transaction is read whole, once and in order; one whose end is unknown wholly or not at all.
 2. Nothing of an aborted transaction is read (G1a), and nothing before its commit was requested (G1b).
 3. A group's offset and the outputs of what it has read change together, and offsets never go back.
-4. The last stable offset never goes back, never passes an open transaction, and reaches the high watermark at rest.
+4. The last stable offset of a leader never goes back, never passes an open transaction, and reaches the high watermark at rest.
 5. A transaction in a log has one marker, whose epoch fits its data.
 6. Producer ids with their epochs are given out once and in order; a fenced producer commits nothing.
 7. At rest no end is half done, and the coordinator's outcome is that of the markers.
@@ -120,7 +120,8 @@ class Reader:
 
 @dataclasses.dataclass(slots=True, frozen=True)
 class StableOffset:
-    """A last stable offset and a high watermark, as a leader of an epoch answered them."""
+    """A last stable offset and a high watermark, as a leader of an epoch answered them to a fetch. As in Kafka a new leader may
+    know a lower high watermark at first."""
 
     partition: Partition
     leader_epoch: int
@@ -357,7 +358,7 @@ class TransactionHistory:
             for other in before.setdefault(each.partition, []):
                 if (
                     other.answered_at < each.asked_at
-                    and other.leader_epoch <= each.leader_epoch
+                    and other.leader_epoch == each.leader_epoch
                     and other.last_stable_offset > each.last_stable_offset
                 ):
                     raise TransactionViolation(
@@ -366,10 +367,7 @@ class TransactionHistory:
                         f"{other.last_stable_offset} at {other.answered_at:.3f}",
                     )
             before[each.partition] = [
-                other
-                for other in before[each.partition]
-                if other.last_stable_offset > each.last_stable_offset
-                or other.leader_epoch < each.leader_epoch
+                other for other in before[each.partition] if other.leader_epoch == each.leader_epoch
             ][-20:] + [each]
             for found in ranges.get(each.partition, ()):
                 if found.first_offset >= each.last_stable_offset:
