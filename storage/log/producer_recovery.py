@@ -33,6 +33,9 @@ logger = logging.getLogger("barnabas.storage")
 
 _SCAN_WINDOW = 1 << 16  # bytes read at a time in search of headers
 ALL_COMMITTED = 1 << 62  # a high watermark above every offset
+_REPLAYED_AGAIN_MAX = (
+    4 << 20
+)  # bytes of a log: tens of milliseconds at most, and a start may have thousands of logs
 
 
 def _list_snapshots(names: Iterable[str]) -> list[int]:
@@ -133,16 +136,20 @@ class ProducerRecovery:
         """Advance to `offset`, which the batches in `segments` reach."""
         if self.offset >= offset:
             return
-        self._load_newest(offset)
-        if self.offset < 0:
-            first = segments[0].base_offset if segments else offset
-            self.offset = self.snapshot_offset = min(offset, max(first, self._log_start_offset))
+        self._load_or_begin(segments, offset)
         for index, segment in enumerate(segments):
             if self.offset < offset and (
                 index + 1 == len(segments) or segments[index + 1].base_offset > self.offset
             ):
                 self._scan(segment, offset)
         self.offset = offset
+
+    def _load_or_begin(self, segments: Sequence[Segment], limit: int) -> None:
+        """The newest snapshot of at most `limit`; without any, and without what is known, begin where the log does."""
+        self._load_newest(limit)
+        if self.offset < 0:
+            first = segments[0].base_offset if segments else limit
+            self.offset = self.snapshot_offset = min(limit, max(first, self._log_start_offset))
 
     def save(self) -> None:
         """Write a snapshot of the current state."""
@@ -224,12 +231,23 @@ class ProducerRecovery:
 
     def _find_uncommitted_ends(self, segments: Sequence[Segment]) -> None:
         """A snapshot does not say which transactions were ended between the high watermark and the snapshot. Where there are any,
-        replay that part from an older snapshot as well."""
+        replay that part from an older snapshot as well; where that would take long, they count as having begun by the older
+        snapshot."""
         start, end = self._high_watermark, self.snapshot_offset
-        if self._has_markers and start < end and _holds_markers(segments, start, end):
-            earlier = self.as_of(start)
+        if not self._has_markers or start >= end:
+            return
+        last_marker = end - 1
+        if _bytes_between(segments, start, end) <= _REPLAYED_AGAIN_MAX:
+            last_marker = _last_marker(segments, start, end)
+            if last_marker < 0:
+                return
+        earlier = self.as_of(start)
+        earlier._load_or_begin(segments, start)
+        if _bytes_between(segments, earlier.offset, end) <= _REPLAYED_AGAIN_MAX:
             earlier.advance(segments, end)
-            self.producers.add_uncommitted_ends(earlier.producers)
+        else:
+            earlier.producers.hold_back(earlier.producers.first_unstable_offset(earlier.offset), last_marker)
+        self.producers.add_uncommitted_ends(earlier.producers)
 
     def _drop(self, unwanted: Callable[[int], bool]) -> None:
         for snapshot in [snapshot for snapshot in self._snapshots if unwanted(snapshot)]:
@@ -240,8 +258,17 @@ class ProducerRecovery:
         self._snapshots.remove(snapshot)
 
 
-def _holds_markers(segments: Sequence[Segment], start: int, end: int) -> bool:
-    """Whether there is a control batch in [start, end)."""
+def _bytes_between(segments: Sequence[Segment], start: int, end: int) -> int:
+    """At most how many bytes of the log lie in [start, end), where `end` is the log's or a segment's base offset."""
+    behind = [segment for segment in segments if segment.base_offset < end]
+    while len(behind) > 1 and behind[1].base_offset <= start:
+        del behind[0]
+    return sum(segment.size for segment in behind) - (behind[0].index_position(start) if behind else 0)
+
+
+def _last_marker(segments: Sequence[Segment], start: int, end: int) -> int:
+    """The offset of the last control batch in [start, end); -1 when there is none."""
+    last = -1
     for index, segment in enumerate(segments):
         if index + 1 < len(segments) and segments[index + 1].base_offset <= start:
             continue
@@ -252,7 +279,7 @@ def _holds_markers(segments: Sequence[Segment], start: int, end: int) -> bool:
                 if header.base_offset >= end:
                     break
                 if header.is_control and header.base_offset >= start:
-                    return True
+                    last = header.base_offset
         except RecordBatchError as error:
             logger.warning("%s: markers behind damage are unknown: %s", segment.path, error)
-    return False
+    return last

@@ -108,9 +108,11 @@ class ProducerStateManager:
         """Take over the ended transactions that `earlier`, the same partition up to an earlier offset, has not forgotten."""
         later, self._ended = self._ended, earlier._ended.copy()
         for first_offset, marker_offset in later:
-            self._add_ended(first_offset, marker_offset)
+            self.hold_back(first_offset, marker_offset)
 
-    def _add_ended(self, first_offset: int, marker_offset: int) -> None:
+    def hold_back(self, first_offset: int, marker_offset: int) -> None:
+        """Hold read_committed readers back at `first_offset` until the high watermark has passed a marker, which lies behind
+        those of earlier calls."""
         ended = self._ended
         while ended and ended[-1][0] >= first_offset:  # this one holds readers back further, and longer
             ended.pop()
@@ -259,7 +261,7 @@ class ProducerStateManager:
         if first_offset < 0:  # the transaction has no batch in this partition
             return None
         self.ongoing.pop(first_offset, None)
-        self._add_ended(first_offset, header.base_offset)
+        self.hold_back(first_offset, header.base_offset)
         if marker.commit:
             return None
         stable = next(iter(self.ongoing), header.base_offset + 1)
