@@ -27,6 +27,8 @@ class VirtualCluster:
         for node_id in NODE_IDS:
             runtime = VirtualRuntime(node_id, network=self.network, host=f"n{node_id}")
             runtime.thread_delay_s = lambda: 0.001
+            disk = MemoryDisk()
+            disk.write_descriptor = self.network.send
             own = [
                 "log.dirs=/d",
                 f"node.id={node_id}",
@@ -39,7 +41,7 @@ class VirtualCluster:
             node = Node(
                 BrokerConfig.load(None, {}, [*own, *settings]),
                 runtime,
-                MemoryDisk(),
+                disk,
                 on_ready=partial(said.append, "ready"),
                 on_fatal=said.append,
                 secret=b"a secret that all of them have",
