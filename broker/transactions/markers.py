@@ -193,7 +193,7 @@ class TransactionMarkerSender:
                 destination.waiting.setdefault(transaction, set()).add(each)
                 self._send_soon(state.leader, destination)
         for each in deleted:
-            log.info("%s-%d is gone: %s ends without a marker there", *each, transaction.transactional_id)
+            log.info("%s-%d is gone: %.200r ends without a marker there", *each, transaction.transactional_id)
             self._written(transaction, each)
 
     def _send_soon(self, node_id: int, destination: _Destination) -> None:
@@ -252,7 +252,7 @@ class TransactionMarkerSender:
                 failed.add(each)
                 if outcome is None and error is not None:
                     log.error(
-                        "a marker of %s for %s-%d failed: %s",
+                        "a marker of %.200r for %s-%d failed: %s",
                         transaction.transactional_id,
                         *each,
                         error.name,

@@ -214,7 +214,7 @@ class TransactionShard:
                 return
             if transaction.is_timed_out(self._now_ms()):
                 log.info(
-                    "%s: the transaction of producer %d, epoch %d, is aborted: it is open for more than %d ms",
+                    "%.200r: the transaction of producer %d, epoch %d, is aborted: it is open for more than %d ms",
                     transaction.transactional_id,
                     transaction.data.producer_id,
                     transaction.data.producer_epoch,
@@ -352,7 +352,7 @@ class TransactionShard:
 
     def _fenced(self, transaction: Transaction) -> None:
         log.warning(
-            "%s: producer %d, epoch %d, or its coordinator has been replaced: its markers are not sent any more",
+            "%.200r: producer %d, epoch %d, or its coordinator has been replaced: its markers are not sent any more",
             transaction.transactional_id,
             transaction.data.producer_id,
             transaction.data.producer_epoch,

@@ -319,6 +319,16 @@ def test_a_transaction_is_aborted_after_its_timeout(all_: Coordinators, level: i
     assert all_.end(*producer) == [(E.PRODUCER_FENCED, -1, -1)]
 
 
+def test_an_id_cannot_break_a_line_of_the_log(all_: Coordinators, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    all_.ongoing(A0, name="line\nbreak" + "x" * 1000, timeout_ms=1000)
+    all_.runtime.advance(11)
+    (line,) = (entry.getMessage() for entry in caplog.records if "is aborted" in entry.getMessage())
+    assert line.startswith("'line\\nbreakxxx")
+    assert len(line) < 400
+    assert "\n" not in line
+
+
 def test_an_abort_that_fails_is_tried_again(all_: Coordinators) -> None:
     all_.ongoing(A0, timeout_ms=1000)
     all_.log.errors = [E.NOT_ENOUGH_REPLICAS]
