@@ -76,10 +76,10 @@ log = logging.getLogger("barnabas.node")
 
 QUORUM_STATE = "quorum.state"  # controller/link/quorum_state.py, which a node that is alone need not load
 LEAVE_S = 30.0  # of a controlled shutdown: for other brokers to become leaders in place of this one
-PEER_CONNECT_S = (
-    2.0  # after which a request that could not be sent fails, and is sent to the leader of that time
-)
-PEER_SILENT_S = 30.0  # after which a connection to another broker is closed
+# Of requests about transactions to other brokers: one that could not be sent fails, and is sent to the leader of that time. An
+# answer may take request.timeout.ms, and this long to arrive.
+PEER_CONNECT_S = 2.0
+PEER_ANSWER_S = 5.0
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" means all brokers
 
 
@@ -466,7 +466,7 @@ class Node:
             terms = PeerTerms(
                 purpose,
                 request_timeout_s=PEER_CONNECT_S,
-                connection_timeout_s=PEER_SILENT_S,
+                connection_timeout_s=config.request_timeout_ms / 1000 + PEER_ANSWER_S,
                 timeout_error=ErrorCode.NETWORK_EXCEPTION,
                 disconnect_error=ErrorCode.NETWORK_EXCEPTION,
                 gives_up_sent=False,
