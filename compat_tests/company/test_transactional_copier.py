@@ -28,7 +28,6 @@ from compat_tests.harness.java_program import JavaProgram
 pytestmark = pytest.mark.jvm
 
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
-TRANSACTION_SIZE = 50
 TRANSACTION_TIMEOUT_MS = 6_000  # what a killed copier leaves is in its successor's way for so long
 
 
@@ -43,12 +42,13 @@ class Copier:
         directory: Path,
         options: Sequence[str],
         partition: int = 0,
+        size: int = 50,
     ) -> None:
         self._directory = directory
         self._arguments = [
             *("--broker-list", bootstrap, "--transactional-id", f"{target}-{partition}"),
             *("--input-topic", source, "--input-partition", str(partition), "--output-topic", target),
-            *("--consumer-group", target, "--transaction-size", str(TRANSACTION_SIZE)),
+            *("--consumer-group", target, "--transaction-size", str(size)),
             *("--transaction-timeout", str(TRANSACTION_TIMEOUT_MS)),
             *options,
         ]
@@ -114,7 +114,7 @@ def test_copiers_that_are_bounced(
     options: list[str],
 ) -> None:
     source, target = topic(), topic()
-    sent = _fill(broker.bootstrap, source, 1, 1500)
+    _fill(broker.bootstrap, source, 1, range(1500))
 
     copier = Copier(broker.bootstrap, source, target, tmp_path, options)
     copiers.callback(copier.close)
@@ -122,17 +122,20 @@ def test_copiers_that_are_bounced(
     copier.bounce(hard=hard)
     copier.finish()
 
-    assert read_all(broker.bootstrap, target) == sent
+    assert read_all(broker.bootstrap, target) == _expected(1, 1500)
     _check_offsets(broker.bootstrap, target, 1, 1500)
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "options", [["--use-group-metadata"], ["--enable-random-aborts"]], ids=["metadata", "aborts"]
-)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("target_of_bounce", ["clients", "brokers"])
-@pytest.mark.parametrize("hard", [False, True], ids=["clean", "hard"])
+@pytest.mark.parametrize(
+    ("hard", "options"),
+    [
+        pytest.param(False, ["--enable-random-aborts"], id="clean"),
+        pytest.param(True, ["--use-group-metadata"], id="hard"),
+    ],
+)
 def test_copiers_in_a_cluster(
     fresh_cluster: ClusterFactory,
     unique: UniqueName,
@@ -142,35 +145,32 @@ def test_copiers_in_a_cluster(
     target_of_bounce: str,
     options: list[str],
 ) -> None:
-    partitions, records = 2, 10_000
+    partitions, records = 2, 1_500
     cluster = fresh_cluster(settings={"transaction.state.log.num.partitions": "5"})
     source, target = (
         create_topic(cluster, unique(name), partitions, configs={"min.insync.replicas": "2"})
         for name in ("source", "target")
     )
-    sent = _fill(cluster.bootstrap, source, partitions, records)
-    running = [
-        Copier(cluster.bootstrap, source, target, tmp_path / str(number), options, number)
-        for number in range(partitions)
-    ]
-    for one in running:
-        copiers.callback(one.close)
 
-    if target_of_bounce == "clients":
-        for _ in range(3):
-            for one in running:
-                one.await_copied(records // 5)
-                one.bounce(hard=hard)
-    else:
+    for turn, node in enumerate(list(cluster.nodes)):
+        _fill(cluster.bootstrap, source, partitions, range(turn * records, (turn + 1) * records))
+        running = [
+            Copier(cluster.bootstrap, source, target, tmp_path / str(number), options, number, size=10)
+            for number in range(partitions)
+        ]
         for one in running:
-            one.await_copied(TRANSACTION_SIZE)
-        for node in list(cluster.nodes):
+            copiers.callback(one.close)
+        for one in running:
+            one.await_copied(100)
+            if target_of_bounce == "clients":
+                one.bounce(hard=hard)
+        if target_of_bounce == "brokers":
             _bounce(cluster, node, hard=hard)
-    for one in running:
-        one.finish(240)
+        for one in running:
+            one.finish(240)
 
-    assert read_all(cluster.bootstrap, target) == sent
-    _check_offsets(cluster.bootstrap, target, partitions, records)
+    assert read_all(cluster.bootstrap, target) == _expected(partitions, len(cluster.nodes) * records)
+    _check_offsets(cluster.bootstrap, target, partitions, len(cluster.nodes) * records)
 
 
 def _bounce(cluster: Cluster, node: int, *, hard: bool) -> None:
@@ -182,18 +182,18 @@ def _bounce(cluster: Cluster, node: int, *, hard: bool) -> None:
     cluster.wait_until_whole()
 
 
-def _fill(bootstrap: str, topic: str, partitions: int, count: int) -> list[tuple[bytes, bytes | None]]:
-    """`count` records into each partition; all of them, partition by partition."""
+def _fill(bootstrap: str, topic: str, partitions: int, numbers: range) -> None:
+    """The numbers, as records of each partition."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5})
-    sent: list[tuple[bytes, bytes | None]] = []
     for partition in range(partitions):
-        for number in range(count):
-            key, value = b"%d" % partition, b"%d" % number
-            producer.produce(topic, value, key=key, partition=partition)
-            sent.append((key, value))
+        for number in numbers:
+            producer.produce(topic, b"%d" % number, key=b"%d" % partition, partition=partition)
             producer.poll(0)
     assert producer.flush(60) == 0
-    return sent
+
+
+def _expected(partitions: int, count: int) -> list[tuple[bytes, bytes | None]]:
+    return [(b"%d" % partition, b"%d" % number) for partition in range(partitions) for number in range(count)]
 
 
 def _check_offsets(bootstrap: str, group: str, partitions: int, end: int) -> None:
