@@ -151,7 +151,13 @@ class Work:
     def _check_members(self) -> None:
         wanted = {b"%d" % number for number in self.loads[next(iter(self.loads))].acknowledged}
         for member in self.members:
-            member.await_values(lambda values: wanted <= set(values))
+            try:
+                member.await_values(lambda values: wanted <= set(values))
+            except AssertionError as error:
+                missing = sorted(map(int, wanted - set(member.values)))
+                raise AssertionError(
+                    f"{error}; {len(missing)} of {len(wanted)} missing, {missing[:5]} to {missing[-5:]}"
+                ) from None
             member.leave()
 
     def _check_commits(self) -> None:

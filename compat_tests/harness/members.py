@@ -78,7 +78,7 @@ class Member:
                 raise self.failure
             return enough(self.values)
 
-        eventually(check, timeout)
+        eventually(check, timeout, message=lambda: (self.library, sorted(self.assigned), len(self.values)))
 
     def _run(self) -> None:
         try:
