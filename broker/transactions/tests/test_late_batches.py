@@ -27,12 +27,14 @@ from barnabas.wire.records import Record, build_batch, iterate_records
 PRODUCE, FIND_COORDINATOR, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 10, 22, 24, 26
 PARTITIONS = 3
 TIMEOUT_MS = 10_000
+TRIES_MAX = 100
 AGAIN = frozenset(
     {
         E.CONCURRENT_TRANSACTIONS,
         E.COORDINATOR_LOAD_IN_PROGRESS,
         E.COORDINATOR_NOT_AVAILABLE,
         E.NOT_COORDINATOR,
+        E.NOT_ENOUGH_REPLICAS,
     }
 )
 
@@ -57,11 +59,12 @@ class World:
 
     def until_known(self, ask: Callable[[], Any], error_of: Callable[[Any], int]) -> Any:
         """The answer, once it is not to be asked again."""
-        answer = ask()
-        while E.of(error_of(answer)) in AGAIN:
-            self.leader.runtime.advance(0.1)
+        for _ in range(TRIES_MAX):
             answer = ask()
-        return answer
+            if E.of(error_of(answer)) not in AGAIN:
+                return answer
+            self.leader.runtime.advance(0.1)
+        raise AssertionError("it has to be asked again for ever")
 
     def new_value(self) -> bytes:
         self._values += 1
@@ -122,10 +125,9 @@ class Producer:
         world, value = self._world, self._world.new_value()
         batch = self.batch(partition, value)
         world.sent.append((self._produce_version, partition, batch))
-        error = world.produce(self._produce_version, self._name, partition, batch)
-        while error in (E.NOT_ENOUGH_REPLICAS, E.CONCURRENT_TRANSACTIONS):
-            world.leader.runtime.advance(0.1)
-            error = world.produce(self._produce_version, self._name, partition, batch)
+        error = world.until_known(
+            lambda: world.produce(self._produce_version, self._name, partition, batch), lambda answer: answer
+        )
         if error:
             self._is_broken = True
         else:
