@@ -10,101 +10,34 @@ import kafka
 import kafka.errors
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, Sample
-from compat_tests.harness.committed import committed
 from compat_tests.harness.eventually import eventually, stays
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.members import await_balance
 from compat_tests.harness.transactional_clients import (
     CALL_S,
     PRODUCERS,
-    READ_COMMITTED,
     READ_UNCOMMITTED,
-    READERS,
-    Value,
-    read_with_confluent,
 )
 from compat_tests.harness.transformers import (
+    COUNT,
+    PARTITIONS,
     TRANSFORMERS,
     ConfluentTransformer,
     KafkaPythonTransformer,
+    Pipeline,
     Transformer,
 )
-
-PARTITIONS = 4
-COUNT = 40  # records of each partition
 
 by_library = pytest.mark.parametrize("library", TRANSFORMERS, ids=lambda one: one.library)
 
 
-def _fill(broker: Broker, source: str, text: str) -> list[Value]:
-    sent = []
-    for partition in range(PARTITIONS):
-        values = [f"{text}-{partition}-{number}" for number in range(COUNT)]
-        samples = [Sample(None, value.encode()) for value in values]
-        CLIENTS[2].produce(broker.bootstrap, source, samples, partition=partition)
-        sent += [(partition, value) for value in values]
-    return sent
-
-
-class Pipeline:
-    """Two topics and a group of transformers between them."""
-
-    def __init__(self, broker: Broker, topic: TopicFactory, unique: UniqueName) -> None:
-        self.broker = broker
-        self.unique = unique
-        self.source, self.target = topic(partitions=PARTITIONS), topic(partitions=PARTITIONS)
-        self.group = unique("group")
-        self.sent: list[Value] = []
-        self.members: list[Transformer] = []
-        self._admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-
-    def fill(self, text: str) -> None:
-        self.sent += _fill(self.broker, self.source, text)
-
-    def start(self, library: type[Transformer]) -> Transformer:
-        name = self.unique("transformer")
-        self.members.append(library(self.broker.bootstrap, self.group, self.source, self.target, name))
-        return self.members[-1]
-
-    def await_read(self, count: int) -> None:
-        """Wait until that many records are committed in the target."""
-
-        def check() -> bool:
-            for member in self.members:
-                if member.failure is not None:
-                    raise member.failure
-            return len(self.read()) >= count
-
-        eventually(check)
-
-    def read(self, isolation_level: str = READ_COMMITTED) -> list[Value]:
-        return read_with_confluent(self.broker.bootstrap, self.target, PARTITIONS, isolation_level)
-
-    def check(self) -> None:
-        """Every record is copied once, in order; the offsets are those of the ends."""
-        self.await_read(len(self.sent))
-        for read in READERS:
-            found = read(self.broker.bootstrap, self.target, PARTITIONS, READ_COMMITTED)
-            for partition in range(PARTITIONS):
-                mine = [value for where, value in found if where == partition]
-                assert mine == [value for where, value in self.sent if where == partition]
-        ends = {partition: len(self.sent) // PARTITIONS for partition in range(PARTITIONS)}
-        eventually(lambda: self.offsets() == ends)
-
-    def offsets(self) -> dict[int, int]:
-        return {each.partition: each.offset for each in committed(self._admin, self.group)}
-
-
 @pytest.fixture
 def pipeline(broker: Broker, topic: TopicFactory, unique: UniqueName) -> Iterator[Pipeline]:
-    made = Pipeline(broker, topic, unique)
+    made = Pipeline(broker.bootstrap, unique, topic(partitions=PARTITIONS), topic(partitions=PARTITIONS))
     yield made
-    for member in made.members:
-        member.abandon()
+    made.abandon()
 
 
 @by_library
@@ -158,7 +91,7 @@ def test_the_next_member_waits_for_the_end_of_the_transaction(
 ) -> None:
     """Of a member that has gone the group has offsets that are pending (KIP-447). aiokafka does not ask for stable ones."""
     pipeline.fill("first")
-    with closing(PRODUCERS[library.library](pipeline.broker.bootstrap, unique("transaction"))) as gone:
+    with closing(PRODUCERS[library.library](pipeline.bootstrap, unique("transaction"))) as gone:
         gone.initialize()
         gone.begin()
         copied = [each for each in pipeline.sent if each[0] == 0][: COUNT // 2]
@@ -177,7 +110,7 @@ def test_the_next_member_waits_for_the_end_of_the_transaction(
 
 def test_a_former_member_of_kafka_python_cannot_commit(pipeline: Pipeline, unique: UniqueName) -> None:
     pipeline.fill("first")
-    bootstrap = pipeline.broker.bootstrap
+    bootstrap = pipeline.bootstrap
     consumer = kafka.KafkaConsumer(
         pipeline.source, bootstrap_servers=bootstrap, group_id=pipeline.group, auto_offset_reset="earliest"
     )
@@ -201,7 +134,7 @@ def test_a_former_member_of_kafka_python_cannot_commit(pipeline: Pipeline, uniqu
 
 def test_a_former_member_of_confluent_cannot_commit(pipeline: Pipeline, unique: UniqueName) -> None:
     pipeline.fill("first")
-    bootstrap = pipeline.broker.bootstrap
+    bootstrap = pipeline.bootstrap
     settings = {"bootstrap.servers": bootstrap, "group.id": pipeline.group, "enable.auto.commit": False}
     former, next_one = (
         confluent_kafka.Consumer({**settings, "auto.offset.reset": "earliest"}) for _ in range(2)

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.eventually import eventually
 
-_NOT_YET = (
+NOT_YET = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
@@ -22,7 +22,7 @@ def committed(admin: AdminClient, group: str) -> list[TopicPartition]:
         try:
             found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
         except KafkaException as error:
-            if error.args[0].code() in _NOT_YET:
+            if error.args[0].code() in NOT_YET:
                 return None
             raise
         return (list(found.topic_partitions or ()),)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import aiokafka
 import confluent_kafka
@@ -16,14 +17,23 @@ import kafka.errors
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.harness.committed import committed
+from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.committed import NOT_YET, committed
 from compat_tests.harness.eventually import eventually
+from compat_tests.harness.fixture_types import UniqueName
 from compat_tests.harness.members import SESSION_TIMEOUT_MS, Member
-from compat_tests.harness.transactional_clients import CALL_S, READ_COMMITTED
+from compat_tests.harness.transactional_clients import (
+    CALL_S,
+    READ_COMMITTED,
+    READERS,
+    Value,
+    read_with_confluent,
+)
 
 BATCH = 5
 TRANSACTION_TIMEOUT_MS = 30_000
 Offsets = Mapping[int, int]  # by partition
+Result = TypeVar("Result")
 
 
 class Transformer(Member):
@@ -172,24 +182,33 @@ class ConfluentTransformer(Transformer):
             partition = message.partition() or 0
             producer.produce(self.target, message.value(), partition=partition)
             offsets[partition] = (message.offset() or 0) + 1
+        ends = [confluent_kafka.TopicPartition(self.source, *each) for each in offsets.items()]
         try:
-            producer.send_offsets_to_transaction(
-                [confluent_kafka.TopicPartition(self.source, *each) for each in offsets.items()],
-                consumer.consumer_group_metadata(),
-                CALL_S,
-            )
+            metadata = consumer.consumer_group_metadata()
+            _until_answered(lambda: producer.send_offsets_to_transaction(ends, metadata, CALL_S))
             if not self._next_aborts():
-                producer.commit_transaction(CALL_S)
+                _until_answered(lambda: producer.commit_transaction(CALL_S))
                 return
         except KafkaException as error:  # another member has the partitions
             if not error.args[0].txn_requires_abort():
                 raise
-        producer.abort_transaction(CALL_S)
+        _until_answered(lambda: producer.abort_transaction(CALL_S))
         assigned = [confluent_kafka.TopicPartition(*each) for each in self.assigned]
-        for each in consumer.committed(assigned, CALL_S):
+        for each in _until_answered(lambda: consumer.committed(assigned, CALL_S)):
             if each.offset < 0:
                 each.offset = confluent_kafka.OFFSET_BEGINNING
             consumer.seek(each)
+
+
+def _until_answered(call: Callable[[], Result]) -> Result:
+    """Repeat what may be repeated, such as while the coordinator moves."""
+    while True:
+        try:
+            return call()
+        except KafkaException as error:
+            reason = error.args[0]
+            if reason.txn_requires_abort() or not (reason.retriable() or reason.code() in NOT_YET):
+                raise
 
 
 class AioKafkaTransformer(Transformer):
@@ -276,3 +295,65 @@ TRANSFORMERS: tuple[type[Transformer], ...] = (
     AioKafkaTransformer,
     ConfluentTransformer,
 )
+
+
+PARTITIONS = 4
+COUNT = 40  # records that `fill` writes into each partition
+
+
+class Pipeline:
+    """Two topics of PARTITIONS partitions and a group of transformers between them."""
+
+    def __init__(self, bootstrap: str, unique: UniqueName, source: str, target: str) -> None:
+        self.bootstrap = bootstrap
+        self.source, self.target = source, target
+        self.group = unique("group")
+        self.sent: list[Value] = []
+        self.members: list[Transformer] = []
+        self._unique = unique
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def fill(self, text: str) -> None:
+        for partition in range(PARTITIONS):
+            values = [f"{text}-{partition}-{number}" for number in range(COUNT)]
+            samples = [Sample(None, value.encode()) for value in values]
+            CLIENTS[2].produce(self.bootstrap, self.source, samples, partition=partition)
+            self.sent += [(partition, value) for value in values]
+
+    def start(self, library: type[Transformer]) -> Transformer:
+        name = self._unique("transformer")
+        self.members.append(library(self.bootstrap, self.group, self.source, self.target, name))
+        return self.members[-1]
+
+    def abandon(self) -> None:
+        """End the members, without waiting."""
+        for member in self.members:
+            member.abandon()
+
+    def await_read(self, count: int) -> None:
+        """Wait until that many records are committed in the target."""
+
+        def check() -> bool:
+            for member in self.members:
+                if member.failure is not None:
+                    raise member.failure
+            return len(self.read()) >= count
+
+        eventually(check)
+
+    def read(self, isolation_level: str = READ_COMMITTED) -> list[Value]:
+        return read_with_confluent(self.bootstrap, self.target, PARTITIONS, isolation_level)
+
+    def check(self) -> None:
+        """Wait until every record is copied, once and in order, and the offsets are those of the ends."""
+        self.await_read(len(self.sent))
+        for read in READERS:
+            found = read(self.bootstrap, self.target, PARTITIONS, READ_COMMITTED)
+            for partition in range(PARTITIONS):
+                mine = [value for where, value in found if where == partition]
+                assert mine == [value for where, value in self.sent if where == partition]
+        ends = {partition: len(self.sent) // PARTITIONS for partition in range(PARTITIONS)}
+        eventually(lambda: self.offsets() == ends)
+
+    def offsets(self) -> dict[int, int]:
+        return {each.partition: each.offset for each in committed(self._admin, self.group)}
