@@ -12,8 +12,9 @@ from confluent_kafka.admin import AdminClient
 
 from compat_tests.company.read import read_all
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.confluent_admin import ConfigResource, OffsetSpec, ResourceType
-from compat_tests.harness.fixture_types import TopicFactory, UniqueName
+from compat_tests.harness.fixture_types import ClusterFactory, TopicFactory, UniqueName
 from compat_tests.harness.java_program import JavaProgram
 
 pytestmark = pytest.mark.jvm
@@ -30,12 +31,12 @@ def test_word_count_survives_the_loss_of_its_state(
     state = tmp_path / "state"
     arguments = [broker.bootstrap, application, lines, counts, str(state), "at_least_once"]
 
-    _say(broker, lines, FIRST)
+    _say(broker.bootstrap, lines, FIRST)
     with JavaProgram(SOURCE, arguments, tmp_path) as program:
         program.wait_until(lambda: _counts(broker, counts) == _expected(FIRST))
 
     shutil.rmtree(state)  # so that the counts come back from the changelog topic
-    _say(broker, lines, SECOND)
+    _say(broker.bootstrap, lines, SECOND)
     with JavaProgram(SOURCE, arguments, tmp_path) as program:
         program.wait_until(lambda: _counts(broker, counts) == _expected(FIRST + SECOND))
         repartition = f"{application}-counts-repartition"
@@ -52,15 +53,15 @@ def test_exactly_once_over_a_kill(
     lines, counts, application = topic(2), topic(2), unique("word-count")
     arguments = [broker.bootstrap, application, lines, counts, str(tmp_path / "state"), "exactly_once_v2"]
 
-    _say(broker, lines, FIRST)
+    _say(broker.bootstrap, lines, FIRST)
     with JavaProgram(SOURCE, arguments, tmp_path) as program:
-        program.wait_until(lambda: _every_count(broker, counts) == _every_expected(FIRST))
-        _say(broker, lines, SECOND)
-        program.wait_until(lambda: _transaction_is_open(broker, counts))
+        program.wait_until(lambda: _every_count(broker.bootstrap, counts) == _every_expected(FIRST))
+        _say(broker.bootstrap, lines, SECOND)
+        program.wait_until(lambda: _transaction_is_open(broker.bootstrap, counts))
         program.kill()
 
     with JavaProgram(SOURCE, arguments, tmp_path) as program:
-        program.wait_until(lambda: _every_count(broker, counts) == _every_expected(FIRST + SECOND))
+        program.wait_until(lambda: _every_count(broker.bootstrap, counts) == _every_expected(FIRST + SECOND))
 
     aborted = len(read_all(broker.bootstrap, counts, committed=False)) - len(
         read_all(broker.bootstrap, counts)
@@ -68,16 +69,55 @@ def test_exactly_once_over_a_kill(
     assert aborted > 0
 
 
-def _transaction_is_open(broker: Broker, topic: str) -> bool:
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_exactly_once_in_a_cluster(fresh_cluster: ClusterFactory, unique: UniqueName, tmp_path: Path) -> None:
+    """Two instances share the tasks. In each turn one of them and one node are killed with a transaction open, so that tasks,
+    their state and the coordinators move."""
+    cluster = fresh_cluster(settings={"transaction.state.log.num.partitions": "5"})
+    lines, counts = (
+        create_topic(cluster, unique(name), 2, configs={"min.insync.replicas": "2"})
+        for name in ("lines", "counts")
+    )
+    application = unique("word-count")
+
+    def instance(name: str) -> JavaProgram:
+        state = str(tmp_path / f"{name}-state")
+        arguments = [cluster.bootstrap, application, lines, counts, state, "exactly_once_v2"]
+        return JavaProgram(SOURCE, arguments, tmp_path / name)
+
+    said: list[str] = []
+
+    def every_line_is_counted() -> bool:
+        return _every_count(cluster.bootstrap, counts) == _every_expected(said)
+
+    programs = {name: instance(name) for name in ("one", "other")}
+    try:
+        for turn, node in enumerate(list(cluster.nodes)):
+            name = "other" if turn % 2 else "one"
+            said += FIRST
+            _say(cluster.bootstrap, lines, FIRST)
+            programs[name].wait_until(lambda: _transaction_is_open(cluster.bootstrap, counts), 120)
+            programs[name].kill()
+            cluster.kill(node)
+            cluster.start(node)
+            programs[name] = instance(name)
+            programs[name].wait_until(every_line_is_counted, 180)
+    finally:
+        for program in programs.values():
+            program.kill()
+
+
+def _transaction_is_open(bootstrap: str, topic: str) -> bool:
     """Whether records lie behind what is committed."""
-    committed = len(read_all(broker.bootstrap, topic))
-    return len(read_all(broker.bootstrap, topic, committed=False)) > committed
+    committed = len(read_all(bootstrap, topic))
+    return len(read_all(bootstrap, topic, committed=False)) > committed
 
 
-def _every_count(broker: Broker, topic: str) -> dict[str, list[int]]:
+def _every_count(bootstrap: str, topic: str) -> dict[str, list[int]]:
     """All committed counts of every word, in their order."""
     found: dict[str, list[int]] = {}
-    for key, value in read_all(broker.bootstrap, topic):
+    for key, value in read_all(bootstrap, topic):
         found.setdefault(key.decode(), []).append(int(value or 0))
     return found
 
@@ -86,8 +126,8 @@ def _every_expected(lines: list[str]) -> dict[str, list[int]]:
     return {word: list(range(1, count + 1)) for word, count in _expected(lines).items()}
 
 
-def _say(broker: Broker, topic: str, lines: list[str]) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
+def _say(bootstrap: str, topic: str, lines: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
     for number, line in enumerate(lines):
         producer.produce(topic, line.encode(), key=str(number).encode())
     producer.flush()

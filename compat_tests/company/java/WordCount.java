@@ -73,7 +73,7 @@ public class WordCount {
             properties.put("commit.interval.ms", "100");
         }
         properties.put("repartition.purge.interval.ms", "500");
-        properties.put("replication.factor", "1");
+        properties.put("replication.factor", "-1"); // the broker's default
         properties.put("consumer.auto.offset.reset", "earliest");
         // Streams leaves no group when it stops: its next start waits until the old member has expired.
         properties.put("consumer.session.timeout.ms", "2000");
