@@ -179,6 +179,8 @@ class ConfluentMember(Member):
             "auto.offset.reset": "earliest",
             "session.timeout.ms": self.session_timeout_ms,
             "heartbeat.interval.ms": 200,
+            # A broker that is cut off may never answer; librdkafka's minute is as long as tests wait.
+            "socket.timeout.ms": 5_000,
             "auto.commit.interval.ms": 200,
             "topic.metadata.refresh.interval.ms": 1_000,
             "partition.assignment.strategy": "cooperative-sticky" if self.cooperative else "range,roundrobin",
