@@ -40,7 +40,8 @@ class World:
         ]
         self.answers: list[Any] = []
         self.assigned: dict[int, dict[str, bytes]] = {}  # by generation, what its leader handed in
-        self.leaders: dict[int, set[str]] = {}  # by generation, who was told to lead
+        # by generation and members, who was told to lead
+        self.leaders: dict[tuple[int, frozenset[str]], set[str]] = {}
 
     def step(self, action: str, index: int, amount: int) -> None:
         client = self.clients[index % len(self.clients)]
@@ -127,8 +128,10 @@ class World:
         if client.leader:
             assert client.member_id in client.roster
             if not answer.skip_assignment:
-                self.leaders.setdefault(answer.generation_id, set()).add(client.instance or client.member_id)
-                assert len(self.leaders[answer.generation_id]) == 1
+                # A group that could not be written begins anew in generation 1, with other members.
+                told = self.leaders.setdefault((answer.generation_id, frozenset(client.roster)), set())
+                told.add(client.instance or client.member_id)
+                assert len(told) == 1
 
     def check(self) -> None:
         for group in self.bench.shard.groups.values():
