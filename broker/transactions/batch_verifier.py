@@ -32,6 +32,9 @@ ADDS_FROM: Final = (
     12  # the first version of Produce whose batches add their partitions (transaction.version 2)
 )
 
+# The markers of a small transaction are written by then. uvloop's timers have whole milliseconds: there it is the next turn.
+FIRST_PAUSE_S: Final = 0.0005
+
 _RETRIABLE: Final = frozenset(
     {
         ErrorCode.NETWORK_EXCEPTION,
@@ -55,6 +58,7 @@ class BatchVerifier:
         "_errors",
         "_is_enabled",
         "_manager",
+        "_pause_s",
         "_producer",
         "_runtime",
         "_sequences",
@@ -84,6 +88,7 @@ class BatchVerifier:
         self._errors: dict[Partition, ErrorCode] = {}
         self._done: Callable[[], object] = _nothing
         self._deadline = 0.0
+        self._pause_s = 0.0  # before the question is repeated
 
     def add(self, partition: Partition, header: BatchHeader) -> None:
         """A batch that is to be appended to the partition. INVALID_PRODUCER_ID_MAPPING when it has another producer id or epoch
@@ -126,12 +131,15 @@ class BatchVerifier:
         """Ask the transaction coordinator about them. `done()` once, perhaps before this returns.
 
         CONCURRENT_TRANSACTIONS is usual while the coordinator still ends the producer's last transaction. A producer whose batches
-        add their partitions would meet it often, so the question is repeated for a while (KAFKA-18654).
+        add their partitions would meet it often, so the question is repeated for a while (KAFKA-18654): first after FIRST_PAUSE_S,
+        and each pause is twice as long as the last, up to the configured one. The last transaction mostly ends in a few ms, and its
+        producer waits for that.
         """
         self._done = done
         config = self._config
         wait_ms = min(config.add_partitions_to_txn_retry_backoff_max_ms, config.request_timeout_ms)
         self._deadline = self._runtime.monotonic() + wait_ms / 1000
+        self._pause_s = FIRST_PAUSE_S
         self._ask()
 
     def _ask(self) -> None:
@@ -140,8 +148,10 @@ class BatchVerifier:
         def answered(errors: dict[TopicPartition, ErrorCode]) -> None:
             is_concurrent = ErrorCode.CONCURRENT_TRANSACTIONS in errors.values()
             if self._adds and is_concurrent and self._runtime.monotonic() < self._deadline:
-                backoff_s = self._config.add_partitions_to_txn_retry_backoff_ms / 1000
-                self._runtime.call_later(backoff_s, self._ask_again)
+                longest_s = self._config.add_partitions_to_txn_retry_backoff_ms / 1000
+                pause_s = min(self._pause_s, longest_s)
+                self._pause_s = 2 * pause_s
+                self._runtime.call_later(pause_s, self._ask_again)
                 return
             for name, error in errors.items():
                 if error:

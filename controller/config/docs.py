@@ -47,7 +47,7 @@ barnabas.validate.records|Whether each record inside a batch is checked when it 
 
 _BROKER_DOCS: Final = """
 add.partitions.to.txn.retry.backoff.max.ms|How long the broker repeats an add of partitions to a transaction, in ms.
-add.partitions.to.txn.retry.backoff.ms|The wait between two adds of partitions to a transaction, in ms.
+add.partitions.to.txn.retry.backoff.ms|The longest wait between two adds of partitions to a transaction, in ms; the first is shorter.
 advertised.listeners|Addresses that clients connect to, one per listener; by default those of listeners.
 auto.create.topics.enable|Whether a topic that a client asks for is created.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).

@@ -228,13 +228,17 @@ def test_errors_on_the_way_to_the_coordinator(world: World) -> None:
     assert answers(reply) == [(0, E.NONE, 0)], "the producer sends it again"
 
 
-def test_a_transaction_that_still_ends_is_asked_about_again(world: World) -> None:
+@pytest.mark.parametrize("longest_ms", [20, 3])
+def test_a_transaction_that_still_ends_is_asked_about_again(longest_ms: int) -> None:
+    """Soon at first: its producer waits for the markers of its last transaction."""
+    world = World(add_partitions_to_txn_retry_backoff_ms=str(longest_ms))
     reply = world.produce((0, batch()))
-    for _ in range(4):
+    for pause_ms in (0.5, 1, 2, 4, 8, 16, 20, 20):
         world.answer(world.asked(), E.CONCURRENT_TRANSACTIONS)
-        assert not reply.done
+        world.runtime.advance(min(pause_ms, longest_ms) / 1000 - 0.0001)
         assert not world.coordinator.take()
-        world.runtime.advance(0.02)
+        assert not reply.done
+        world.runtime.advance(0.0002)
     world.answer(world.asked())
     assert answers(reply) == [(0, E.NONE, 0)]
 
