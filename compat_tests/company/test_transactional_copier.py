@@ -127,6 +127,31 @@ def test_copiers_that_are_bounced(
 
 
 @pytest.mark.long
+def test_a_group_takes_over_from_a_killed_copier(
+    broker: Broker, topic: TopicFactory, copiers: ExitStack, tmp_path: Path
+) -> None:
+    """Partitions move to a copier with another transactional id, which must not read the group's offsets before the killed
+    one's transaction has ended; KIP-447."""
+    source, target = topic(2), topic(2)
+    _fill(broker.bootstrap, source, 2, range(1500))
+    options = ["--group-mode", "--use-group-metadata"]
+
+    def copier(number: int) -> Copier:
+        one = Copier(broker.bootstrap, source, target, tmp_path / str(number), options, number, size=10)
+        copiers.callback(one.close)
+        return one
+
+    killed = copier(0)
+    killed.await_copied(100)
+    killed.close()
+    for one in (copier(1), copier(2)):
+        one.finish()
+
+    assert read_all(broker.bootstrap, target) == _expected(2, 1500)
+    _check_offsets(broker.bootstrap, target, 2, 1500)
+
+
+@pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("target_of_bounce", ["clients", "brokers"])
 @pytest.mark.parametrize(
