@@ -62,7 +62,11 @@ def txn_offset_commit(
         answer_in_slices(context, _answer(request, known, errors, error))
 
     services = context.services
-    if request.group_id:
+    if not request.group_id:
+        reply(ErrorCode.INVALID_GROUP_ID, [])
+    elif services.groups.topic.image() is None:
+        reply(ErrorCode.COORDINATOR_NOT_AVAILABLE, [])
+    else:
         commit_in_transaction(
             services.groups.shards,
             services.add_partitions_to_txn.verify,
@@ -72,8 +76,6 @@ def txn_offset_commit(
             reply,
             is_verification_enabled=services.config.transaction_partition_verification_enable,
         )
-    else:
-        reply(ErrorCode.INVALID_GROUP_ID, [])
     return PENDING
 
 

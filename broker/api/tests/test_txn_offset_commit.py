@@ -52,6 +52,10 @@ class OneNode:
         self.start()
         topic = CreatableTopic(name="t", num_partitions=3, replication_factor=1)
         self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+        self.producer_id, self.epoch = -1, -1
+
+    def find(self) -> None:
+        """The coordinators of the group and the producer, and the producer's id."""
         for kind, key in enumerate(("g", "id")):
             found = self.ask(FindCoordinatorRequest(key_type=kind, coordinator_keys=[key]), 6)
             assert found.coordinators[0].error_code == E.NONE
@@ -149,7 +153,15 @@ class OneNode:
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[OneNode]:
     node = OneNode(tmp_path, "offsets.topic.num.partitions=5", "transaction.state.log.num.partitions=3")
+    node.find()
     yield node
+    node.node.stop()
+
+
+def test_before_any_group_has_a_coordinator(tmp_path: Path) -> None:
+    node = OneNode(tmp_path)
+    assert node.error(group="") == E.INVALID_GROUP_ID
+    assert node.error() == E.COORDINATOR_NOT_AVAILABLE
     node.node.stop()
 
 
