@@ -7,7 +7,9 @@ A `Member` joins on construction, records the values that it reads and its assig
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import confluent_kafka
@@ -21,6 +23,9 @@ from compat_tests.harness.eventually import eventually
 
 SESSION_TIMEOUT_MS = 3_000
 ABANDON_S = 3.0  # for a client of a test that has failed
+STUCK_S = 15.0  # without a value while some are missing
+
+log = logging.getLogger("compat_tests.members")
 
 
 class Member:
@@ -73,12 +78,24 @@ class Member:
     def await_values(self, enough: Callable[[list[bytes]], bool], timeout: float = 60) -> None:
         """Wait until what was read satisfies `enough`; a failure of the member's thread is raised here."""
 
+        read, since = len(self.values), time.monotonic()
+
         def check() -> bool:
+            nonlocal read, since
             if self.failure is not None:
                 raise self.failure
+            now = time.monotonic()
+            if read < len(self.values):
+                read, since = len(self.values), now
+            elif now - since > STUCK_S:
+                since = now
+                self.rejoin()
             return enough(self.values)
 
         eventually(check, timeout, message=lambda: (self.library, sorted(self.assigned), len(self.values)))
+
+    def rejoin(self) -> None:
+        """Nothing is read though values are missing: begin anew with another client, where that is known to help."""
 
     def _run(self) -> None:
         try:
@@ -171,8 +188,19 @@ class ConfluentMember(Member):
     """confluent-kafka."""
 
     library = "confluent-kafka"
+    _must_rejoin = False
+
+    def rejoin(self) -> None:
+        """librdkafka 2.16 does not repeat an OffsetFetch that was answered NOT_COORDINATOR, and reads nothing any more."""
+        log.warning("the member of %s in confluent-kafka reads nothing: it begins anew", self.group)
+        self._must_rejoin = True
 
     def _poll_until_stopped(self) -> None:
+        while not self._stop.is_set():
+            self._must_rejoin = False
+            self._poll_until_rejoin()
+
+    def _poll_until_rejoin(self) -> None:
         settings: dict[str, str | int] = {
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
@@ -193,7 +221,7 @@ class ConfluentMember(Member):
         consumer.subscribe(
             self.topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked
         )
-        while not self._stop.is_set():
+        while not (self._stop.is_set() or self._must_rejoin):
             message = consumer.poll(0.1)
             if message is not None and message.error() is None:
                 self.values.append(message.value() or b"")
