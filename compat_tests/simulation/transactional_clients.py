@@ -176,7 +176,7 @@ class CommittedReader:
             )
         )
         found = committed_records(data, position)
-        if found.position > data.last_stable_offset:
+        if found.position > max(position, data.last_stable_offset):
             raise Violation(
                 f"{client.name}: {name(partition)} returned offsets up to {found.position}, its last stable offset is "
                 f"{data.last_stable_offset}"
