@@ -174,22 +174,34 @@ class AioKafkaProducer(TransactionalProducer):
         raise AssertionError
 
 
+_TIMEOUTS = ("message.timeout.ms", "socket.timeout.ms")
+
+
 class ConfluentProducer(TransactionalProducer):
     """confluent-kafka."""
 
-    def __init__(self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000, call_s: float = CALL_S
+    ) -> None:
+        self._call_s = call_s
         self._producer = confluent_kafka.Producer(
             {
                 "bootstrap.servers": bootstrap,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
                 "linger.ms": 0,
+                "log_level": 0,
+                **(
+                    {}
+                    if call_s == CALL_S
+                    else {name: min(timeout_ms, int(call_s * 1000)) for name in _TIMEOUTS}
+                ),
             }
         )
 
     def initialize(self) -> None:
         with _fences(KafkaException):
-            self._producer.init_transactions(CALL_S)
+            self._producer.init_transactions(self._call_s)
 
     def begin(self) -> None:
         with _fences(KafkaException):
@@ -205,27 +217,29 @@ class ConfluentProducer(TransactionalProducer):
         with _fences(KafkaException):
             for partition, value in values:
                 self._producer.produce(topic, value.encode(), partition=partition, on_delivery=delivered)
-            assert self._producer.flush(CALL_S) == 0
+            assert self._producer.flush(self._call_s) == 0
             if errors:
                 raise KafkaException(errors[0])
 
     def send_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
         # its ConsumerGroupMetadata is made by consumers only
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": "127.0.0.1:9", "group.id": group})
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": "127.0.0.1:9", "group.id": group, "log_level": 0}
+        )
         metadata = consumer.consumer_group_metadata()
+        consumer.close()
         with _fences(KafkaException):
             self._producer.send_offsets_to_transaction(
-                [confluent_kafka.TopicPartition(topic, partition, offset)], metadata, CALL_S
+                [confluent_kafka.TopicPartition(topic, partition, offset)], metadata, self._call_s
             )
-        consumer.close()
 
     def commit(self) -> None:
         with _fences(KafkaException):
-            self._producer.commit_transaction(CALL_S)
+            self._producer.commit_transaction(self._call_s)
 
     def abort(self) -> None:
         with _fences(KafkaException):
-            self._producer.abort_transaction(CALL_S)
+            self._producer.abort_transaction(self._call_s)
 
     def close(self) -> None:
         self._producer.purge()
