@@ -93,7 +93,7 @@ def _unstable_offsets_are_answered() -> mock._patch[Any]:
 )
 def test_a_planted_bug_is_found(bug: Callable[[], mock._patch[Any]]) -> None:
     with bug():
-        assert any(run_seed(seed)[0] for seed in range(10))
+        assert any(run_seed(seed)[0] for seed in range(30))  # some need a rare moment
 
 
 def test_a_seed_replays_exactly_under_any_hash_seed() -> None:
