@@ -138,7 +138,7 @@ class _Worker:
             self._send(producer, transaction, INPUT, random.randint(1, 3))
         if self._pauses.is_set():
             self._pauses.clear()
-            time.sleep(PAUSE_S)  # the pause is what is tested
+            self._stops.wait(PAUSE_S)  # the pause is what is tested
         self._end(producer, transaction, commit=random.random() < 0.8)
 
     def _begin(self) -> Transaction:
@@ -210,7 +210,7 @@ class _Copier(_Worker):
             producer.send_offset(GROUP, INPUT, self._partition, after)
             if self._pauses.is_set():
                 self._pauses.clear()
-                time.sleep(PAUSE_S)  # the pause is what is tested
+                self._stops.wait(PAUSE_S)  # the pause is what is tested
             self._end(producer, transaction, commit=random.random() < 0.85)
             if transaction.outcome == ABORTED:
                 return
