@@ -7,6 +7,7 @@ one has to say what happens where it is missing.
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 from barnabas.tests.product import nodes_of, product_files
@@ -30,6 +31,7 @@ USED = {
 }
 
 
+@functools.cache
 def names_in(source: Path) -> set[str]:
     """Attributes, names, and strings given to getattr."""
     found = set()

@@ -94,7 +94,7 @@ def fast(batches: list[bytes], cuts: list[int], *, every: bool = False) -> list[
     return replayed
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(log=LOG, cuts=st.lists(st.integers(0, 300), max_size=3))
 def test_the_last_record_of_each_key_equals_that_of_a_simple_reader(log: list[Any], cuts: list[int]) -> None:
     batches = made(log)

@@ -90,7 +90,7 @@ def loaded(bench: Any, batches: list[bytes], *, every: bool) -> dict[str, Any]:
     return {"offsets": offsets, "groups": groups}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(steps=st.lists(STEP, max_size=14))
 def test_compacted_records_give_the_state_of_all_records(make_bench: Any, steps: list[Any]) -> None:
     log = batches(steps)

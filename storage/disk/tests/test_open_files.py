@@ -95,7 +95,7 @@ def test_logs_share_the_files_that_are_open(tmp_path: Path, make_workshop: Calla
         expected[partition].append(batch[61:])
         if number % 10 == 0:
             rng.choice(logs).flush()
-        assert _descriptors_into(tmp_path) <= LIMIT
+            assert _descriptors_into(tmp_path) <= LIMIT
     for log, batches in zip(logs, expected, strict=True):
         assert [batch[61:] for batch in workshop.content(log)] == batches
         assert _descriptors_into(tmp_path) <= LIMIT
