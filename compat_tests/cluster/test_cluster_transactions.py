@@ -1,6 +1,7 @@
 """Transactions on real processes: kill -9 and standstill of coordinators and leaders, producers that pause beyond their timeout.
 
-The short form is one round; BARNABAS_CHAOS_ROUNDS sets more, in random order, with a line each (`make chaos`).
+BARNABAS_CHAOS_ROUNDS sets the number of rounds, in random order, with a line each (`make chaos`). Not part of the default run: on
+a busy machine the clients' own timeouts of a minute add up, with Apache Kafka too.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def _pause(_cluster: Cluster, work: TransactionalWork) -> None:
         worker.pause()
 
 
-@pytest.mark.timeout(400 + 400 * ROUNDS)
+@pytest.mark.skipif("BARNABAS_CHAOS_ROUNDS" not in os.environ, reason="clients wait for minutes: make chaos")
+@pytest.mark.timeout(1000 + 1000 * ROUNDS)
 def test_transactions_while_coordinators_and_leaders_die(
     fresh_cluster: ClusterFactory, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -263,7 +263,7 @@ class TransactionalWork:
         for worker in self.workers:
             worker.join(max(0.0, deadline - time.monotonic()))
 
-    def await_progress(self, count: int = 3, timeout: float = 120) -> float:
+    def await_progress(self, count: int = 3, timeout: float = 300) -> float:
         """Wait until every worker has committed `count` more transactions; return the seconds that took."""
         workers = self.workers
         before = [worker.committed for worker in workers]
