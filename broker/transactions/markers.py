@@ -42,16 +42,22 @@ RETRY_MAX_S: Final = 1.0
 
 class _Outcome(Enum):
     WRITTEN = "the partition needs no marker any more"
-    FENCED = "a newer coordinator or producer has been there"
+    FENCED = "a newer coordinator has been there"
     RETRY = "the marker is sent again, to the leader of that time"
 
 
 # Every other error is one that Kafka takes for a programming error, and is retried too.
+#
+# After INVALID_PRODUCER_EPOCH Kafka sends none of the other markers either, as after TRANSACTION_COORDINATOR_FENCED. But a newer
+# coordinator writes them itself, whereas after a higher epoch nobody does: an operator's WriteTxnMarkers to one partition is enough
+# for it, and this coordinator knows nothing of that. The last stable offset of the other partitions would stay where it is, and the
+# transactional id get CONCURRENT_TRANSACTIONS, until the coordinator is loaded again. In the partition of the higher epoch the
+# transaction has ended; it goes on with the others.
 _OUTCOMES: Final = {
     ErrorCode.NONE: _Outcome.WRITTEN,
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: _Outcome.WRITTEN,
     ErrorCode.UNSUPPORTED_VERSION: _Outcome.WRITTEN,
-    ErrorCode.INVALID_PRODUCER_EPOCH: _Outcome.FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH: _Outcome.WRITTEN,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: _Outcome.FENCED,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: _Outcome.RETRY,
     ErrorCode.NOT_LEADER_OR_FOLLOWER: _Outcome.RETRY,
@@ -132,7 +138,7 @@ class TransactionMarkerSender:
         fenced: Callable[[], object],
     ) -> None:
         """Have a marker written to each partition, however long that takes: `done_partition` for each, perhaps before this
-        returns; `fenced()` when a newer coordinator or producer has been there, after which nothing more is sent."""
+        returns; `fenced()` when a newer coordinator has been there, after which nothing more is sent."""
         assert partitions
         transaction = _EndedTransaction(
             shard_index,
@@ -239,6 +245,16 @@ class TransactionMarkerSender:
     ) -> None:
         """What the answer says about one transaction; None about a partition that is missing from it."""
         failed = set()
+        superseded = [each for each, error in errors.items() if error == ErrorCode.INVALID_PRODUCER_EPOCH]
+        if superseded and not transaction.is_over:
+            log.warning(
+                "%.200r: %d partitions, such as %s-%d, have a higher epoch of producer %d than %d: they need no marker",
+                transaction.transactional_id,
+                len(superseded),
+                *superseded[0],
+                transaction.producer_id,
+                transaction.producer_epoch,
+            )
         for each, error in errors.items():
             if transaction.is_over:
                 return

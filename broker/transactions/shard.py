@@ -352,7 +352,7 @@ class TransactionShard:
 
     def _fenced(self, transaction: Transaction) -> None:
         log.warning(
-            "%.200r: producer %d, epoch %d, or its coordinator has been replaced: its markers are not sent any more",
+            "%.200r: a newer coordinator ends the transaction of producer %d, epoch %d: its markers are not sent any more",
             transaction.transactional_id,
             transaction.data.producer_id,
             transaction.data.producer_epoch,

@@ -187,11 +187,24 @@ def test_a_partition_that_cannot_hold_markers_needs_none(error: ErrorCode) -> No
     assert not world.later()
 
 
-@pytest.mark.parametrize(
-    "error", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED]
-)
-def test_a_fenced_transaction_sends_nothing_more(error: ErrorCode) -> None:
+def test_a_partition_with_a_higher_epoch_needs_no_marker_and_the_others_get_theirs() -> None:
     world = World()
+    world.send(10, ("a", 0), ("b", 0), ("a", 1))
+    to_first, to_second = world.requests()
+    answer(to_first, a_0=ErrorCode.INVALID_PRODUCER_EPOCH, b_0=ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert world.done[10] == [("a", 0)]
+    answer(to_second)
+    [again] = world.later()
+    assert marked(again) == {10: [("b", 0)]}
+    answer(again)
+    assert world.done[10] == [("a", 0), ("a", 1), ("b", 0)]
+    assert not world.fenced
+    assert not world.later()
+
+
+def test_a_newer_coordinator_sends_the_markers_itself() -> None:
+    world = World()
+    error = ErrorCode.TRANSACTION_COORDINATOR_FENCED
     world.send(10, ("a", 0), ("b", 0), ("a", 1))
     to_first, to_second = world.requests()
     answer(to_second, a_1=ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -305,7 +318,12 @@ def test_a_request_has_a_limited_number_of_partitions() -> None:
 def test_each_partition_is_done_once_whatever_happens(data: st.DataObject) -> None:
     """Random errors, lost answers and moves: in the end each partition is done exactly once, or the transaction is fenced."""
     world = World()
-    errors = [ErrorCode.NONE, *RETRIABLE, ErrorCode.INVALID_PRODUCER_EPOCH]
+    errors = [
+        ErrorCode.NONE,
+        *RETRIABLE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    ]
     wanted: dict[int, set[tuple[str, int]]] = {}
     for producer_id in range(data.draw(st.integers(1, 4))):
         wanted[producer_id] = data.draw(st.sets(st.sampled_from(list(world.leaders)), min_size=1))

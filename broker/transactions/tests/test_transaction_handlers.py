@@ -28,6 +28,11 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from barnabas.wire.record_batch import read_header
 from barnabas.wire.registry import request_type, response_type
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -38,6 +43,7 @@ KEYS = {
     "InitProducerId": 22,
     "AddPartitionsToTxn": 24,
     "AddOffsetsToTxn": 25,
+    "WriteTxnMarkers": 27,
     "EndTxn": 26,
 }
 
@@ -283,6 +289,18 @@ def test_the_end_is_written_to_all_partitions(node: OneNode, version: int, commi
     assert len(node.batches("t", 0)) == 1
     assert node.end(version, 0, 0, name="") == (E.INVALID_REQUEST, -1, -1)
     assert node.end(version, 0, 0, name="unknown") == (E.INVALID_PRODUCER_ID_MAPPING, -1, -1)
+
+
+def test_a_marker_of_a_higher_epoch_in_one_partition_does_not_keep_the_others_open(node: OneNode) -> None:
+    node.find("id")
+    node.initialize()
+    node.add(3, 0, 0, {"t": [0, 1]})
+    marker = WritableTxnMarker(0, 5, False, [WritableTxnMarkerTopic("t", [0])], 0)
+    node.ask(WriteTxnMarkersRequest([marker]), 1)
+    assert node.end(3, 0, 0) == (E.NONE, -1, -1)
+    assert node.state() == TransactionState.COMPLETE_COMMIT
+    assert [each.producer_epoch for each in node.batches("t", 0)] == [5]
+    assert [each.producer_epoch for each in node.batches("t", 1)] == [0]
 
 
 def test_a_second_producer_aborts_the_transaction_of_the_first(node: OneNode) -> None:
