@@ -459,6 +459,7 @@ class Node:
         self, controller: Controller, authentication: InterBrokerAuthentication | None, purpose: str
     ) -> Brokers:
         config, runtime = self._config, self._runtime
+        answer_timeout_s = config.request_timeout_ms / 1000 + PEER_ANSWER_S
         peers = None
         if self._may_have_followers:
             from barnabas.broker.cluster.peer_client import inter_broker_address
@@ -466,7 +467,7 @@ class Node:
             terms = PeerTerms(
                 purpose,
                 request_timeout_s=PEER_CONNECT_S,
-                connection_timeout_s=config.request_timeout_ms / 1000 + PEER_ANSWER_S,
+                connection_timeout_s=answer_timeout_s,
                 timeout_error=ErrorCode.NETWORK_EXCEPTION,
                 disconnect_error=ErrorCode.NETWORK_EXCEPTION,
                 gives_up_sent=False,
@@ -478,7 +479,9 @@ class Node:
                 authentication,
                 terms,
             )
-        return Brokers(runtime, config.node_id, purpose, self._new_context, self._call, peers)
+        return Brokers(
+            runtime, config.node_id, purpose, self._new_context, self._call, peers, answer_timeout_s
+        )
 
     def _call(self, context: HandlerContext, request: msgspec.Struct) -> None:
         self._dispatcher.call(context, request)

@@ -175,15 +175,17 @@ class Brokers:
         new_context: NewContext,
         call: Callable[[RequestContext[Any], msgspec.Struct], object],
         peers: Peers | None,
+        timeout_s: float,
     ) -> None:
         """`node_id`: this broker's. `purpose`: part of the client id. `call` serves a request to itself. `peers`: None where there
-        are no other brokers."""
+        are no other brokers. A request to this broker that is not answered within `timeout_s` ends with NETWORK_EXCEPTION."""
         self._runtime = runtime
         self._node_id = node_id
         self._client_id = client_id_of(node_id, purpose)
         self._new_context = new_context
         self._call = call
         self._peers = peers
+        self._timeout_s = timeout_s
         self._is_closed = False
 
     def ask(
@@ -204,13 +206,24 @@ class Brokers:
             self._peers.close()
 
     def _serve(self, api_key: int, version: int, request: msgspec.Struct, answered: Answered) -> None:
+        is_over = False
+        timer: Timer | None = None
+
         def done(response: Any = None) -> None:
+            nonlocal is_over
+            if is_over:  # the answer after the timeout
+                return
+            is_over = True
+            if timer is not None:
+                timer.cancel()
             self._answer_soon(answered, response)
 
         reply = LocalReply(done, done)
         self._call(
             self._new_context(reply, api_key, version, self._client_id, "", str(self._node_id)), request
         )
+        if not is_over:
+            timer = self._runtime.call_later(self._timeout_s, done)
 
     def _answer_soon(self, answered: Answered, response: Any) -> None:
         def answer() -> None:
