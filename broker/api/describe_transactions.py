@@ -9,6 +9,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import Repetitions
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.transactions.state import TransactionState as State
@@ -31,7 +32,14 @@ def describe_transactions(
     context: HandlerContext, request: DescribeTransactionsRequest
 ) -> Generator[None, None, DescribeTransactionsResponse]:
     coordinator = context.services.transactions
-    states = yield from collect(lambda each: _describe(coordinator, each), request.transactional_ids)
+    repetitions = Repetitions()
+
+    def described(transactional_id: str) -> TransactionState:
+        if repetitions.are_too_many(transactional_id):
+            return TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
+        return _describe(coordinator, transactional_id)
+
+    states = yield from collect(described, request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=states)
 
 

@@ -66,6 +66,9 @@ def commit_in_transaction(
     if isinstance(shard, ErrorCode):
         reply(shard, [])
         return
+    if request.producer_id < 0 or request.producer_epoch < 0:  # no marker could end it
+        reply(ErrorCode.INVALID_PRODUCER_ID_MAPPING, [])
+        return
     if not adds and not is_verification_enabled:
         shard.offset_requests.commit_in_transaction(request, topics, VERIFICATION_OFF, reply)
         return

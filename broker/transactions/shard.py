@@ -43,6 +43,9 @@ Done = Callable[[ErrorCode], object]
 DoneWithProducer = Callable[[ErrorCode, int, int], object]  # error, producer id, epoch; -1 and -1 on an error
 
 EXPIRED_IDS_MAX: Final = 500  # in one batch of tombstones
+EXPIRED_BYTES_MAX: Final = (
+    1 << 18
+)  # of their ids, so that the batch fits into any max.message.bytes that is usual
 _APPEND_TIMEOUT_MS: Final = 30_000  # of tombstones; all others have the timeout of their transaction
 _RETRY_FIRST_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
@@ -230,12 +233,14 @@ class TransactionShard:
     def expire(self, now_ms: int, expiration_ms: int) -> Iterator[None]:
         """Remove the ids that have not been used for so long, in steps."""
         expired: list[Transaction] = []
+        byte_count = 0
         for transaction in tuple(self.transactions.values()):
             if transaction.is_expired(now_ms, expiration_ms):
                 expired.append(transaction)
-            if len(expired) == EXPIRED_IDS_MAX:
+                byte_count += len(transaction.transactional_id.encode())
+            if len(expired) == EXPIRED_IDS_MAX or byte_count > EXPIRED_BYTES_MAX:
                 self._remove(expired, now_ms, expiration_ms)
-                expired = []
+                expired, byte_count = [], 0
             yield
         self._remove(expired, now_ms, expiration_ms)
 

@@ -186,12 +186,15 @@ class Transaction:
         if data.state == _S.ONGOING:
             return self.fence(now_ms, transaction_version)
         if data.producer_epoch >= LAST_CLIENT_EPOCH and (
-            not is_given or producer_epoch == data.producer_epoch
+            not is_given
+            or producer_epoch == data.producer_epoch
+            # The fence of the last client epoch has used epoch 32767, which no client gets.
+            or (data.producer_epoch > LAST_CLIENT_EPOCH and producer_epoch == data.last_producer_epoch)
         ):
             if new_producer_id is None:
                 return NEEDS_PRODUCER_ID
             next_id, epoch = new_producer_id, 0
-            last_epoch = data.producer_epoch if is_given else NO_PRODUCER_EPOCH
+            last_epoch = producer_epoch if is_given else NO_PRODUCER_EPOCH
         elif not is_given or data.producer_epoch in (NO_PRODUCER_EPOCH, producer_epoch):
             # Without an epoch in the request the last one is forgotten: its holder is fenced and may not retry.
             next_id, epoch = data.producer_id, data.producer_epoch + 1

@@ -259,20 +259,28 @@ class Flusher:
         return work
 
     def when_names_synced(self, call: Callable[[], object]) -> None:
-        """Call once a power failure could undo no change of the names until now; not if the sync fails or the log is closed.
-        OSError."""
+        """Call once a power failure could undo no change of the names until now, or when the disk lacks the room or the
+        descriptors to sync them; not if the sync fails otherwise or the log is closed. OSError."""
         if self.names_are_synced:
             call()
             return
         names = self._names_changed
-        work = self.names_work()
+        try:
+            work = self.names_work()
+        except OSError as error:
+            if not is_transient(error):
+                raise
+            call()
+            return
 
         def done(_: object, error: BaseException | None) -> None:
             self._awaiting_names -= 1
-            if error is not None:
+            if error is None:
+                self._names_synced = max(self._names_synced, names)
+            else:
                 self.sync_failed(error)
-                return
-            self._names_synced = max(self._names_synced, names)
+                if not isinstance(error, OSError) or not is_transient(error):
+                    return
             if not self.closed:
                 call()
 

@@ -547,6 +547,7 @@ class Log:
         """
         removed = self.segments.remove_below(offset)
         if removed:
+            self.producers.segments_removed(segment.base_offset for segment in removed)
             self._writer.discard_below(removed)
         return sum(segment.size for segment in removed)
 

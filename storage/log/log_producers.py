@@ -9,7 +9,7 @@ log that has no such producer has neither.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.storage.log.partition_directory import PartitionDirectory
@@ -51,7 +51,7 @@ class LogProducers:
 
     def _take(self, recovery: ProducerRecovery) -> None:
         # None: no batch of a producer id is known
-        self.state: ProducerStateManager | None = recovery.producers if recovery.producers.entries else None
+        self.state: ProducerStateManager | None = None if recovery.producers.is_empty else recovery.producers
         # by base offset, of the segments that have one
         self._transaction_indexes: dict[int, TransactionIndex] | None = recovery.transaction_indexes or None
         # of the newest snapshot that has been written, or where none is needed
@@ -63,6 +63,14 @@ class LogProducers:
         """By producer id, as of the log's end."""
         return self.state.entries if self.state is not None else _NO_PRODUCERS
 
+    def segments_removed(self, base_offsets: Iterable[int]) -> None:
+        """The segments at the log's start are gone, and their transaction indexes with them."""
+        indexes = self._transaction_indexes
+        if indexes is not None:
+            for base_offset in base_offsets:
+                indexes.pop(base_offset, None)
+            self._transaction_indexes = indexes or None
+
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
         """Remove producers that have been silent for `expiration_ms` and have no open transaction, and verifications that
         have taken as long."""
@@ -72,7 +80,7 @@ class LogProducers:
         state = self.state
         if state is not None:
             state.remove_expired(now_ms, expiration_ms)
-            if not state.entries:
+            if state.is_empty:
                 self.state = None
 
     # --- aborted transactions

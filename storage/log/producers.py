@@ -88,6 +88,11 @@ class ProducerStateManager:
         # (first offset, the marker's) of ended transactions whose markers may not be committed; both ascend
         self._ended: deque[tuple[int, int]] = deque()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is known of any producer, nor of a transaction whose marker may not be committed."""
+        return not self.entries and not self._ended
+
     def first_unstable_offset(self, high_watermark: int) -> int:
         """The first offset of the oldest transaction that has no marker below the high watermark; the high watermark when
         there is none."""

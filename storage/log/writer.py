@@ -472,7 +472,8 @@ class LogWriter:
 
     def discard_below(self, segments: Sequence[Segment]) -> None:
         """As `discard`, for segments at the log's start, once a power failure could not undo the names of later ones: if it took
-        both, the log would begin at 0 again. Until then a start finds them, and the start offset that hides them. OSError."""
+        both, the log would begin at 0 again. Until then a start finds them, and the start offset that hides them. On a full disk
+        they go at once: nothing else would make room. OSError."""
 
         def names_synced() -> None:
             bases = self._segments.bases

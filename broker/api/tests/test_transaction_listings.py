@@ -121,6 +121,11 @@ def test_an_open_transaction_is_described(world: World) -> None:
     assert {each.topic: each.partitions for each in found.topics} == {"s": [0], "t": [0, 2]}
 
 
+def test_an_id_that_is_repeated_often_is_not_described_each_time(world: World) -> None:
+    found = world.describe(*["open"] * 1000)
+    assert [each.error_code for each in found] == [E.NONE] * 11 + [E.INVALID_REQUEST] * 989
+
+
 def test_ids_are_described_in_the_order_of_the_request(world: World) -> None:
     found = world.describe("unused", "nope", "", "aborted", "committed", "unused")
     assert [(each.error_code, each.transactional_id, each.transaction_state) for each in found] == [

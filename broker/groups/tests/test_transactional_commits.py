@@ -399,3 +399,15 @@ def test_no_offset_is_left_pending_by_late_commits(steps: list[Any]) -> None:
     assert not groups.offset()[1]
     log = groups.world.partition(1).log
     assert log.last_stable_offset == log.log_end_offset, "no transaction is open"
+
+
+@pytest.mark.parametrize(("producer_id", "epoch"), [(-1, 0), (PID, -1)])
+@pytest.mark.parametrize("is_verification_enabled", [False, True])
+def test_a_commit_of_no_producer_is_not_left_pending(
+    groups: Groups, producer_id: int, epoch: int, is_verification_enabled: bool
+) -> None:
+    errors = groups.commit(
+        7, version=4, producer_id=producer_id, epoch=epoch, is_verification_enabled=is_verification_enabled
+    )
+    assert errors == [E.INVALID_PRODUCER_ID_MAPPING]
+    assert groups.offset() == (None, False)

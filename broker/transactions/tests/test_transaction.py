@@ -373,3 +373,20 @@ def test_an_id_whose_first_write_failed_expires() -> None:
     transaction.drop()
     assert transaction.is_expired(NOW + 1000, 1000)
     assert transaction.expire().producer_epoch == -1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_client_gets_the_epoch_of_a_fence(version: int) -> None:
+    """The holder of the last epoch fences its own open transaction, and asks again with the epoch it had."""
+    transaction = make(S.ONGOING, producer_epoch=32766)
+    fence = initialize(transaction, PID, 32766, transaction_version=version)
+    assert written(transaction, fence).producer_epoch == 32767
+    written(transaction, transaction.complete(NOW))
+    if version == 2:
+        assert initialize(transaction, PID, 32766) is NEEDS_PRODUCER_ID
+        data = written(transaction, initialize(transaction, PID, 32766, new_producer_id=2000))
+        assert (data.producer_id, data.producer_epoch) == (2000, 0)
+        again = written(transaction, initialize(transaction, PID, 32766))
+        assert (again.producer_id, again.producer_epoch) == (2000, 0)
+    else:
+        assert initialize(transaction, PID, 32766) == E.PRODUCER_FENCED

@@ -366,6 +366,17 @@ def test_ids_expire_in_batches() -> None:
     assert all_.initialize("many-1")[0][1:] == (all_.next_id - 1, 0)
 
 
+def test_long_ids_expire_in_batches_that_fit_into_the_log() -> None:
+    all_ = Coordinators()
+    for number in range(20):
+        all_.initialize(f"{number}-{'x' * 30_000}")
+    before = len(all_.log.partitions[0].batches)
+    all_.runtime.advance(7 * DAY_S + 3600)
+    assert all_.leader.transactions() == []
+    batches = all_.log.partitions[0].batches[before:]
+    assert all(len(each) < 500_000 for each in batches)
+
+
 def test_an_expiry_that_fails_leaves_the_ids_usable(all_: Coordinators) -> None:
     all_.initialize()
     all_.runtime.advance(7 * DAY_S - 10)

@@ -508,3 +508,14 @@ def test_aborted_transactions_that_are_not_in_memory(workshop: Any, monkeypatch:
             log.aborted_within(100, result, wait=False)
         caught.value.prepare()
     assert log.aborted_within(100, result, wait=False) == within
+
+
+def test_the_indexes_of_removed_segments_are_forgotten(workshop: Any) -> None:
+    log = workshop.log()
+    for number in range(4):
+        send(workshop, log, 7, number)
+        log.append_as_leader(marker(7, commit=False), 0, from_client=False)
+        log.roll()
+    assert len(log.producers.collect_aborted(0, log.log_end_offset)) == 4
+    log.increment_log_start_offset(log.log_end_offset)
+    assert not log.producers._transaction_indexes, "memory that would never be freed"

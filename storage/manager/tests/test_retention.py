@@ -308,3 +308,21 @@ def test_a_power_failure_that_reorders_names_takes_no_offsets_back(workshop: Any
         assert any(name.endswith(".log") for name in disk.list(log.directory)), "a log that would begin at 0"
     workshop.runtime.run_until_idle()
     assert "00000000000000000000.log" not in workshop.disk.list(log.directory)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+def test_segments_go_from_a_disk_that_cannot_sync_names(workshop: Any, code: int) -> None:
+    """Only their going makes room, or frees descriptors."""
+    workshop.runtime = VirtualRuntime()
+    log = workshop.log(retention_ms=HOUR)
+    fill(workshop, log, 2 * HOUR, 2 * HOUR, 0)
+    workshop.runtime.run_until_idle()
+    if code == errno.ENOSPC:
+        log.epochs.assign_unsaved(1, log.log_end_offset)  # to be written along with the names
+    log.flusher.names_changed()
+    workshop.disk.fault = lambda _, path: code if "leader-epoch" in path else None
+    assert log.remove_segments_below(2)
+    workshop.runtime.run_until_idle()
+    assert bases(log) == [2]
+    found = [name for name in workshop.disk.list(log.directory) if name.endswith(".log")]
+    assert found == ["00000000000000000002.log"]
