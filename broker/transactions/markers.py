@@ -49,7 +49,7 @@ class _Outcome(Enum):
 # Every other error is one that Kafka takes for a programming error, and is retried too.
 #
 # After INVALID_PRODUCER_EPOCH Kafka sends none of the other markers either, as after TRANSACTION_COORDINATOR_FENCED. But a newer
-# coordinator writes them itself, whereas after a higher epoch nobody does: an operator's WriteTxnMarkers to one partition is enough
+# coordinator writes them itself, whereas after a higher epoch none does: an operator's WriteTxnMarkers to one partition is enough
 # for it, and this coordinator knows nothing of that. The last stable offset of the other partitions would stay where it is, and the
 # transactional id get CONCURRENT_TRANSACTIONS, until the coordinator is loaded again. In the partition of the higher epoch the
 # transaction has ended; it goes on with the others.

@@ -1,4 +1,4 @@
-"""Requests of a broker to itself, by the way that requests to other brokers go."""
+"""Requests of a broker to itself."""
 
 from __future__ import annotations
 
