@@ -11,17 +11,17 @@ known), and so are patterns that are larger than the limits below.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Generator, Iterable
+from bisect import bisect_right
+from collections.abc import Generator, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
-PATTERN_MAX: Final = 4096  # characters
+PATTERN_MAX: Final = 4096  # characters; its classes have fewer items in all
 PROGRAM_MAX: Final = 4096  # instructions; a repetition copies those of its operand
 NESTING_MAX: Final = 1000  # groups in groups
 REPEAT_MAX: Final = 1000  # RE2's limit of the counts in {n,m}
 CACHE_MAX: Final = 50_000  # states in remembered steps
-WORK_MAX: Final = 1000  # instructions visited between two yields of `matches`
-
-CharTest: TypeAlias = Callable[[str], bool]
+# Instructions, and items of classes, between two yields of `matches`; one character may take it further, by a whole program.
+WORK_MAX: Final = 1000
 
 # What is known of a position in the text. An instruction may ask for some of them.
 _BEGIN_TEXT: Final = 1
@@ -35,17 +35,6 @@ _NO_WORD_BOUNDARY: Final = 32
 class PatternError(ValueError):
     """The pattern is not one of RE2, or too large."""
 
-
-class _Instruction(NamedTuple):
-    """Takes a character that passes `test`; or, where `test` is None, goes to all `targets` (relative) if the position has all
-    of `conditions`."""
-
-    test: CharTest | None
-    targets: tuple[int, ...] = (1,)
-    conditions: int = 0
-
-
-_Code: TypeAlias = list[_Instruction]
 
 _DIGIT: Final = frozenset("0123456789")
 _LOWER: Final = frozenset("abcdefghijklmnopqrstuvwxyz")
@@ -71,46 +60,14 @@ _POSIX: Final = {
     "word": _WORD,
     "xdigit": _HEX,
 }
-_CATEGORIES: Final = frozenset(
-    [
-        "C",
-        "Cc",
-        "Cf",
-        "Co",
-        "Cs",
-        "L",
-        "Ll",
-        "Lm",
-        "Lo",
-        "Lt",
-        "Lu",
-        "M",
-        "Mc",
-        "Me",
-        "Mn",
-        "N",
-        "Nd",
-        "Nl",
-        "No",
-        "P",
-        "Pc",
-        "Pd",
-        "Pe",
-        "Pf",
-        "Pi",
-        "Po",
-        "Ps",
-        "S",
-        "Sc",
-        "Sk",
-        "Sm",
-        "So",
-        "Z",
-        "Zl",
-        "Zp",
-        "Zs",
-    ]
+_SUBCATEGORIES: Final = (
+    *("Cc", "Cf", "Co", "Cs", "Ll", "Lm", "Lo", "Lt", "Lu", "Mc", "Me", "Mn", "Nd", "Nl", "No"),
+    *("Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "Sc", "Sk", "Sm", "So", "Zl", "Zp", "Zs"),
 )
+_CATEGORIES: Final = {  # with those that each consists of
+    name: frozenset(each for each in _SUBCATEGORIES if each.startswith(name))
+    for name in (*_SUBCATEGORIES, *"CLMNPSZ")
+}
 _ESCAPES: Final = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 # Characters that are one but for their case, where more than two are.
 _CASE_ORBITS: Final = {
@@ -129,20 +86,98 @@ def _case_variants(char: str) -> frozenset[str]:
     return frozenset(each for each in (char, char.lower(), char.upper(), char.title()) if len(each) == 1)
 
 
-def _take_all(_char: str) -> bool:
-    return True
+_Ranges: TypeAlias = tuple[tuple[int, int], ...]  # code points: the first and the last of each
 
 
-def _take_all_in_line(char: str) -> bool:
-    return char != "\n"
+def _merged(ranges: Iterable[tuple[int, int]]) -> _Ranges:
+    """The same code points, in as few ranges as possible, in their order."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(merged[-1][1], high)
+        else:
+            merged.append((low, high))
+    return tuple(merged)
 
 
-def _in_category(name: str) -> CharTest:
-    def test(char: str) -> bool:
-        category = unicodedata.category(char)
-        return category.startswith(name) and category != "Cn"
+class _Item(NamedTuple):
+    """Part of a class: code points and general categories, or all characters but those."""
 
-    return test
+    ranges: _Ranges = ()
+    categories: frozenset[str] = frozenset()
+    is_negated: bool = False
+
+
+def _item(chars: Iterable[str]) -> _Item:
+    return _Item(_merged((ord(each), ord(each)) for each in chars))
+
+
+_PERL_ITEMS: Final = {name: _item(chars) for name, chars in _PERL.items()}
+_POSIX_ITEMS: Final = {name: _item(chars) for name, chars in _POSIX.items()}
+_ANY_ITEM: Final = _Item(((0, 0x10FFFF),))
+
+
+class _CharSet:
+    """Characters that are looked up in the time of one bisection, however many ranges there are."""
+
+    __slots__ = ("_bounds", "_categories")
+
+    def __init__(self, items: Iterable[_Item]) -> None:
+        ranges: list[tuple[int, int]] = []
+        categories: set[str] = set()
+        for item in items:
+            ranges += item.ranges
+            categories |= item.categories
+        # The first of each range and the first behind it: an odd number of them precedes a member.
+        self._bounds = [bound for low, high in _merged(ranges) for bound in (low, high + 1)]
+        self._categories = categories
+
+    def has_any(self, chars: Iterable[str]) -> bool:
+        bounds, categories = self._bounds, self._categories
+        for char in chars:
+            if bisect_right(bounds, ord(char)) & 1:
+                return True
+            if categories and unicodedata.category(char) in categories:
+                return True
+        return False
+
+
+class _CharClass:
+    """The characters that an instruction takes: those of any item, or all others. Equal to itself only, so that copies of an
+    instruction are known by it."""
+
+    __slots__ = ("_excluded", "_included", "_is_folded", "_is_negated", "size")
+
+    def __init__(self, items: Iterable[_Item], *, is_folded: bool = False, is_negated: bool = False) -> None:
+        distinct = dict.fromkeys(items)
+        self.size = len(distinct)
+        self._included = _CharSet(each for each in distinct if not each.is_negated)
+        # Few: only named items can be negated.
+        self._excluded = [_CharSet((each,)) for each in distinct if each.is_negated]
+        self._is_folded = is_folded
+        self._is_negated = is_negated
+
+    def takes(self, char: str, variants: frozenset[str]) -> bool:
+        """`variants`: the character in both cases."""
+        chars: Iterable[str] = variants if self._is_folded else char
+        found = self._included.has_any(chars) or not all(each.has_any(chars) for each in self._excluded)
+        return found is not self._is_negated
+
+
+_ANY_CHAR: Final = _CharClass([_ANY_ITEM])
+_ANY_CHAR_IN_LINE: Final = _CharClass([_item("\n")], is_negated=True)
+
+
+class _Instruction(NamedTuple):
+    """Takes a character of `test`; or, where `test` is None, goes to all `targets` (relative) if the position has all
+    of `conditions`."""
+
+    test: _CharClass | None
+    targets: tuple[int, ...] = (1,)
+    conditions: int = 0
+
+
+_Code: TypeAlias = list[_Instruction]
 
 
 class Pattern:
@@ -150,6 +185,8 @@ class Pattern:
 
     def __init__(self, pattern: str) -> None:
         self._code = _Parser(pattern).parse()
+        classes = {each.test for each in self._code if each.test is not None}
+        self._step_work = len(self._code) + sum(each.size for each in classes)
         # Equal sets are one object, so that a lookup does not compare them.
         self._sets: dict[frozenset[int], frozenset[int]] = {}
         self._cached: dict[tuple[frozenset[int], int, str], frozenset[int]] = {}
@@ -165,7 +202,7 @@ class Pattern:
             found = self._cached.get(key)
             if found is None:
                 found = self._step(key)
-                work += len(self._code)
+                work += self._step_work
             states = found
             if not states:
                 return False
@@ -179,10 +216,16 @@ class Pattern:
     def _step(self, key: tuple[frozenset[int], int, str]) -> frozenset[int]:
         states, conditions, char = key
         code, end = self._code, len(self._code)
+        variants = _case_variants(char)
+        taken: dict[_CharClass, bool] = {}  # a repetition has many copies of one class
         following = []
         for state in self._closure(states, conditions):
             test = code[state].test if state < end else None
-            if test is not None and test(char):
+            if test is None:
+                continue
+            if test not in taken:
+                taken[test] = test.takes(char, variants)
+            if taken[test]:
                 following.append(state + 1)
         self._cached_states += len(states) + len(following) + 1
         if self._cached_states > CACHE_MAX:
@@ -250,6 +293,7 @@ class _Parser:
         self._flags: frozenset[str] = frozenset()
         self._groups = [_Group(self._flags)]
         self._names: set[str] = set()
+        self._literals: dict[frozenset[str], _CharClass] = {}
 
     def parse(self) -> _Code:
         follows_repetition = False
@@ -275,7 +319,7 @@ class _Parser:
         elif char == "[":
             parts.append([_Instruction(self._class())])
         elif char == ".":
-            parts.append([_Instruction(_take_all if "s" in self._flags else _take_all_in_line)])
+            parts.append([_Instruction(_ANY_CHAR if "s" in self._flags else _ANY_CHAR_IN_LINE)])
         elif char == "^":
             parts.append([_condition(_BEGIN_LINE if "m" in self._flags else _BEGIN_TEXT)])
         elif char == "$":
@@ -300,7 +344,10 @@ class _Parser:
 
     def _literal(self, char: str) -> None:
         chars = _case_variants(char) if "i" in self._flags else frozenset(char)
-        self._groups[-1].parts.append([_Instruction(chars.__contains__)])
+        found = self._literals.get(chars)
+        if found is None:
+            found = self._literals[chars] = _CharClass([_item(chars)])
+        self._groups[-1].parts.append([_Instruction(found)])
 
     def _backslash(self) -> None:
         parts = self._groups[-1].parts
@@ -320,12 +367,12 @@ class _Parser:
             parts.append([_condition(_NO_WORD_BOUNDARY)])
         else:
             self._at -= 1
-            test = self._class_escape()
-            if test is None:
+            item = self._class_escape()
+            if item is None:
                 self._at += 1
                 self._literal(self._escape())
             else:
-                parts.append([_Instruction(test)])
+                parts.append([_Instruction(_CharClass([item], is_folded="i" in self._flags))])
 
     def _escape(self) -> str:
         """The character that an escape stands for; behind its backslash."""
@@ -472,7 +519,7 @@ class _Parser:
 
     # -- classes
 
-    def _class_escape(self) -> CharTest | None:
+    def _class_escape(self) -> _Item | None:
         r"""Read \d, \pL or the like, if there is one."""
         if self._pattern[self._at] != "\\" or self._at + 1 >= len(self._pattern):
             return None
@@ -483,9 +530,9 @@ class _Parser:
         if char.lower() not in _PERL:
             return None
         self._at += 2
-        return self._folded(_PERL[char.lower()].__contains__, is_negated=char.isupper())
+        return _PERL_ITEMS[char.lower()]._replace(is_negated=char.isupper())
 
-    def _category(self, *, is_negated: bool) -> CharTest:
+    def _category(self, *, is_negated: bool) -> _Item:
         name = self._next()
         if name == "{":
             end = self._pattern.find("}", self._at)
@@ -496,20 +543,14 @@ class _Parser:
         if name.startswith("^"):
             name, is_negated = name[1:], not is_negated
         if name == "Any":
-            return self._folded(_take_all, is_negated=is_negated)
+            return _ANY_ITEM._replace(is_negated=is_negated)
         if name not in _CATEGORIES:
             raise PatternError("no such category")
-        return self._folded(_in_category(name), is_negated=is_negated)
+        return _Item(categories=_CATEGORIES[name], is_negated=is_negated)
 
-    def _folded(self, test: CharTest, *, is_negated: bool) -> CharTest:
-        """The test, in both cases if the flag says so, or its opposite."""
-        if "i" in self._flags:
-            return lambda char: any(map(test, _case_variants(char))) is not is_negated
-        return (lambda char: not test(char)) if is_negated else test
-
-    def _class(self) -> CharTest:
+    def _class(self) -> _CharClass:
         is_negated = self._is_next("^")
-        tests: list[CharTest] = []
+        items: list[_Item] = []
         is_first = True
         while is_first or self._pattern[self._at : self._at + 1] != "]":
             is_first = False
@@ -524,33 +565,29 @@ class _Parser:
                     high = self._class_char()
                 if high < low:
                     raise PatternError("not a range of characters")
-                found = self._folded(_range(low, high), is_negated=False)
-            tests.append(found)
+                found = _Item(((ord(low), ord(high)),))
+            items.append(found)
         self._at += 1
-        return lambda char: any(test(char) for test in tests) is not is_negated
+        return _CharClass(items, is_folded="i" in self._flags, is_negated=is_negated)
 
-    def _peeked_class_escape(self) -> CharTest | None:
+    def _peeked_class_escape(self) -> _Item | None:
         return self._class_escape() if self._at < len(self._pattern) else None
 
     def _class_char(self) -> str:
         char = self._next()
         return self._escape() if char == "\\" else char
 
-    def _posix_class(self) -> CharTest | None:
+    def _posix_class(self) -> _Item | None:
         end = self._pattern.find(":]", self._at + 1)  # "[:]" is a class without a name
         if not self._pattern.startswith("[:", self._at) or end < 0:
             return None
         name = self._pattern[self._at + 2 : end]
         self._at = end + 2
         is_negated = name.startswith("^")
-        chars = _POSIX.get(name[is_negated:])
-        if chars is None:
+        item = _POSIX_ITEMS.get(name[is_negated:])
+        if item is None:
             raise PatternError("no such class")
-        return self._folded(chars.__contains__, is_negated=is_negated)
-
-
-def _range(low: str, high: str) -> CharTest:
-    return lambda char: low <= char <= high
+        return item._replace(is_negated=is_negated)
 
 
 def _condition(conditions: int) -> _Instruction:

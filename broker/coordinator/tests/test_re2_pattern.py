@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.coordinator.re2_pattern import PATTERN_MAX, Pattern, PatternError
+from barnabas.broker.coordinator.re2_pattern import PATTERN_MAX, PROGRAM_MAX, Pattern, PatternError
 
 IDS = ["A-1", "a b", "a-2", "a.b", "a\\b", "ab", "foo_1", "x\ny", "e\u0301", "Ünïcode", "αβγ", "😀"]
 
@@ -125,6 +127,64 @@ def test_the_work_is_done_in_steps() -> None:
     steps, matches = steps_and_result(Pattern("(.?){1000}.*"), text)
     assert matches
     assert steps >= 1500
+
+
+RANGES = "".join(f"{chr(each)}-{chr(each)}" for each in range(0x4E00, 0x4E00 + 2 * 1300, 2))
+
+
+def calls_in_longest_part(pattern: Pattern, text: str) -> int:
+    """Function calls between two yields: the work, which does not depend on the machine."""
+    longest = calls = 0
+
+    def count(_frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    steps, before = pattern.matches(text), sys.getprofile()
+    sys.setprofile(count)
+    try:
+        for _ in steps:
+            longest, calls = max(longest, calls), 0
+    finally:
+        sys.setprofile(before)
+    return max(longest, calls)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *(f"{flags}[{negation}{RANGES}a]{{0,1000}}" for flags in ("", "(?i)") for negation in ("", "^")),
+        r"(?i)[" + r"\PL\D[:^alpha:]" * 200 + "]{0,1000}",
+    ],
+)
+def test_the_work_between_two_yields_does_not_grow_with_the_copies_of_a_class(pattern: str) -> None:
+    """Copies times items would be more than a million calls."""
+    compiled = Pattern(pattern)
+    assert calls_in_longest_part(compiled, "aZ\u4e02\u4e03é" * 20) < 4 * PROGRAM_MAX
+
+
+def test_the_items_of_a_class_count_as_work() -> None:
+    assert steps_and_result(Pattern(f"[{RANGES}]*"), "\u4e02\u4e04\u4e06") == (3, True)
+    assert steps_and_result(Pattern("[\u4e00-\u5e00]*"), "\u4e02\u4e04\u4e06") == (0, True)
+
+
+CLASS_CHARS = "AKSZaksz059_"
+CLASS_ITEMS = st.one_of(
+    st.sampled_from([*CLASS_CHARS, r"\d", r"\D", r"\w", r"\W", r"\s", r"\S"]),
+    st.lists(st.sampled_from(CLASS_CHARS), min_size=2, max_size=2).map(lambda ends: "-".join(sorted(ends))),
+)
+
+
+@given(
+    st.sampled_from(["", "(?i)"]), st.sampled_from(["", "^"]), st.lists(CLASS_ITEMS, min_size=1, max_size=6)
+)
+def test_a_class_takes_the_characters_that_it_takes_in_python(
+    flags: str, negation: str, items: list[str]
+) -> None:
+    pattern = f"{flags}[{negation}{''.join(items)}]"
+    compiled, python = Pattern(pattern), re.compile(pattern, re.ASCII)
+    for char in map(chr, [*range(0x0B), *range(0x0C, 0x1C), *range(0x20, 0x80)]):
+        assert steps_and_result(compiled, char)[1] == bool(python.fullmatch(char)), char
 
 
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "(?:a|bb)", r"\b", "^", "$", r"\w", "(?:)"])
