@@ -1,7 +1,8 @@
 """The sender of transaction markers: has the end of a transaction written to all its partitions, by their leaders.
 
-The markers that wait for one broker travel together in one WriteTxnMarkers, those of several coordinator partitions too. A marker
-that could not be written goes to the leader that its partition has by then, for as long as this broker is the coordinator.
+The markers that wait for one broker travel together in one WriteTxnMarkers, those of several coordinator partitions too; a large
+transaction takes several. A marker that could not be written goes to the leader that its partition has by then, for as long as
+this broker is the coordinator.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,9 +35,9 @@ log = logging.getLogger("barnabas.transactions")
 WRITE_TXN_MARKERS: Final = 27
 VERSION: Final = 2
 REQUESTS_MAX: Final = 5  # to one broker without an answer
-REQUEST_PARTITIONS_MAX: Final = (
-    5_000  # of all transactions in one request; a larger transaction has one of its own
-)
+# In one request, of all its transactions. With the longest topic names the answer takes less than SMALL_ANSWER_BYTES
+# (broker/cluster/peer_client.py).
+REQUEST_PARTITIONS_MAX: Final = 3_000
 RETRY_FIRST_S: Final = 0.02
 RETRY_MAX_S: Final = 1.0
 
@@ -85,7 +87,7 @@ class _EndedTransaction(msgspec.Struct, eq=False):
     is_over: bool = False  # all markers are written, or no more are to be
 
 
-_Partitions = dict[_EndedTransaction, set[TopicPartition]]
+_Partitions = dict[_EndedTransaction, dict[TopicPartition, None]]
 
 
 class _Destination:
@@ -99,16 +101,24 @@ class _Destination:
         self.is_due = False  # the next turn sends what waits
 
     def next_request(self) -> _Partitions:
-        """Take the transactions of the next request: one for each producer id, by which the answer tells them apart."""
-        taken: dict[int, _EndedTransaction] = {}
-        partitions = 0
-        for transaction, added in self.waiting.items():
-            if taken and partitions + len(added) > REQUEST_PARTITIONS_MAX:
-                break
+        """Take what the next request has: one transaction of each producer id, by which the answer tells them apart. The rest of
+        one that does not fit goes behind the others."""
+        taken: dict[int, tuple[_EndedTransaction, dict[TopicPartition, None]]] = {}
+        free = REQUEST_PARTITIONS_MAX
+        for transaction, partitions in self.waiting.items():
             if transaction.producer_id not in taken:
-                taken[transaction.producer_id] = transaction
-                partitions += len(added)
-        return {transaction: self.waiting.pop(transaction) for transaction in taken.values()}
+                fitting = dict.fromkeys(islice(partitions, free))
+                taken[transaction.producer_id] = transaction, fitting
+                free -= len(fitting)
+                if not free:
+                    break
+        for transaction, fitting in taken.values():
+            partitions = self.waiting.pop(transaction)
+            if len(fitting) < len(partitions):
+                for each in fitting:
+                    del partitions[each]
+                self.waiting[transaction] = partitions
+        return dict(taken.values())
 
 
 class TransactionMarkerSender:
@@ -191,12 +201,12 @@ class TransactionMarkerSender:
             if state is None:
                 deleted.append(each)
             elif state.leader not in image.brokers:
-                self._without_leader.setdefault(transaction, set()).add(each)
+                self._without_leader.setdefault(transaction, {})[each] = None
             else:
                 destination = self._destinations.get(state.leader)
                 if destination is None:
                     destination = self._destinations[state.leader] = _Destination()
-                destination.waiting.setdefault(transaction, set()).add(each)
+                destination.waiting.setdefault(transaction, {})[each] = None
                 self._send_soon(state.leader, destination)
         for each in deleted:
             log.info("%s-%d is gone: %.200r ends without a marker there", *each, transaction.transactional_id)

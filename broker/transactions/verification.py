@@ -2,7 +2,7 @@
 
 Before the first batch of a transaction is appended the leader has the coordinator verify that the partition was added, or, for a
 producer of transaction.version 2, add it (KIP-890). The group coordinator does the same for offsets. To each coordinator one
-request is sent at a time; what is asked meanwhile goes into the next.
+request of limited size is sent at a time; what is asked meanwhile, or does not fit, goes into the next.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ ADD_PARTITIONS_TO_TXN: Final = 24
 VERSION: Final = 5
 TIMES_REMEMBERED: Final = 1000
 NO_COORDINATOR: Final = -1
+# In one request, but for a larger question, which has one of its own. With the longest topic names the answer takes less than
+# SMALL_ANSWER_BYTES (broker/cluster/peer_client.py).
+REQUEST_PARTITIONS_MAX: Final = 2_000
+REQUEST_ID_BYTES_MAX: Final = 256 * 1024
 
 Verified = Callable[[dict[TopicPartition, ErrorCode]], object]
 
@@ -67,6 +71,20 @@ class _Coordinator:
     def __init__(self) -> None:
         self.waiting: dict[str, _Verification] = {}  # by transactional id
         self.is_asked = False  # a request has no answer yet, or the next turn sends one
+
+    def next_request(self) -> dict[str, _Verification]:
+        """Take the questions of the next request, the oldest first."""
+        taken: dict[str, _Verification] = {}
+        partitions = id_bytes = 0
+        for transactional_id, asked in self.waiting.items():
+            partitions += len(asked.partitions)
+            id_bytes += len(transactional_id.encode())
+            if taken and (partitions > REQUEST_PARTITIONS_MAX or id_bytes > REQUEST_ID_BYTES_MAX):
+                break
+            taken[transactional_id] = asked
+        for transactional_id in taken:
+            del self.waiting[transactional_id]
+        return taken
 
 
 class AddPartitionsToTxnManager:
@@ -123,7 +141,7 @@ class AddPartitionsToTxnManager:
         if not coordinator.waiting:
             coordinator.is_asked = False
             return
-        sent, coordinator.waiting = coordinator.waiting, {}
+        sent = coordinator.next_request()
         request = AddPartitionsToTxnRequest([_transaction(asked) for asked in sent.values()])
         answered = partial(self._answered, node_id, coordinator, sent)
         self._ask(node_id, ADD_PARTITIONS_TO_TXN, VERSION, request, answered)

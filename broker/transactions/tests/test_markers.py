@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.cluster.peer_client import SMALL_ANSWER_BYTES
+from barnabas.broker.requests.large_requests import BODY_BYTES_MAX
 from barnabas.broker.transactions.markers import (
     REQUEST_PARTITIONS_MAX,
     REQUESTS_MAX,
@@ -22,7 +24,13 @@ from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersResponse,
 )
+from barnabas.wire.registry import request_type, response_type
 from compat_tests.virtual.runtime import VirtualRuntime
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from barnabas.wire.message_type import MessageType
 
 RETRIABLE = [
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -108,6 +116,10 @@ def answer(asked: Asked, **errors: ErrorCode) -> None:
             ]
         )
     )
+
+
+def encoded_bytes(kind: MessageType[Any], message: msgspec.Struct) -> int:
+    return sum(map(len, kind.encode(2, message)))
 
 
 def test_markers_for_one_broker_travel_together() -> None:
@@ -305,13 +317,44 @@ def test_only_so_many_requests_wait_for_one_broker() -> None:
     assert set(marked(next_one)) == {REQUESTS_MAX, REQUESTS_MAX + 1}
 
 
-def test_a_request_has_a_limited_number_of_partitions() -> None:
+def test_a_large_transaction_takes_several_requests() -> None:
     world = World()
-    world.leaders = {("a", index): 1 for index in range(REQUEST_PARTITIONS_MAX + 1)}
+    large = [("a", index) for index in range(2 * REQUEST_PARTITIONS_MAX + 1)]
+    world.leaders = dict.fromkeys(large, 1)
     world.send(10, ("a", 0))
-    world.send(11, *world.leaders)
+    world.send(11, *large)
     world.send(12, ("a", 0))
-    assert [set(marked(asked)) for asked in world.requests()] == [{10}, {11}, {12}]
+    requests = world.requests()
+    assert [{pid: len(partitions) for pid, partitions in marked(each).items()} for each in requests] == [
+        {10: 1, 11: REQUEST_PARTITIONS_MAX - 1},
+        {12: 1, 11: REQUEST_PARTITIONS_MAX - 1},
+        {11: 3},
+    ]
+    first, second, third = requests
+    answer(second)
+    first.fail(ErrorCode.NETWORK_EXCEPTION)
+    answer(third, **{f"a_{large[-1][1]}": ErrorCode.NOT_LEADER_OR_FOLLOWER})
+    for asked in world.later():
+        answer(asked)
+    assert {pid: len(done) for pid, done in world.done.items()} == {10: 1, 11: len(large), 12: 1}
+    assert set(world.done[11]) == set(large)
+    assert not world.later()
+
+
+def test_the_largest_request_and_its_answer_are_not_too_large() -> None:
+    world = World()
+    partitions = [(f"{number:0>249}", 2**31 - 1) for number in range(REQUEST_PARTITIONS_MAX + 1)]
+    image = image_of(dict.fromkeys(partitions, 1), {1})
+    world.sender._image = lambda: image  # made once
+    for producer_id, partition in enumerate(partitions):
+        world.send(2**62 + producer_id, partition)
+    first, _ = world.requests()
+    sizes: list[int] = []
+    first.answered = lambda response, _error: sizes.append(encoded_bytes(response_type(27), response))
+    answer(first, **{f"{topic}_{index}": ErrorCode.NOT_ENOUGH_REPLICAS for topic, index in partitions})
+    assert encoded_bytes(request_type(27), first.request) < BODY_BYTES_MAX
+    assert sizes[0] < SMALL_ANSWER_BYTES
+    assert sizes[0] > SMALL_ANSWER_BYTES / 2, "more would fit"
 
 
 @given(data=st.data())

@@ -299,7 +299,7 @@ def test_a_transaction_of_many_partitions_is_completed_in_short_turns() -> None:
     all_.all[1].markers._image = lambda: image  # made once
     producer = all_.ongoing(*partitions)
     all_.end(*producer)
-    assert all_.write_markers() == 1
+    assert all_.write_markers() == 2
     assert all_.state() == S.COMPLETE_COMMIT
 
 

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from barnabas.broker.cluster.peer_client import SMALL_ANSWER_BYTES
+from barnabas.broker.requests.large_requests import BODY_BYTES_MAX
 from barnabas.broker.transactions.tests.scripted_brokers import Asked, ScriptedBrokers
-from barnabas.broker.transactions.verification import TIMES_REMEMBERED, AddPartitionsToTxnManager
+from barnabas.broker.transactions.verification import (
+    REQUEST_PARTITIONS_MAX,
+    TIMES_REMEMBERED,
+    AddPartitionsToTxnManager,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -11,7 +21,14 @@ from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
 )
+from barnabas.wire.registry import request_type, response_type
 from compat_tests.virtual.runtime import VirtualRuntime
+
+if TYPE_CHECKING:
+    import msgspec
+
+    from barnabas.broker.cluster.peer_client import Answered
+    from barnabas.wire.message_type import MessageType
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
 
@@ -66,6 +83,10 @@ def answer(asked: Asked, **errors: ErrorCode) -> None:
     )
 
 
+def encoded_bytes(kind: MessageType[Any], message: msgspec.Struct) -> int:
+    return sum(map(len, kind.encode(5, message)))
+
+
 def ids(asked: Asked) -> list[str]:
     return [transaction.transactional_id for transaction in asked.request.transactions]
 
@@ -100,6 +121,40 @@ def test_one_request_at_a_time_to_a_coordinator() -> None:
     assert not world.requests()
     world.verify("y", A0)
     assert len(world.requests()) == 1
+
+
+@pytest.mark.parametrize("id_bytes", [100, 32_767])
+def test_a_request_and_its_answer_are_of_limited_size(id_bytes: int) -> None:
+    world = World()
+    names = [f"é{number:0>{id_bytes - 2}}" for number in range(4000)]
+    world.coordinators = dict.fromkeys(names, 1)
+    answers = [world.verify(name, (f"{name[-4:]:0>249}", 2**31 - 1)) for name in names]
+    asked_ids: list[str] = []
+    while requests := world.requests():
+        [asked] = requests
+        asked_ids += ids(asked)
+        assert encoded_bytes(request_type(24), asked.request) < SMALL_ANSWER_BYTES < BODY_BYTES_MAX
+        answered = asked.answered
+
+        def received(response: Any, error: ErrorCode, answered: Answered = answered) -> None:
+            assert encoded_bytes(response_type(24), response) < SMALL_ANSWER_BYTES
+            answered(response, error)
+
+        asked.answered = received
+        answer(asked)
+    assert asked_ids == names, "the oldest first"
+    assert all(len(each) == 1 and set(each[0].values()) == {ErrorCode.NONE} for each in answers)
+
+
+def test_a_large_question_has_a_request_of_its_own() -> None:
+    world = World()
+    large = [("a", index) for index in range(REQUEST_PARTITIONS_MAX + 1)]
+    answers = world.verify("x", *large), world.verify("y", A0)
+    for expected in (["x"], ["y"]):
+        [asked] = world.requests()
+        assert ids(asked) == expected
+        answer(asked)
+    assert [len(each[0]) for each in answers] == [len(large), 1]
 
 
 def test_one_question_about_an_id_waits() -> None:
