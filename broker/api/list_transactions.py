@@ -34,7 +34,8 @@ def list_transactions(
     if isinstance(transactions, ErrorCode):
         return ListTransactionsResponse(error_code=transactions)
     try:
-        pattern = Pattern(request.transactional_id_pattern) if request.transactional_id_pattern else None
+        text = request.transactional_id_pattern
+        pattern = (yield from Pattern.compile(text)) if text else None
     except PatternError:
         return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
     labels = yield from _distinct(request.state_filters)

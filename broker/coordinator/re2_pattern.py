@@ -181,16 +181,21 @@ _Code: TypeAlias = list[_Instruction]
 
 
 class Pattern:
-    """A compiled pattern. PatternError if it is not valid."""
+    """A compiled pattern, of `compile`."""
 
-    def __init__(self, pattern: str) -> None:
-        self._code = _Parser(pattern).parse()
+    def __init__(self, code: _Code) -> None:
+        self._code = code
         classes = {each.test for each in self._code if each.test is not None}
         self._step_work = len(self._code) + sum(each.size for each in classes)
         # Equal sets are one object, so that a lookup does not compare them.
         self._sets: dict[frozenset[int], frozenset[int]] = {}
         self._cached: dict[tuple[frozenset[int], int, str], frozenset[int]] = {}
         self._cached_states = 0
+
+    @classmethod
+    def compile(cls, pattern: str) -> Generator[None, None, Pattern]:
+        """Yields after each bounded part of the work. PatternError if the pattern is not valid."""
+        return cls((yield from _Parser(pattern).parse()))
 
     def matches(self, text: str) -> Generator[None, None, bool]:
         """Whether the pattern matches all of the text. Yields after each bounded part of the work."""
@@ -295,12 +300,13 @@ class _Parser:
         self._names: set[str] = set()
         self._literals: dict[frozenset[str], _CharClass] = {}
 
-    def parse(self) -> _Code:
+    def parse(self) -> Generator[None, None, _Code]:
         follows_repetition = False
         while self._at < len(self._pattern):
             follows_repetition = self._repetition(may_follow=not follows_repetition)
             if not follows_repetition:
                 self._token()
+            yield
         if len(self._groups) > 1:
             raise PatternError("missing )")
         return self._joined(self._groups[0])

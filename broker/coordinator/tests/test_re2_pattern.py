@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from types import FrameType
 
 import pytest
@@ -13,6 +14,16 @@ from hypothesis import strategies as st
 from barnabas.broker.coordinator.re2_pattern import PATTERN_MAX, PROGRAM_MAX, Pattern, PatternError
 
 IDS = ["A-1", "a b", "a-2", "a.b", "a\\b", "ab", "foo_1", "x\ny", "e\u0301", "Ünïcode", "αβγ", "😀"]
+
+
+def compiled(pattern: str) -> Pattern:
+    steps = Pattern.compile(pattern)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: Pattern = end.value
+            return result
 
 
 def steps_and_result(pattern: Pattern, text: str) -> tuple[int, bool]:
@@ -26,8 +37,8 @@ def steps_and_result(pattern: Pattern, text: str) -> tuple[int, bool]:
 
 
 def found(pattern: str) -> list[str]:
-    compiled = Pattern(pattern)
-    return [each for each in IDS if steps_and_result(compiled, each)[1]]
+    automaton = compiled(pattern)
+    return [each for each in IDS if steps_and_result(automaton, each)[1]]
 
 
 # Each answered by Apache Kafka 4.3.1 for ListTransactions 2 over these ids.
@@ -98,33 +109,33 @@ def test_patterns_match_as_in_kafka(pattern: str, matching: list[str]) -> None:
 )
 def test_bad_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(PatternError):
-        Pattern(pattern)
+        compiled(pattern)
 
 
 def test_larger_patterns_than_the_limits_are_refused() -> None:
     """Before memory is taken for them."""
-    assert Pattern("a{1000}")
+    assert compiled("a{1000}")
     for pattern in (
         *("(((a{1000}){1000}){1000}){1000}", "(" * 1001 + ")" * 1001, "a" * (PATTERN_MAX + 1)),
         *("(a|b){1000}", "((a{60}){60}){2}", "(a|" * 900 + ")" * 900 + "{9}"),
     ):
         with pytest.raises(PatternError):
-            Pattern(pattern)
+            compiled(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(a*)*c", "(a|a)*c", "(a?){500}a{500}c", "(.*)(.*)(.*)(.*)c"])
 def test_no_pattern_takes_exponential_time(pattern: str) -> None:
     """Python's re would not end; here the steps are as many as the text is long, at most."""
-    compiled = Pattern(pattern)
-    steps, matches = steps_and_result(compiled, "a" * 1500)
+    automaton = compiled(pattern)
+    steps, matches = steps_and_result(automaton, "a" * 1500)
     assert not matches
     assert steps <= 1500
-    assert steps_and_result(compiled, "a" * 600 + "c")[1]
+    assert steps_and_result(automaton, "a" * 600 + "c")[1]
 
 
 def test_the_work_is_done_in_steps() -> None:
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
-    steps, matches = steps_and_result(Pattern("(.?){1000}.*"), text)
+    steps, matches = steps_and_result(compiled("(.?){1000}.*"), text)
     assert matches
     assert steps >= 1500
 
@@ -132,7 +143,7 @@ def test_the_work_is_done_in_steps() -> None:
 RANGES = "".join(f"{chr(each)}-{chr(each)}" for each in range(0x4E00, 0x4E00 + 2 * 1300, 2))
 
 
-def calls_in_longest_part(pattern: Pattern, text: str) -> int:
+def calls_in_longest_part(steps: Iterable[None]) -> int:
     """Function calls between two yields: the work, which does not depend on the machine."""
     longest = calls = 0
 
@@ -140,7 +151,7 @@ def calls_in_longest_part(pattern: Pattern, text: str) -> int:
         nonlocal calls
         calls += event in ("call", "c_call")
 
-    steps, before = pattern.matches(text), sys.getprofile()
+    before = sys.getprofile()
     sys.setprofile(count)
     try:
         for _ in steps:
@@ -159,13 +170,21 @@ def calls_in_longest_part(pattern: Pattern, text: str) -> int:
 )
 def test_the_work_between_two_yields_does_not_grow_with_the_copies_of_a_class(pattern: str) -> None:
     """Copies times items would be more than a million calls."""
-    compiled = Pattern(pattern)
-    assert calls_in_longest_part(compiled, "aZ\u4e02\u4e03é" * 20) < 4 * PROGRAM_MAX
+    automaton = compiled(pattern)
+    assert calls_in_longest_part(automaton.matches("aZ\u4e02\u4e03é" * 20)) < 4 * PROGRAM_MAX
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["".join(map(chr, range(0x4E00, 0x4E00 + PATTERN_MAX))), "{" * 4000 + "}", "(a|" * 500 + ")" * 500],
+)
+def test_a_pattern_is_compiled_in_steps(pattern: str) -> None:
+    assert calls_in_longest_part(Pattern.compile(pattern)) < 2 * PROGRAM_MAX
 
 
 def test_the_items_of_a_class_count_as_work() -> None:
-    assert steps_and_result(Pattern(f"[{RANGES}]*"), "\u4e02\u4e04\u4e06") == (3, True)
-    assert steps_and_result(Pattern("[\u4e00-\u5e00]*"), "\u4e02\u4e04\u4e06") == (0, True)
+    assert steps_and_result(compiled(f"[{RANGES}]*"), "\u4e02\u4e04\u4e06") == (3, True)
+    assert steps_and_result(compiled("[\u4e00-\u5e00]*"), "\u4e02\u4e04\u4e06") == (0, True)
 
 
 CLASS_CHARS = "AKSZaksz059_"
@@ -182,9 +201,9 @@ def test_a_class_takes_the_characters_that_it_takes_in_python(
     flags: str, negation: str, items: list[str]
 ) -> None:
     pattern = f"{flags}[{negation}{''.join(items)}]"
-    compiled, python = Pattern(pattern), re.compile(pattern, re.ASCII)
+    automaton, python = compiled(pattern), re.compile(pattern, re.ASCII)
     for char in map(chr, [*range(0x0B), *range(0x0C, 0x1C), *range(0x20, 0x80)]):
-        assert steps_and_result(compiled, char)[1] == bool(python.fullmatch(char)), char
+        assert steps_and_result(automaton, char)[1] == bool(python.fullmatch(char)), char
 
 
 ATOMS = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", "(?:a|bb)", r"\b", "^", "$", r"\w", "(?:)"])
@@ -203,7 +222,7 @@ PATTERNS = st.recursive(
 
 @given(PATTERNS, st.lists(st.text("ab-\n", max_size=5), min_size=1, max_size=8))
 def test_common_syntax_means_what_it_means_in_python(pattern: str, texts: list[str]) -> None:
-    compiled = Pattern(pattern)
+    automaton = compiled(pattern)
     python = re.compile(pattern.replace("$", r"\Z"))
     for text in texts:
-        assert steps_and_result(compiled, text)[1] == bool(python.fullmatch(text)), text
+        assert steps_and_result(automaton, text)[1] == bool(python.fullmatch(text)), text
