@@ -1,7 +1,7 @@
 """A transactional id in a chosen state, and the requests of its producer, for the cases about transactions.
 
 PrepareCommit and PrepareAbort last only until the markers are written. `Producer.reach` makes them stay: in the transaction's
-partition a higher epoch of the producer is known, so that the leader refuses the marker, and the coordinator gives it up.
+partition a newer coordinator has written a marker, so that the leader refuses those of this one, which gives up.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ STATES = (
 )
 """TV2: the end has raised the epoch, as since transaction.version 2."""
 
+NEWER_COORDINATOR = 1_000_000  # its epoch
 ADD_BY_CLIENT, ADD_BY_BROKER = 3, 5  # versions of AddPartitionsToTxn
 END, END_RAISES_EPOCH = 4, 5  # versions of EndTxn
 ANOTHER_ID = 1_000_000  # added to a producer id: one that is not this producer's
@@ -204,7 +205,8 @@ class Producer:
             self.end("Commit" in state, version=version, waits=not state.startswith("Prepare"))
 
     def _refuse_markers(self, topic: Topic) -> None:
-        answer = self._session.quiet(marker_request((topic, 0), self.id, self.epoch + 50))
+        request = marker_request((topic, 0), self.id, self.epoch, coordinator_epoch=NEWER_COORDINATOR)
+        answer = self._session.quiet(request)
         error_code = answer.markers[0].topics[0].partitions[0].error_code
         if error_code:
             raise SetupFailed(f"WriteTxnMarkers: {error_code}")
