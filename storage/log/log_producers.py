@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.storage.log.partition_directory import PartitionDirectory
@@ -96,14 +97,17 @@ class LogProducers:
         if not indexes:
             return found
         segments = self._segments
+        bases = segments.bases[segments.index_of(start) :]
         try:
-            for base in segments.bases[segments.index_of(start) :]:
+            for base in bases:
                 index = indexes.get(base)
                 if index is not None and index.collect(start, end, found, limit, wait=wait):
                     break
         except OSError as error:
-            if not wait and index is not None and isinstance(error, BlockingIOError):
-                raise WouldWait(index.load) from None
+            if not wait and isinstance(error, BlockingIOError):
+                left = (indexes.get(each) for each in bases[bases.index(base) :])
+                searched = [each for each in left if each is not None]
+                raise WouldWait(partial(_load_searched, searched, start, end, limit)) from None
             raise self._read_error(error) from error
         return found
 
@@ -333,6 +337,16 @@ class LogProducers:
                 recovery.offset = end_offset
         recovery.finish(self._segments, end_offset)
         self._take(recovery)
+
+
+def _load_searched(indexes: Sequence[TransactionIndex], start: int, end: int, limit: int | None) -> None:
+    """Bring what `collect_aborted` searches into memory: for threads. All in one go, as a long transaction reaches over many
+    segments, and a fetch is not tried again for each."""
+    found: list[AbortedTransaction] = []
+    for index in indexes:
+        index.load()
+        if index.collect(start, end, found, limit):
+            return
 
 
 def _marker_to_append(records: Bytes, partition: str) -> EndTransactionMarker | None:

@@ -8,13 +8,19 @@ The last field is the last stable offset of the log when the marker was written:
 offset is at least X covers only offsets from X on, so a search ends there. A segment without an entry has no file. As with
 the other indexes, the entries of the active segment are in memory and are written when it is rolled or closed; after a crash
 they are rebuilt from the markers. Those of an older segment are searched in its file, which may hold millions.
+
+While a transaction is open the last stable offset stays, so a search that passes its records meets every entry up to its
+marker. A thread notes the lowest first offset of each block of entries; a search then reads only blocks that may have a
+transaction it looks for. Entries are only ever added, so what has been noted stays true.
 """
 
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import msgspec
 
@@ -26,9 +32,13 @@ TRANSACTION_INDEX_SUFFIX = ".txnindex"
 TRANSACTION_INDEX_VERSION = 0
 
 _ENTRY = struct.Struct(">hqqqq")
-_LAST_OFFSET = struct.Struct(">q")
+_OFFSET = struct.Struct(">q")
 _LAST_OFFSET_AT = 18
+_LAST_STABLE_OFFSET_AT = 26
 _READ_AT_ONCE = 120  # entries: one page
+
+BLOCK: Final = 32  # entries
+UNNOTED_MAX: Final = 2000  # entries that one search reads on the loop where nothing is noted
 
 
 class CorruptTransactionIndex(ValueError):
@@ -82,7 +92,7 @@ def decode_transactions(content: Bytes, base_offset: int) -> list[AbortedTransac
 class TransactionIndex:
     """The aborted transactions of one segment. OSError as the disk gives it."""
 
-    __slots__ = ("_content", "_disk", "base_offset", "path", "unsaved")
+    __slots__ = ("_content", "_disk", "_lowest", "base_offset", "path", "unsaved")
 
     def __init__(
         self, disk: Disk, directory: str, base_offset: int, entries: Iterable[AbortedTransaction] | None
@@ -92,6 +102,9 @@ class TransactionIndex:
         self.path = transaction_index_path(directory, base_offset)
         self.base_offset = base_offset
         self._content: bytearray | None = None if entries is None else bytearray(encode_transactions(entries))
+        self._lowest = array(
+            "q"
+        )  # the lowest first offset of each of the first blocks, as far as it is noted
         self.unsaved = entries is not None
 
     @classmethod
@@ -123,7 +136,7 @@ class TransactionIndex:
         content = self._bytes()
         if len(content) < _ENTRY.size:
             return -1
-        offset: int = _LAST_OFFSET.unpack_from(content, len(content) - _ENTRY.size + _LAST_OFFSET_AT)[0]
+        offset: int = _OFFSET.unpack_from(content, len(content) - _ENTRY.size + _LAST_OFFSET_AT)[0]
         return offset
 
     def collect(
@@ -136,22 +149,44 @@ class TransactionIndex:
         wait: bool = True,
     ) -> bool:
         """Add the transactions with records in [start, end); True when no later segment can have more, or `found` has `limit`.
-        Without `wait` BlockingIOError when the file is not in memory."""
+        Without `wait` BlockingIOError when `load` has to bring the file into memory, or to note offsets, first."""
         count, read = self._reading(wait)
 
         def last_offset(number: int) -> int:
-            offset: int = _LAST_OFFSET.unpack_from(read(number, 1), _LAST_OFFSET_AT)[0]
+            offset: int = _OFFSET.unpack_from(read(number, 1), _LAST_OFFSET_AT)[0]
+            return offset
+
+        def last_stable_offset(number: int) -> int:
+            offset: int = _OFFSET.unpack_from(read(number, 1), _LAST_STABLE_OFFSET_AT)[0]
             return offset
 
         first = bisect_left(range(count), start, key=last_offset)
-        for number in range(first, count, _READ_AT_ONCE):
-            for _, *fields in _ENTRY.iter_unpack(read(number, min(_READ_AT_ONCE, count - number))):
-                transaction = AbortedTransaction(*fields)
-                if transaction.first_offset < end:
-                    found.append(transaction)
-                if transaction.last_stable_offset >= end or len(found) == limit:
-                    return True
-        return False
+        last = bisect_left(range(count), end, first, key=last_stable_offset)  # the search ends behind it
+        stop = min(last + 1, count)
+        lowest = self._lowest
+        noted = min(len(lowest) * BLOCK, stop)
+        if not wait and stop - max(first, noted) > UNNOTED_MAX:
+            raise BlockingIOError
+
+        def collect_from(number: int, behind: int) -> bool:
+            """Add those of the entries [number, behind); True when `found` has `limit`."""
+            for _, producer_id, first_offset, *rest in _ENTRY.iter_unpack(read(number, behind - number)):
+                if first_offset < end:
+                    found.append(AbortedTransaction(producer_id, first_offset, *rest))
+                    if len(found) == limit:
+                        return True
+            return False
+
+        if first < noted:
+            for block in range(first // BLOCK, -(-noted // BLOCK)):
+                if lowest[block] < end:
+                    number = block * BLOCK
+                    if collect_from(max(first, number), min(number + BLOCK, noted)):
+                        return True
+        for number in range(max(first, noted), stop, _READ_AT_ONCE):
+            if collect_from(number, min(number + _READ_AT_ONCE, stop)):
+                return True
+        return last < count
 
     def _reading(self, wait: bool) -> tuple[int, Callable[[int, int], Bytes]]:
         """How many entries there are, and a function that reads some of them: (number of the first, count)."""
@@ -168,10 +203,16 @@ class TransactionIndex:
         return length // size, lambda number, count: file.pread(count * size, number * size)
 
     def load(self) -> None:
-        """Bring the file's entries into memory, waiting for the disk: for threads."""
-        if self._content is None:
+        """Bring the file's entries into memory, waiting for the disk, and note their offsets: for threads."""
+        content = self._content
+        if content is None:
             file = self._disk.open(self.path)
             file.load(0, file.size())
+        count, read = self._reading(wait=True)
+        lowest = self._lowest[:]
+        for number in range(len(lowest) * BLOCK, count - BLOCK + 1, BLOCK):
+            lowest.append(min(entry[2] for entry in _ENTRY.iter_unpack(read(number, BLOCK))))
+        self._lowest = lowest
 
     def save(self, *, sync: bool = False) -> None:
         """Write the entries to the file, whole. OSError leaves them in memory."""

@@ -21,6 +21,7 @@ from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.producer_snapshot import decode_snapshot
 from barnabas.storage.log.producers import ProducerEntry
+from barnabas.storage.segment import transaction_index
 from barnabas.storage.segment.transaction_index import decode_transactions
 from barnabas.storage.segment.transaction_marker import build_marker, find_marker
 from barnabas.storage.tests.workshop import verified
@@ -508,6 +509,28 @@ def test_aborted_transactions_that_are_not_in_memory(workshop: Any, monkeypatch:
             log.aborted_within(100, result, wait=False)
         caught.value.prepare()
     assert log.aborted_within(100, result, wait=False) == within
+
+
+def test_a_long_transaction_needs_one_thread_for_all_its_segments(
+    workshop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch is not tried again for each."""
+    monkeypatch.setattr(transaction_index, "UNNOTED_MAX", transaction_index.BLOCK)
+    log = workshop.log()
+    send(workshop, log, 0, 0)
+    for producer in range(1, 201):
+        send(workshop, log, producer, 0)
+        log.append_as_leader(marker(producer, commit=False), 0, from_client=False)
+        if producer % 40 == 0:
+            log.roll()
+    log.append_as_leader(marker(0, commit=False), 0, from_client=False)
+    assert len(log.segments.bases) == 6
+    expected = log.producers.collect_aborted(10, 12)
+    assert [each.producer_id for each in expected] == [5, 6, 0]
+    with pytest.raises(WouldWait) as caught:
+        log.producers.collect_aborted(10, 12, wait=False)
+    caught.value.prepare()
+    assert log.producers.collect_aborted(10, 12, wait=False) == expected
 
 
 def test_the_indexes_of_removed_segments_are_forgotten(workshop: Any) -> None:
