@@ -103,6 +103,14 @@ class CoordinatorLog:
             producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump=supports_epoch_bump
         )
 
+    def verification_failed(
+        self, partition_index: int, producer_id: int, verification: Verification, error: ErrorCode
+    ) -> None:
+        """See Partition.verification_failed."""
+        partition = self._partitions.get(self.topic, partition_index)
+        if partition is not None:
+            partition.verification_failed(producer_id, verification, error)
+
     def append_marker(
         self, partition_index: int, marker: Marker, done: Callable[[ErrorCode], object]
     ) -> None:

@@ -127,6 +127,10 @@ class ShardLog(Generic[R]):
             self._index, producer_id, producer_epoch, supports_epoch_bump=supports_epoch_bump
         )
 
+    def verification_failed(self, producer_id: int, verification: Verification, error: ErrorCode) -> None:
+        """See Partition.verification_failed."""
+        self._log.verification_failed(self._index, producer_id, verification, error)
+
     def append_in_transaction(
         self,
         records: Sequence[R],

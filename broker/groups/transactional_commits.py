@@ -77,7 +77,8 @@ def commit_in_transaction(
             request.producer_id, request.producer_epoch, supports_epoch_bump=adds
         )
     except StorageError as error:
-        reply(coordinator_error(error.error), [])
+        is_full = error.error == ErrorCode.NOT_ENOUGH_REPLICAS  # the group's coordinator is the right one
+        reply(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_full else coordinator_error(error.error), [])
         return
     if verification is None:  # the transaction is open in the partition
         shard.offset_requests.commit_in_transaction(request, topics, None, reply)
@@ -87,6 +88,7 @@ def commit_in_transaction(
     def verified(errors: dict[TopicPartition, ErrorCode]) -> None:
         error = errors[partition]
         if error:
+            shard.log.verification_failed(request.producer_id, verification, error)
             reply(_response_error(error, api_version), [])
         else:
             _append(shards, request, topics, verification, reply)

@@ -247,13 +247,18 @@ class Partition(LocalReplica):
         that the partition belongs to it; None when the transaction is open here already, so there is nothing to verify.
 
         `base_sequence` is that of the batch; -1 of one without. `supports_epoch_bump`: the producer uses transaction.version 2.
-        INVALID_PRODUCER_EPOCH for a fenced producer, NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
+        INVALID_PRODUCER_EPOCH for a fenced producer, NOT_ENOUGH_REPLICAS when too many are being verified,
+        NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
         """
         if not self.is_leader or self.log.offline:
             raise self._cannot_append()
         return self.log.begin_verification(
             producer_id, producer_epoch, base_sequence, supports_epoch_bump=supports_epoch_bump
         )
+
+    def verification_failed(self, producer_id: int, verification: Verification, error: ErrorCode) -> None:
+        """What `begin_verification` has returned was not verified: `error` of the transaction coordinator, or on the way to it."""
+        self.log.verification_failed(producer_id, verification, is_final=not error.retriable)
 
     def append_marker(
         self,

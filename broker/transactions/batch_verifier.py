@@ -105,11 +105,13 @@ class BatchVerifier:
 
     def begin(self) -> Iterator[None]:
         """Find the partitions where no transaction of the producer is open, one in each step."""
+        producer_id, producer_epoch = self._producer
+        for partition, earlier in self._verifications.items():
+            partition.verification_failed(producer_id, earlier, ErrorCode.CONCURRENT_TRANSACTIONS)
         self._verifications.clear()
         self._errors.clear()
         if not (self._adds or self._is_enabled):
             return
-        producer_id, producer_epoch = self._producer
         for partition, sequence in self._sequences.items():
             try:
                 verification = partition.begin_verification(
@@ -155,7 +157,11 @@ class BatchVerifier:
                 return
             for name, error in errors.items():
                 if error:
-                    self._errors[by_name[name]] = error
+                    partition = by_name[name]
+                    self._errors[partition] = error
+                    partition.verification_failed(
+                        self._producer[0], self._verifications.pop(partition), error
+                    )
             self._done()
 
         self._manager.verify(

@@ -392,7 +392,8 @@ class Log:
         self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
     ) -> Verification | None:
         """What the first batch of the producer's transaction has to bring along once the coordinator has verified it; None when
-        the transaction is open already. INVALID_PRODUCER_EPOCH for a fenced producer.
+        the transaction is open already. INVALID_PRODUCER_EPOCH for a fenced producer, NOT_ENOUGH_REPLICAS when too many are being
+        verified.
 
         `base_sequence` is that of the batch; -1 of one without. `supports_epoch_bump`: the producer uses transaction.version 2.
         """
@@ -403,6 +404,11 @@ class Log:
             supports_epoch_bump=supports_epoch_bump,
             now_ms=self._runtime.time_ms(),
         )
+
+    def verification_failed(self, producer_id: int, verification: Verification, *, is_final: bool) -> None:
+        """The batch that `begin_verification` has returned this for was not verified. `is_final`: its producer will not send it
+        again."""
+        self.producers.verification_failed(producer_id, verification, is_final=is_final)
 
     def marker_to_append(
         self,

@@ -161,7 +161,7 @@ class LogProducers:
         now_ms: int,
     ) -> Verification | None:
         """What the producer's next transactional batch has to bring along; None when its transaction is open already.
-        INVALID_PRODUCER_EPOCH for a fenced producer."""
+        INVALID_PRODUCER_EPOCH for a fenced producer, NOT_ENOUGH_REPLICAS when too many are being verified."""
         entry = self.active.get(producer_id)
         check_epoch(entry, producer_id, producer_epoch)
         if is_open(entry, producer_epoch):
@@ -170,6 +170,12 @@ class LogProducers:
         if verifications is None:
             verifications = self._verifications = Verifications(self._directory.name)
         return verifications.begin(producer_id, producer_epoch, base_sequence, supports_epoch_bump, now_ms)
+
+    def verification_failed(self, producer_id: int, verification: Verification, *, is_final: bool) -> None:
+        """A batch that `begin_verification` was called for has not been verified, and will not be sent again if that `is_final`."""
+        if self._verifications is not None:
+            self._verifications.failed(producer_id, verification, is_final=is_final)
+            self._drop_empty_verifications()
 
     def check(
         self,

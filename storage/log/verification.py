@@ -5,6 +5,9 @@ to it. `begin` makes the producer's Verification, and the append has to bring it
 between: then the coordinator's answer is of a transaction that has ended, and the batch is refused. Until the first batch is
 appended, it also holds back batches that follow one which is still being verified.
 
+A client may name any producer id, and the coordinator refuses most of them. So a Verification is dropped when it is refused and
+no other batch waits for an answer, and one whose batch waits never makes room for that of another.
+
 Nothing of this is in the log: a restart forgets it, and the producer sends its batch again.
 """
 
@@ -19,7 +22,10 @@ from barnabas.storage.log.producers import ProducerEntry
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 
-ENTRIES_MAX: Final = 10_000  # of one partition; the oldest makes room, and its batch is refused
+ENTRIES_MAX: Final = 10_000  # of one partition
+# What has been waiting for longer makes room. An answer takes request.timeout.ms (30 s), and may be behind another that takes as
+# long.
+WAIT_MS_MAX: Final = 120_000
 
 
 class Verification(msgspec.Struct, eq=False):
@@ -29,6 +35,8 @@ class Verification(msgspec.Struct, eq=False):
     lowest_sequence: int
     supports_epoch_bump: bool  # transaction.version 2
     began_ms: int
+    asked_ms: int = -1  # when the last batch began to wait
+    waiting: int = 0  # batches that are neither refused nor appended
 
     def _asked_again(self, producer_epoch: int, base_sequence: int) -> None:
         if producer_epoch > self.producer_epoch:
@@ -45,11 +53,12 @@ VERIFICATION_OFF: Final = Verification(NO_PRODUCER_EPOCH, NO_SEQUENCE, False, -1
 class Verifications:
     """At most one for each producer id, and ENTRIES_MAX of all."""
 
-    __slots__ = ("_partition", "entries")
+    __slots__ = ("_idle", "_partition", "entries")
 
     def __init__(self, partition: str) -> None:
         self._partition = partition
-        self.entries: dict[int, Verification] = {}
+        self.entries: dict[int, Verification] = {}  # the one that was asked about last is the last
+        self._idle: dict[int, None] = {}  # producer ids of those that no batch waits for, the oldest first
 
     def begin(
         self,
@@ -59,17 +68,46 @@ class Verifications:
         supports_epoch_bump: bool,
         now_ms: int,
     ) -> Verification:
-        """The producer's Verification, which covers a batch with this sequence from now on."""
+        """The producer's Verification, which covers a batch with this sequence from now on. NOT_ENOUGH_REPLICAS, which every
+        producer repeats a batch after, when too many wait."""
         found = self.entries.get(producer_id)
         if found is None:
             if len(self.entries) >= ENTRIES_MAX:
-                del self.entries[next(iter(self.entries))]
-            found = self.entries[producer_id] = Verification(
-                producer_epoch, base_sequence, supports_epoch_bump, now_ms
-            )
+                self._make_room(now_ms)
+            found = Verification(producer_epoch, base_sequence, supports_epoch_bump, now_ms)
         else:
             found._asked_again(producer_epoch, base_sequence)
+            self._remove(producer_id)
+        found.asked_ms = now_ms
+        found.waiting += 1
+        self.entries[producer_id] = found
         return found
+
+    def _make_room(self, now_ms: int) -> None:
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            oldest = next(iter(self.entries))
+            if now_ms - self.entries[oldest].asked_ms < WAIT_MS_MAX:
+                raise StorageError(
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"Too many transactions are being verified in {self._partition}",
+                )
+        self._remove(oldest)
+
+    def _remove(self, producer_id: int) -> None:
+        self.entries.pop(producer_id, None)
+        self._idle.pop(producer_id, None)
+
+    def failed(self, producer_id: int, verification: Verification, *, is_final: bool) -> None:
+        """A batch that `begin` was called for has not been verified. `is_final`: its producer will not send it again. Otherwise
+        batches behind it are held back still."""
+        verification.waiting -= 1
+        if verification.waiting or self.entries.get(producer_id) is not verification:
+            return
+        if is_final:
+            self._remove(producer_id)
+        else:
+            self._idle[producer_id] = None
 
     def check(
         self,
@@ -112,13 +150,13 @@ class Verifications:
 
     def data_appended(self, producer_id: int) -> None:
         """A transactional batch is in the log: its transaction is open."""
-        self.entries.pop(producer_id, None)
+        self._remove(producer_id)
 
     def marker_appended(self, producer_id: int, producer_epoch: int) -> None:
         """A marker is in the log. In version 2 the next transaction has the marker's epoch, and may be being verified already."""
         known = self.entries.get(producer_id)
         if known is not None and not (known.supports_epoch_bump and known.producer_epoch == producer_epoch):
-            del self.entries[producer_id]
+            self._remove(producer_id)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
         """Remove those that began `expiration_ms` ago or longer."""
@@ -127,7 +165,7 @@ class Verifications:
             for producer_id, known in self.entries.items()
             if now_ms - known.began_ms >= expiration_ms
         ]:
-            del self.entries[producer_id]
+            self._remove(producer_id)
 
 
 def is_open(entry: ProducerEntry | None, producer_epoch: int) -> bool:

@@ -16,6 +16,7 @@ from barnabas.broker.tests.reply import Reply
 from barnabas.broker.tests.virtual_client import Client
 from barnabas.broker.transactions.tests.scripted_brokers import Asked, ScriptedBrokers
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
+from barnabas.storage.log import verification
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.compression import Codec
@@ -276,6 +277,41 @@ def test_a_marker_that_comes_first_ends_the_verification(world: World) -> None:
     world.end()
     world.answer(asked)
     assert answers(reply) == [(0, E.INVALID_TXN_STATE, -1)]
+    assert world.ends()[0] == 1
+
+
+def test_refused_producers_do_not_displace_one_that_waits(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may name any producer id."""
+    monkeypatch.setattr(verification, "ENTRIES_MAX", 2)
+    live = world.produce((0, batch()))
+    asked = world.asked()
+    world.coordinator_id = COORDINATOR + 1
+    for producer in range(50, 55):
+        reply = world.produce((0, batch(producer=producer)), name=f"id {producer}")
+        world.answer(world.asked(), E.INVALID_PRODUCER_ID_MAPPING)
+        assert refusal(reply) == (E.INVALID_PRODUCER_ID_MAPPING, None)
+    waiting = world.produce((0, batch(producer=60)), name="id 60")
+    other = world.asked()
+    assert refusal(world.produce((0, batch(producer=61)), name="id 61")) == (E.NOT_ENOUGH_REPLICAS, None)
+    world.answer(asked)
+    assert answers(live) == [(0, E.NONE, 0)]
+    again = world.produce((0, batch(producer=61)), name="id 61")
+    world.answer(other)
+    world.answer(world.asked())
+    assert (answers(waiting), answers(again)) == ([(0, E.NONE, 1)], [(0, E.NONE, 2)])
+
+
+def test_a_repeated_question_is_of_one_batch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "ENTRIES_MAX", 1)
+    reply = world.produce((0, batch()))
+    world.answer(world.asked(), E.CONCURRENT_TRANSACTIONS)
+    world.runtime.advance(0.01)
+    world.answer(world.asked(), E.PRODUCER_FENCED)
+    assert refusal(reply) == (E.INVALID_PRODUCER_EPOCH, None)
+    world.produce((0, batch(producer=50)), name="other")
+    world.answer(world.asked(), E.NONE)
     assert world.ends()[0] == 1
 
 

@@ -18,6 +18,7 @@ from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.offset_model import Commit, End, Removal, State
 from barnabas.broker.groups.transactional_commits import commit_in_transaction
 from barnabas.broker.tests.coordinator_world import TOPIC, World
+from barnabas.storage.log import verification
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -199,6 +200,22 @@ def test_a_fenced_producer_is_not_asked_about(groups: Groups) -> None:
     groups.commit(5, epoch=1)
     groups.answer()
     assert (groups.commit(6), groups.asked) == ([E.INVALID_PRODUCER_EPOCH], [])
+
+
+def test_refused_producers_do_not_displace_one_that_waits(
+    groups: Groups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verification, "ENTRIES_MAX", 2)
+    live = groups.commit(5)
+    for producer_id in range(50, 53):
+        refused = groups.commit(6, producer_id=producer_id)
+        _, answer = groups.asked.pop()
+        answer(E.INVALID_PRODUCER_ID_MAPPING)
+        assert refused == [E.INVALID_PRODUCER_ID_MAPPING]
+    assert groups.commit(6, producer_id=60) == []
+    assert groups.commit(6, producer_id=61) == [E.COORDINATOR_LOAD_IN_PROGRESS]
+    groups.answer()
+    assert live == [E.NONE]
 
 
 def test_the_group_is_checked_after_the_answer(groups: Groups) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.log import Log
-from barnabas.storage.log.verification import ENTRIES_MAX, VERIFICATION_OFF, Verification
+from barnabas.storage.log.verification import ENTRIES_MAX, VERIFICATION_OFF, WAIT_MS_MAX, Verification
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import read_header
 
@@ -553,23 +553,81 @@ def test_verifications_expire(workshop: Any) -> None:
     assert error == E.INVALID_TXN_STATE
 
 
-def test_the_oldest_verification_makes_room(workshop: Any) -> None:
+def begin(log: Log, producer: int, sequence: int = 0) -> Verification:
+    found = log.begin_verification(producer, 0, sequence, supports_epoch_bump=False)
+    assert found is not None
+    return found
+
+
+def append(workshop: Any, log: Log, producer: int, verification: Verification) -> None:
+    batch = workshop.batch(1, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
+    log.append_as_leader(batch, 0, verification=verification)
+
+
+def test_batches_that_wait_do_not_make_room_for_others(workshop: Any) -> None:
+    """The coordinator may have added their partition already."""
     log = workshop.log()
-    begun = [
-        log.begin_verification(producer, 0, 0, supports_epoch_bump=False) for producer in range(ENTRIES_MAX)
-    ]
-    assert log.begin_verification(0, 0, 1, supports_epoch_bump=False) is begun[0], "it is asked again"
-    newest = log.begin_verification(ENTRIES_MAX, 0, 0, supports_epoch_bump=False)
+    begun = [begin(log, producer) for producer in range(ENTRIES_MAX)]
+    full = E.NOT_ENOUGH_REPLICAS, "Too many transactions are being verified in t-0"
+    assert refused(lambda: begin(log, ENTRIES_MAX)) == full
+    assert begin(log, 0, 1) is begun[0], "it is asked again"
+    log.verification_failed(7, begun[7], is_final=True)
+    newest = begin(log, ENTRIES_MAX)
+    assert refused(lambda: begin(log, ENTRIES_MAX + 1)) == full
+    log.verification_failed(5, begun[5], is_final=False)
+    later = begin(log, ENTRIES_MAX + 1)
+    assert refused(lambda: begin(log, ENTRIES_MAX + 2)) == full
+    for producer in (5, 7):
+        with pytest.raises(StorageError) as caught:
+            append(workshop, log, producer, begun[producer])
+        assert caught.value.error == E.INVALID_TXN_STATE
+    append(workshop, log, 0, begun[0])
+    append(workshop, log, 1, begun[1])
+    append(workshop, log, ENTRIES_MAX, newest)
+    append(workshop, log, ENTRIES_MAX + 1, later)
 
-    def append(producer: int, verification: Verification | None) -> None:
-        batch = workshop.batch(1, producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
-        log.append_as_leader(batch, 0, verification=verification)
 
-    with pytest.raises(StorageError) as caught:
-        append(0, begun[0])
-    assert caught.value.error == E.INVALID_TXN_STATE
-    append(1, begun[1])
-    append(ENTRIES_MAX, newest)
+def test_what_waits_for_too_long_makes_room(workshop: Any) -> None:
+    log = workshop.log()
+    begun = [begin(log, producer) for producer in range(ENTRIES_MAX)]
+    workshop.runtime.wall_offset_ms += WAIT_MS_MAX - 1
+    begin(log, 0)
+    assert refused(lambda: begin(log, ENTRIES_MAX))[0] == E.NOT_ENOUGH_REPLICAS
+    workshop.runtime.wall_offset_ms += 1
+    newest = begin(log, ENTRIES_MAX)
+    error, _ = refused(lambda: append(workshop, log, 1, begun[1]))
+    assert error == E.INVALID_TXN_STATE
+    append(workshop, log, 0, begun[0])
+    append(workshop, log, ENTRIES_MAX, newest)
+
+
+def test_a_refused_verification_stays_while_another_batch_waits(workshop: Any) -> None:
+    log = workshop.log()
+    guard = begin(log, 1)
+    assert begin(log, 1) is guard
+    log.verification_failed(1, guard, is_final=True)
+    assert begin(log, 1) is guard
+    log.verification_failed(1, guard, is_final=True)
+    append(workshop, log, 1, guard)
+
+
+def test_a_refusal_leaves_the_verification_of_the_next_transaction(workshop: Any) -> None:
+    log = workshop.log()
+    first = begin(log, 1)
+    end(log, 0, version=0)
+    second = begin(log, 1)
+    log.verification_failed(1, first, is_final=True)
+    append(workshop, log, 1, second)
+
+
+def test_a_batch_that_will_be_sent_again_holds_back_those_behind_it(workshop: Any) -> None:
+    log = workshop.log()
+    first = begin(log, 1, 0)
+    second = begin(log, 1, 1)
+    log.verification_failed(1, first, is_final=False)
+    assert second is first
+    error, _ = refused(lambda: log.append_as_leader(batch(workshop, 1), 0, verification=second))
+    assert error == E.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_a_truncated_log_has_to_verify_again(workshop: Any) -> None:
