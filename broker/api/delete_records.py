@@ -79,7 +79,7 @@ def _delete(
     answer = DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=partition.low_watermark
     )
-    if answer.low_watermark < offset:
+    if answer.low_watermark < offset or not partition.log.is_start_kept:
         waiting.append((partition, offset, answer))
     return answer
 

@@ -349,12 +349,19 @@ class Partition(LocalReplica):
         return self.log.log_start_offset if self.leadership is None else self.leadership.low_watermark
 
     def when_deleted(self, offset: int, call: Callable[[ErrorCode], object]) -> None:
-        """`call(error)` once, maybe at once: NONE when the low watermark has reached `offset`, NOT_LEADER_OR_FOLLOWER when
-        this broker stops leading before."""
+        """`call(error)` once, maybe at once: NONE when the low watermark has reached `offset` and a kill of this broker would
+        bring no segment back, NOT_LEADER_OR_FOLLOWER when this broker stops leading before."""
+
+        def reached(error: ErrorCode) -> None:
+            if error:
+                call(error)
+            else:
+                self.log.when_start_kept(lambda: call(error))
+
         if self.leadership is not None:
-            self.leadership.when_deleted(offset, call)
+            self.leadership.when_deleted(offset, reached)
         else:
-            call(ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            reached(ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     @property
     def isr(self) -> list[int]:

@@ -546,6 +546,15 @@ class Log:
             raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.name}: {error}") from error
         self._events.start_offset_changed(self)
 
+    @property
+    def is_start_kept(self) -> bool:
+        """Whether a kill would bring back no segment that lies below the log's start."""
+        return not self._writer.is_discarding
+
+    def when_start_kept(self, call: Callable[[], object]) -> None:
+        """Call once that is so; not if the directory fails or the log is closed before."""
+        self._writer.when_discarded(call)
+
     def remove_segments_below(self, offset: int) -> int:
         """Remove the segments whose records all lie below `offset`, never the active one; bytes freed.
 

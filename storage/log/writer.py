@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -57,6 +57,7 @@ class LogWriter:
     __slots__ = (
         "_after_max_ms",
         "_directory",
+        "_discarding",
         "_epochs",
         "_flusher",
         "_flushes",
@@ -69,6 +70,7 @@ class LogWriter:
         "_segments",
         "_size_max",
         "_time_ms",
+        "_when_discarded",
         "config",
         "end_offset",
     )
@@ -92,6 +94,8 @@ class LogWriter:
         self._producers = producers
         self._flusher = flusher
         self._pacing: Pacing | None = None  # None: the disk keeps up
+        self._discarding = 0  # calls of discard_below that wait
+        self._when_discarded: list[Callable[[], object]] | None = None  # None: no call waits
         self.end_offset = end_offset
         self.update_config(config)
 
@@ -482,10 +486,34 @@ class LogWriter:
                 self.discard([segment for segment in segments if segment.base_offset not in bases])
             except OSError as error:  # the next start removes them
                 self._flusher.io_failed(error)
+            self._discarding -= 1
+            if not self._discarding:
+                waiting, self._when_discarded = self._when_discarded or (), None
+                for call in waiting:
+                    call()
 
         for segment in segments:
             segment.release()
-        self._flusher.when_names_synced(names_synced)
+        self._discarding += 1
+        try:
+            self._flusher.when_names_synced(names_synced)
+        except OSError:
+            self._discarding -= 1
+            raise
+
+    @property
+    def is_discarding(self) -> bool:
+        """Whether segments at the log's start are gone that a kill would bring back."""
+        return bool(self._discarding)
+
+    def when_discarded(self, call: Callable[[], object]) -> None:
+        """Call once that is no longer so; not if the directory fails or the log is closed before."""
+        if not self._discarding:
+            call()
+        elif self._when_discarded is None:
+            self._when_discarded = [call]
+        else:
+            self._when_discarded.append(call)
 
     def restart(self, offset: int) -> None:
         """Remove all segments, and begin the first one of an empty log at `offset`. OSError."""

@@ -326,3 +326,20 @@ def test_segments_go_from_a_disk_that_cannot_sync_names(workshop: Any, code: int
     assert bases(log) == [2]
     found = [name for name in workshop.disk.list(log.directory) if name.endswith(".log")]
     assert found == ["00000000000000000002.log"]
+
+
+def test_the_start_is_kept_when_the_removed_segments_cannot_come_back(workshop: Any) -> None:
+    workshop.runtime = VirtualRuntime()
+    log = workshop.log()
+    log.append_as_leader(workshop.batch(3), 0)
+    kept: list[list[str]] = []
+    log.when_start_kept(lambda: kept.append(workshop.disk.list(log.directory)))
+    assert len(kept) == 1, "nothing has been removed"
+    log.increment_log_start_offset(3)
+    assert not log.is_start_kept
+    for _ in range(2):
+        log.when_start_kept(lambda: kept.append(workshop.disk.list(log.directory)))
+    workshop.runtime.run_until_idle()
+    assert log.is_start_kept
+    assert len(kept) == 3
+    assert all("00000000000000000000.log" not in names for names in kept[1:])
