@@ -84,6 +84,8 @@ class OffsetStore:
         self._groups: dict[str, dict[str, dict[int, CommittedOffset]]] = {}
         self._pending: PendingWrites[Key, CommittedOffset] = PendingWrites()
         self._chains: dict[Key, _Chain] = {}
+        # By each of the chains' producers, the positions of those chains
+        self._keys_of_chains: dict[int, dict[Key, None]] = {}
 
     def get(
         self, group_id: str, topic: str, partition: int, *, committed: bool = True
@@ -107,6 +109,7 @@ class OffsetStore:
         self._groups.clear()
         self._pending.clear()
         self._chains.clear()
+        self._keys_of_chains.clear()
 
     def is_used_by(self, group_id: str) -> bool:
         """Whether the group has positions, or open transactions with some."""
@@ -159,16 +162,15 @@ class OffsetStore:
         """Write a position inside a transaction; `append` as in `apply`."""
         self._change(key, partial(_write_pending, write), append)
         if append is not None:
-            self._chains[key].producers.add(write.producer_id)
+            self._add_producer(key, write.producer_id)
 
     def end_transaction(
         self, producer_id: int, *, commit: bool, append: int | None = None
     ) -> tuple[Key, ...]:
         """Commit or drop what the producer's transaction has written; `append` as in `apply`. Returns the positions."""
         keys = dict.fromkeys(self._pending.keys_of(producer_id))
-        for key, chain in self._chains.items():
-            if producer_id in chain.producers:  # if a change before this one fails, it has something to end
-                keys[key] = None
+        # Where a change is pending, one before this one may fail: then this one has something to end.
+        keys.update(self._keys_of_chains.get(producer_id, {}))
         for key in keys:
             self._change(key, partial(_end_transaction, producer_id, commit), append)
         return tuple(keys)
@@ -178,8 +180,9 @@ class OffsetStore:
         if append is not None:
             chain = self._chains.get(key)
             if chain is None:
-                producers = {write.producer_id for write in state[1]}
-                chain = self._chains[key] = _Chain(state, [], producers)
+                chain = self._chains[key] = _Chain(state, [], set())
+                for write in state[1]:
+                    self._add_producer(key, write.producer_id)
             chain.changes.append((append, change))
         self._set_state(key, change(state))
 
@@ -191,7 +194,7 @@ class OffsetStore:
         while chain.changes and chain.changes[0][0] <= append:
             chain.committed = chain.changes.pop(0)[1](chain.committed)
         if not chain.changes:
-            del self._chains[key]
+            self._end_chain(key)
 
     def revert(self, key: Key, append: int) -> None:
         """The append of this number failed."""
@@ -201,7 +204,18 @@ class OffsetStore:
         chain.changes = [change for change in chain.changes if change[0] != append]
         self._set_state(key, chain.last())
         if not chain.changes:
-            del self._chains[key]
+            self._end_chain(key)
+
+    def _add_producer(self, key: Key, producer_id: int) -> None:
+        self._chains[key].producers.add(producer_id)
+        self._keys_of_chains.setdefault(producer_id, {})[key] = None
+
+    def _end_chain(self, key: Key) -> None:
+        for producer_id in self._chains.pop(key).producers:
+            keys = self._keys_of_chains[producer_id]
+            del keys[key]
+            if not keys:
+                del self._keys_of_chains[producer_id]
 
     def _set_state(self, key: Key, state: _State) -> None:
         value, writes = state

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.log import Marker
-from barnabas.broker.groups.offsets import DeletedTopic
+from barnabas.broker.coordinator.pending_writes import PendingWrite
+from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, OffsetStore
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.txn_offset_commit import (
@@ -365,3 +366,59 @@ def test_an_append_that_fails_leaves_nothing(bench: Any) -> None:
     assert set(bench.shard.groups) == {"group"}
     bench.log.settle(E.NOT_LEADER_OR_FOLLOWER)
     assert (answer, bench.shard.groups, is_pending(bench)) == ([(E.NOT_COORDINATOR, [])], {}, False)
+
+
+# -- the markers of a store with pending appends
+
+KEY = ("group", "t", 0)
+
+
+def written(value: int) -> PendingWrite[CommittedOffset]:
+    return PendingWrite(7, CommittedOffset(value, -1, "", 0))
+
+
+class CountedId(int):
+    """A producer id that counts its look-ups in dicts and sets."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        self.lookups += 1
+        return int(self)
+
+
+def lookups_of_a_marker(pending_commits: int) -> int:
+    store = OffsetStore()
+    for number in range(pending_commits):
+        store.apply(("other", "t", number), CommittedOffset(1, -1, "", 0), number)
+    store.apply_pending(KEY, written(5), pending_commits)
+    producer_id = CountedId(7)
+    assert store.end_transaction(producer_id, commit=True, append=pending_commits + 1) == (KEY,)
+    return producer_id.lookups
+
+
+def test_a_marker_looks_at_its_own_positions_only() -> None:
+    assert lookups_of_a_marker(pending_commits=1000) == lookups_of_a_marker(pending_commits=0)
+
+
+def test_a_second_marker_ends_what_is_left_if_the_first_fails() -> None:
+    store = OffsetStore()
+    store.apply_pending(KEY, written(5), 1)
+    assert store.end_transaction(7, commit=False, append=2) == (KEY,)
+    assert store.end_transaction(7, commit=True, append=3) == (KEY,)
+    store.commit(KEY, 1)
+    store.revert(KEY, 2)
+    store.commit(KEY, 3)
+    found = store.get(*KEY)
+    assert found is not None
+    assert (found.offset, store.end_transaction(7, commit=True)) == (5, ())
+
+
+def test_a_marker_finds_nothing_of_an_append_that_failed() -> None:
+    store = OffsetStore()
+    store.apply_pending(KEY, written(5), 1)
+    store.revert(KEY, 1)
+    assert store.end_transaction(7, commit=True, append=2) == ()
+    store.apply_pending(KEY, written(6), 3)
+    store.commit(KEY, 3)
+    assert store.end_transaction(7, commit=True, append=4) == (KEY,)
