@@ -305,7 +305,7 @@ class Broker:
         )
 
     def load_coordinator(self, group: str, seconds: float | None = None) -> None:
-        """Have it answer COORDINATOR_LOAD_IN_PROGRESS for so long, or until `coordinator_loaded`. UnknownGroup."""
+        """Have it answer COORDINATOR_LOAD_IN_PROGRESS for so long, until `coordinator_loaded`, or until it moves. UnknownGroup."""
         self._loop.call(lambda: steering.groups.COORDINATORS.load(self.nodes, group, seconds))
 
     def coordinator_loaded(self, group: str) -> None:

@@ -51,7 +51,13 @@ class LedPartition(msgspec.Struct, Generic[S], eq=False):
     topic_id: bytes
     leader_epoch: int
     loading_since: float  # on the monotonic clock
-    is_loading: bool = True
+    is_loaded: bool = False
+    hold: object | None = None  # of a test: while it is set the keys are answered as during a load
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether its keys are answered COORDINATOR_LOAD_IN_PROGRESS."""
+        return not self.is_loaded or self.hold is not None
 
 
 class LoadTimes:
@@ -134,7 +140,7 @@ class Shards(Generic[S]):
 
     def _loaded(self, index: int, led: LedPartition[S], error: Exception | None) -> None:
         if error is None:
-            led.is_loading = False
+            led.is_loaded = True
             self.load_times.add(self._monotonic() - led.loading_since)
             summary = led.shard.summary()
             if summary:

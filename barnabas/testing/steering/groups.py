@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from barnabas.broker.coordinator.topic import partition_for
@@ -16,7 +15,7 @@ from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from barnabas.broker.coordinator.shards import Shards
+    from barnabas.broker.coordinator.shards import LedPartition, Shards
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.shard import Shard
     from barnabas.broker.services import Services
@@ -61,18 +60,26 @@ class Coordinators(Generic[S]):
         move_leader(nodes, self._topic, self._index(nodes, key), node_id, moved)
 
     def load(self, nodes: Sequence[BrokerNode], key: str, seconds: float | None) -> None:
-        """Keys of its partition are answered COORDINATOR_LOAD_IN_PROGRESS for so long on the broker's clock, or until `loaded`."""
+        """Keys of its partition are answered COORDINATOR_LOAD_IN_PROGRESS for so long on the broker's clock, or until `loaded`,
+        or until another node coordinates them. A load that is going on is not ended by any of this."""
         services = self.services_of(nodes, key)
-        index = self._index(nodes, key)
-        self._set_loading(services, index, is_loading=True)
+        led = self._led(services, nodes, key)
+        if led is None:
+            return
+        hold = led.hold = object()
+
+        def end() -> None:
+            if led.hold is hold:
+                led.hold = None
+
         if seconds is not None:
-            services.runtime.call_later(
-                seconds, partial(self._set_loading, services, index, is_loading=False)
-            )
+            services.runtime.call_later(seconds, end)
 
     def loaded(self, nodes: Sequence[BrokerNode], key: str) -> None:
-        """It serves its keys."""
-        self._set_loading(self.services_of(nodes, key), self._index(nodes, key), is_loading=False)
+        """End what `load` began: it serves its keys, unless it really loads them."""
+        led = self._led(self.services_of(nodes, key), nodes, key)
+        if led is not None:
+            led.hold = None
 
     def shard_of(self, nodes: Sequence[BrokerNode], key: str) -> S | None:
         """The loaded shard that holds the key."""
@@ -90,10 +97,8 @@ class Coordinators(Generic[S]):
                 return services
         raise self._unknown(f"node {node_id}, which coordinates {key!r}, does not run")
 
-    def _set_loading(self, services: Services, index: int, *, is_loading: bool) -> None:
-        led = self._shards(services).led.get(index)
-        if led is not None:
-            led.is_loading = is_loading
+    def _led(self, services: Services, nodes: Sequence[BrokerNode], key: str) -> LedPartition[Any] | None:
+        return self._shards(services).led.get(self._index(nodes, key))
 
     def _index(self, nodes: Sequence[BrokerNode], key: str) -> int:
         return partition_for(key, len(image_of(nodes).topics[self._topic].partitions))

@@ -121,7 +121,7 @@ class Transactions:
         return self._loop.perform(lambda done: COORDINATORS.move(self._nodes, transactional_id, node, done))
 
     def load_coordinator(self, transactional_id: str, seconds: float | None = None) -> None:
-        """Have it answer COORDINATOR_LOAD_IN_PROGRESS for so long, or until `coordinator_loaded`."""
+        """Have it answer COORDINATOR_LOAD_IN_PROGRESS for so long, until `coordinator_loaded`, or until it moves."""
         self._loop.call(lambda: COORDINATORS.load(self._nodes, transactional_id, seconds))
 
     def coordinator_loaded(self, transactional_id: str) -> None:

@@ -234,8 +234,8 @@ def test_nothing_is_listed_before_there_is_a_transaction(tmp_path: Path) -> None
 
 def test_nothing_is_listed_while_a_partition_is_loaded(world: World) -> None:
     led = next(iter(world.coordinator.shards.led.values()))
-    led.is_loading = True
+    led.hold = object()
     assert world.list().error_code == E.COORDINATOR_LOAD_IN_PROGRESS
     assert world.list(transactional_id_pattern="(").error_code == E.COORDINATOR_LOAD_IN_PROGRESS
-    led.is_loading = False
+    led.hold = None
     assert len(names(world.list())) == 4

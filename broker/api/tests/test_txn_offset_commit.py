@@ -259,7 +259,7 @@ def test_topics_without_partitions(node: OneNode) -> None:
 )
 def test_a_group_that_is_loading(node: OneNode, version: int, error: E) -> None:
     for led in node.node.services.groups.shards.led.values():
-        led.is_loading = True
+        led.hold = object()
     assert node.error(version) == error
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
+from barnabas.broker.coordinator.topic import partition_for
+from barnabas.broker.groups.shard import Shard
+from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.testing import Broker
-from barnabas.testing.contents import UnknownTopic
+from barnabas.testing.contents import UnknownTopic, image_of
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.steering.groups import UnknownGroup
 from barnabas.testing.steering.nodes import UnknownNode
@@ -295,6 +299,66 @@ def test_a_coordinator_loads(one: Broker, connect: Connect) -> None:
     assert member.client.ask(OFFSET_FETCH, 5, fetch).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     one.clock.advance(101)
     assert member.client.ask(OFFSET_FETCH, 5, fetch).error_code == 0
+
+
+def test_a_coordinator_that_loads_again_ends_only_the_second_time(one: Broker, connect: Connect) -> None:
+    member = Member(connect(one), "loads again", session_ms=600_000)
+    fetch = OffsetFetchRequest(group_id=member.group, topics=None)
+    one.load_coordinator(member.group, 300)
+    one.coordinator_loaded(member.group)
+    one.load_coordinator(member.group)
+    one.clock.advance(301)
+    assert member.client.ask(OFFSET_FETCH, 5, fetch).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    one.coordinator_loaded(member.group)
+    assert member.client.ask(OFFSET_FETCH, 5, fetch).error_code == 0
+
+
+def test_a_coordinator_that_really_loads_goes_on(
+    three: Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was asked for before, or is now: half of a state must not be served."""
+    group = "really loads"
+    eventually(
+        lambda: connect(three).ask(FIND_COORDINATOR, 1, FindCoordinatorRequest(key=group)).error_code == 0
+    )
+    old = three.coordinator(group)
+    client = connect(three, old)
+
+    def error() -> int:
+        code: int = client.ask(OFFSET_FETCH, 5, OffsetFetchRequest(group_id=group, topics=None)).error_code
+        return code
+
+    three.load_coordinator(group, 300)
+    three.move_coordinator(group)
+    assert error() == ErrorCode.NOT_COORDINATOR
+    loads: list[Callable[[], object]] = []
+    is_loaded = threading.Event()
+    load = Shard.load
+
+    def load_later(shard: Shard, done: Callable[[Exception | None], object]) -> None:
+        def loaded(error: Exception | None) -> None:
+            done(error)
+            is_loaded.set()
+
+        loop = asyncio.get_running_loop()
+        loads.append(lambda: loop.call_soon_threadsafe(partial(load, shard, loaded)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "load", load_later)
+        index = partition_for(group, len(image_of(three.nodes).topics[GROUP_METADATA_TOPIC].partitions))
+        three.move_leader(GROUP_METADATA_TOPIC, index, old)
+        eventually(lambda: error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    three.clock.advance(301)
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    three.coordinator_loaded(group)
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    three.load_coordinator(group)
+    (finish,) = loads
+    finish()
+    assert is_loaded.wait(10)
+    assert error() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    three.coordinator_loaded(group)
+    assert error() == 0
 
 
 def test_a_coordinator_moves_and_knows_the_group(three: Broker, connect: Connect) -> None:
