@@ -1,10 +1,11 @@
 // What kafkajs makes of a broker that misbehaves. One broker for the file, wiped before each test.
 
 import assert from "node:assert/strict";
-import { after, before, beforeEach, test } from "node:test";
+import { after, afterEach, before, beforeEach, test } from "node:test";
 import { Kafka, logLevel, Partitioners } from "kafkajs";
 import { startTestBroker } from "./broker.js";
 
+const clients = []; // to disconnect, also those of a test that fails: node ends when no connection is left
 let broker;
 
 before(async () => {
@@ -17,6 +18,8 @@ beforeEach(async () => {
   await broker.ask("POST", "/reset");
   await broker.ask("POST", "/topics", { name: "orders" });
 });
+
+afterEach(() => Promise.all(clients.splice(0).map((client) => client.disconnect())));
 
 test("what is produced is consumed", { timeout: 60_000 }, async () => {
   await produce(["12", "13"]);
@@ -57,22 +60,26 @@ async function hits(rule) {
   return (await broker.ask("GET", `/rules/${rule}`)).hits;
 }
 
-function client() {
+function kafka() {
   const retry = { initialRetryTime: 20 }; // ms; kafkajs waits 300 otherwise
   return new Kafka({ brokers: [broker.bootstrapServers], logLevel: logLevel.NOTHING, retry });
 }
 
+async function connected(client) {
+  clients.push(client);
+  await client.connect();
+  return client;
+}
+
 async function produce(values, options) {
-  const producer = client().producer({ createPartitioner: Partitioners.DefaultPartitioner, ...options });
-  await producer.connect();
+  const settings = { createPartitioner: Partitioners.DefaultPartitioner, ...options };
+  const producer = await connected(kafka().producer(settings));
   for (const value of values) await producer.send({ topic: "orders", messages: [{ value }] });
-  await producer.disconnect();
 }
 
 /** The first `count` values of the topic, read by a group. */
 async function consume(count) {
-  const consumer = client().consumer({ groupId: "billing" });
-  await consumer.connect();
+  const consumer = await connected(kafka().consumer({ groupId: "billing" }));
   await consumer.subscribe({ topic: "orders", fromBeginning: true });
   const values = [];
   await new Promise((resolve) => {
@@ -82,6 +89,5 @@ async function consume(count) {
     };
     consumer.run({ eachMessage });
   });
-  await consumer.disconnect();
   return values;
 }

@@ -122,8 +122,7 @@ async function nextBatch(topic, groupId, max) {
 
 /** At least `count` messages of the topic, as {value, offset}, and those that came in a batch with them; commits nothing. */
 async function consume(topic, count, options) {
-  const consumer = kafka.consumer(options);
-  await consumer.connect();
+  const consumer = await connected(kafka.consumer(options));
   await consumer.subscribe({ topic, fromBeginning: true });
   const found = [];
   try {
