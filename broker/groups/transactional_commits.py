@@ -60,6 +60,9 @@ def commit_in_transaction(
     """Commit `topics`, those of the request's that exist. The reply is one error for all, or results by topic; it comes once the
     offsets are in the log and committed there. They are the group's when the transaction commits.
 
+    While the producer's last transaction still ends, the coordinator's CONCURRENT_TRANSACTIONS is answered at once, and the client
+    asks again after its back-off: as in Kafka, which repeats the question for Produce only (KAFKA-18654, BatchVerifier).
+
     `is_verification_enabled`: transaction.partition.verification.enable, which does not keep partitions from being added."""
     adds = api_version >= ADDS_PARTITION
     shard = shards.of(request.group_id)

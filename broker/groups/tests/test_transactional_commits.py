@@ -169,7 +169,9 @@ def test_what_the_client_gets_for_the_coordinators_error(
 ) -> None:
     found = groups.commit(5, version=version)
     groups.answer(answer)
+    groups.world.runtime.run_until_idle()
     assert (found, groups.shard.groups) == ([error], {})
+    assert groups.asked == [], "the question is not repeated, not after CONCURRENT_TRANSACTIONS either"
 
 
 @pytest.mark.parametrize(
