@@ -370,7 +370,7 @@ def test_an_append_that_fails_leaves_nothing(bench: Any) -> None:
 
 # -- the markers of a store with pending appends
 
-KEY = ("group", "t", 0)
+POSITION = ("group", "t", 0)
 
 
 def written(value: int) -> PendingWrite[CommittedOffset]:
@@ -391,9 +391,9 @@ def lookups_of_a_marker(pending_commits: int) -> int:
     store = OffsetStore()
     for number in range(pending_commits):
         store.apply(("other", "t", number), CommittedOffset(1, -1, "", 0), number)
-    store.apply_pending(KEY, written(5), pending_commits)
+    store.apply_pending(POSITION, written(5), pending_commits)
     producer_id = CountedId(7)
-    assert store.end_transaction(producer_id, commit=True, append=pending_commits + 1) == (KEY,)
+    assert store.end_transaction(producer_id, commit=True, append=pending_commits + 1) == (POSITION,)
     return producer_id.lookups
 
 
@@ -403,22 +403,22 @@ def test_a_marker_looks_at_its_own_positions_only() -> None:
 
 def test_a_second_marker_ends_what_is_left_if_the_first_fails() -> None:
     store = OffsetStore()
-    store.apply_pending(KEY, written(5), 1)
-    assert store.end_transaction(7, commit=False, append=2) == (KEY,)
-    assert store.end_transaction(7, commit=True, append=3) == (KEY,)
-    store.commit(KEY, 1)
-    store.revert(KEY, 2)
-    store.commit(KEY, 3)
-    found = store.get(*KEY)
+    store.apply_pending(POSITION, written(5), 1)
+    assert store.end_transaction(7, commit=False, append=2) == (POSITION,)
+    assert store.end_transaction(7, commit=True, append=3) == (POSITION,)
+    store.commit(POSITION, 1)
+    store.revert(POSITION, 2)
+    store.commit(POSITION, 3)
+    found = store.get(*POSITION)
     assert found is not None
     assert (found.offset, store.end_transaction(7, commit=True)) == (5, ())
 
 
 def test_a_marker_finds_nothing_of_an_append_that_failed() -> None:
     store = OffsetStore()
-    store.apply_pending(KEY, written(5), 1)
-    store.revert(KEY, 1)
+    store.apply_pending(POSITION, written(5), 1)
+    store.revert(POSITION, 1)
     assert store.end_transaction(7, commit=True, append=2) == ()
-    store.apply_pending(KEY, written(6), 3)
-    store.commit(KEY, 3)
-    assert store.end_transaction(7, commit=True, append=4) == (KEY,)
+    store.apply_pending(POSITION, written(6), 3)
+    store.commit(POSITION, 3)
+    assert store.end_transaction(7, commit=True, append=4) == (POSITION,)
