@@ -67,8 +67,8 @@ def test_nodes_are_garbage_collected_despite_pending_requests() -> None:
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:
     """The seed in FOUND_BY finds it. Changes of the code move it: `python -m compat_tests.simulation --bug NAME`
-    finds a new one for FOUND_BY; until then any of 30 other seeds counts."""
-    seeds = [FOUND_BY[bug], *range(30)]
+    finds a new one for FOUND_BY; until then any of 100 other seeds counts."""
+    seeds = [FOUND_BY[bug], *range(100)]
     assert any(run_seed(seed, bug).failure and not outcome_of(seed).failure for seed in seeds)
 
 
