@@ -320,7 +320,7 @@ def test_a_transaction_is_aborted_after_its_timeout(all_: Coordinators, level: i
 
 
 def test_an_id_cannot_break_a_line_of_the_log(all_: Coordinators, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", "barnabas.transactions")
     all_.ongoing(A0, name="line\nbreak" + "x" * 1000, timeout_ms=1000)
     all_.runtime.advance(11)
     (line,) = (entry.getMessage() for entry in caplog.records if "is aborted" in entry.getMessage())

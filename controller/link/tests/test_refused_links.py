@@ -79,7 +79,7 @@ class RawClient:
 def test_nodes_that_do_not_belong_are_refused(
     node_id: int, changes: dict[str, Any], words: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "barnabas.link")
     world = LinkWorld()
     one, other = world.node(1), world.node(node_id, host="stranger", **changes)
     healthy = [world.start(world.node(2)), world.start(world.node(3))]
