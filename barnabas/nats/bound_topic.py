@@ -114,7 +114,7 @@ class BoundTopic:
     def _update_others(self) -> None:
         if not self.leading:
             if self.carriers:
-                log.info("topic %s: its partitions are led elsewhere", self.binding.topic)
+                log.info("topic %s: other brokers lead its partitions", self.binding.topic)
             self._stop_others()
         elif self.carriers:
             for carrier in self.carriers:

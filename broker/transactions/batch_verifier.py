@@ -169,7 +169,7 @@ class BatchVerifier:
         )
 
     def _ask_again(self) -> None:
-        """By now a partition may be led elsewhere, or have the transaction."""
+        """By now another broker may lead a partition, or it may have the transaction."""
         for _ in self.begin():
             pass
         if self._verifications:

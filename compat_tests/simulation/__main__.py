@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import logging
 import multiprocessing
 import os
 import signal
@@ -45,7 +44,6 @@ class Outcome(NamedTuple):
 
 def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
     """Runs one simulation from beginning to end."""
-    logging.getLogger("barnabas").setLevel(logging.WARNING)
     signal.signal(signal.SIGVTALRM, _stop_endless_seed)
     started = time.process_time()
     shape = ("broker,controller",) * nodes if nodes else None

@@ -194,3 +194,15 @@ class Admin:
             return await self._client.ask(self._client.any_address(), key, VERSIONS[key], message)
         except NoResponse:
             return None
+
+
+async def reassign(client: Client, topic: str, partition: int, replicas: list[int]) -> bool:
+    """Ask for the partition to move to these brokers; whether that is accepted."""
+    wanted = ReassignablePartition(partition, replicas)
+    request = AlterPartitionReassignmentsRequest(TIMEOUT_MS, True, [ReassignableTopic(topic, [wanted])])
+    try:
+        answer = await client.ask(client.any_address(), REASSIGN, VERSIONS[REASSIGN], request)
+    except NoResponse:
+        await client.refresh()
+        return False
+    return not answer.error_code

@@ -15,21 +15,14 @@ from datetime import datetime
 from functools import partial
 from typing import NamedTuple
 
-from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from barnabas.wire.records import iterate_records
 from compat_tests.simulation import checkers
-from compat_tests.simulation.admins import REASSIGN, TIMEOUT_MS, Admin
+from compat_tests.simulation.admins import Admin, reassign
 from compat_tests.simulation.history import Violation
 from compat_tests.simulation.nats_server import HOST, PORT, SimulatedNats
 from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
 from compat_tests.simulation.tasks import Task, sleep
 from compat_tests.simulation.tuning import small
-from compat_tests.simulation.wire_client import NoResponse
 
 TOPIC, PARTITIONS, SUBJECTS = "bound", 2, 5
 PUBLISHES_FOR_S = 25.0
@@ -174,17 +167,9 @@ class BoundTopicSimulation(Simulation):
             replicas = client.random.sample(
                 [node.node_id for node in self.brokers], client.random.choice((2, 3))
             )
-            wanted = ReassignablePartition(client.random.randrange(PARTITIONS), replicas)
-            request = AlterPartitionReassignmentsRequest(
-                TIMEOUT_MS, True, [ReassignableTopic(TOPIC, [wanted])]
-            )
-            try:
-                answer = await client.ask(client.any_address(), REASSIGN, 1, request)
-            except NoResponse:
-                await client.refresh()
-                continue
-            if answer.error_code == ErrorCode.NONE:
-                self.note(f"{TOPIC}-{wanted.partition_index} moves to {replicas}")
+            partition = client.random.randrange(PARTITIONS)
+            if await reassign(client, TOPIC, partition, replicas):
+                self.note(f"{TOPIC}-{partition} moves to {replicas}")
                 self.history.count("moves of bound partitions")
 
     # -- invariants

@@ -3,10 +3,8 @@ of seeds (`make chaos-nats`)."""
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import Counter
-from collections.abc import Iterator
 from unittest import mock
 
 import pytest
@@ -23,15 +21,6 @@ MET = (
     "leaders that end when all are in sync",
     "connections to NATS that break",
 )
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logger = logging.getLogger("barnabas")
-    before = logger.level
-    logger.setLevel(logging.WARNING)
-    yield
-    logger.setLevel(before)
 
 
 def run(seed: int) -> Counter[str]:

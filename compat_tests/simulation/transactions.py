@@ -11,7 +11,6 @@ is open, and TransactionHistory.check compares what the clients have seen with t
 from __future__ import annotations
 
 import argparse
-import logging
 import multiprocessing
 import os
 import random
@@ -21,12 +20,6 @@ import traceback
 from collections import Counter
 from typing import Any
 
-from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.alter_partition_reassignments import (
-    AlterPartitionReassignmentsRequest,
-    ReassignablePartition,
-    ReassignableTopic,
-)
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.records import iterate_records
 from compat_tests.harness.transaction_history import (
@@ -37,7 +30,7 @@ from compat_tests.harness.transaction_history import (
     TransactionHistory,
 )
 from compat_tests.simulation import checkers
-from compat_tests.simulation.admins import REASSIGN, TIMEOUT_MS, Admin
+from compat_tests.simulation.admins import Admin, reassign
 from compat_tests.simulation.faults import FAR_AHEAD_MS
 from compat_tests.simulation.history import Partition
 from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
@@ -55,7 +48,6 @@ from compat_tests.simulation.transactional_clients import (
 )
 from compat_tests.simulation.transactional_clients import TRANSACTION as TRANSACTION_KEY
 from compat_tests.simulation.tuning import small
-from compat_tests.simulation.wire_client import NoResponse
 
 INPUT, OUTPUT, GROUP = "input", "output", "copies"
 PARTITIONS = 2
@@ -176,17 +168,9 @@ class TransactionSimulation(Simulation):
             brokers = [node.node_id for node in self.brokers]
             replicas = client.random.sample(brokers, 3)
             topic = client.random.choice((INPUT, OUTPUT, "__transaction_state", "__consumer_offsets"))
-            wanted = ReassignablePartition(client.random.randrange(PARTITIONS), replicas)
-            request = AlterPartitionReassignmentsRequest(
-                TIMEOUT_MS, True, [ReassignableTopic(topic, [wanted])]
-            )
-            try:
-                answer = await client.ask(client.any_address(), REASSIGN, 1, request)
-            except NoResponse:
-                await client.refresh()
-                continue
-            if answer.error_code == ErrorCode.NONE:
-                self.note(f"{topic}-{wanted.partition_index} moves to {replicas}")
+            partition = client.random.randrange(PARTITIONS)
+            if await reassign(client, topic, partition, replicas):
+                self.note(f"{topic}-{partition} moves to {replicas}")
                 self.history.count(f"moves of {topic}")
 
     async def _finish(self) -> None:
@@ -284,7 +268,6 @@ def _batches(held: checkers.Held) -> list[LogBatch]:
 
 def run_seed(seed: int) -> tuple[str, str, Counter[str], list[str]]:
     """(failure or "", its traceback, counters, log) of one seed."""
-    logging.getLogger("barnabas").setLevel(logging.WARNING)
     simulation = TransactionSimulation(seed)
     failure = details = ""
     try:

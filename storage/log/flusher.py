@@ -232,6 +232,11 @@ class Flusher:
         """Whether a power failure could undo no change of the names, and none is about to follow."""
         return self._names_synced == self._names_changed and not self._awaiting_names
 
+    @property
+    def awaits_names(self) -> bool:
+        """Whether a call of `when_names_synced` waits."""
+        return self._awaiting_names > 0
+
     def save_epochs(self) -> None:
         """Write the leader epochs that are not in their file yet. OSError."""
         if self._epochs.unsaved and not self.closed:

@@ -57,7 +57,6 @@ class LogWriter:
     __slots__ = (
         "_after_max_ms",
         "_directory",
-        "_discarding",
         "_epochs",
         "_flusher",
         "_flushes",
@@ -94,7 +93,6 @@ class LogWriter:
         self._producers = producers
         self._flusher = flusher
         self._pacing: Pacing | None = None  # None: the disk keeps up
-        self._discarding = 0  # calls of discard_below that wait
         self._when_discarded: list[Callable[[], object]] | None = None  # None: no call waits
         self.end_offset = end_offset
         self.update_config(config)
@@ -486,29 +484,23 @@ class LogWriter:
                 self.discard([segment for segment in segments if segment.base_offset not in bases])
             except OSError as error:  # the next start removes them
                 self._flusher.io_failed(error)
-            self._discarding -= 1
-            if not self._discarding:
+            if not self.is_discarding:
                 waiting, self._when_discarded = self._when_discarded or (), None
                 for call in waiting:
                     call()
 
         for segment in segments:
             segment.release()
-        self._discarding += 1
-        try:
-            self._flusher.when_names_synced(names_synced)
-        except OSError:
-            self._discarding -= 1
-            raise
+        self._flusher.when_names_synced(names_synced)
 
     @property
     def is_discarding(self) -> bool:
         """Whether segments at the log's start are gone that a kill would bring back."""
-        return bool(self._discarding)
+        return self._flusher.awaits_names
 
     def when_discarded(self, call: Callable[[], object]) -> None:
         """Call once that is no longer so; not if the directory fails or the log is closed before."""
-        if not self._discarding:
+        if not self.is_discarding:
             call()
         elif self._when_discarded is None:
             self._when_discarded = [call]

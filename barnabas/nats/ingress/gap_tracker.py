@@ -12,7 +12,7 @@ or a restart, and end with another. `GapLog` keeps the gaps while this broker kn
   the time in the gap checkpoint (ingress/gap_checkpoint.py) before a restart;
 - before it leads one that it followed: the lapse of its standby (ingress/standby.py);
 - while the server refuses a subscription.
-A broker that leads no partition has no gaps: gaps of partitions led elsewhere belong to their leaders.
+A broker that leads no partition has no gaps: gaps of other brokers' partitions are theirs.
 
 `Backfill` prevents a gap where followers have received what the leader has missed. When only the leader's connection breaks, its
 followers continue to receive. One that lacks nothing learns of the absence in two ways: the leader answers no marks any more;

@@ -8,7 +8,7 @@ JetStream redelivers out of order. So after a failure no later message is taken:
 arrive and join the failed ones, and after a pause all of them are returned (NAK) at once, to be redelivered in the stream's
 order.
 
-Deliveries may be open elsewhere: with the previous owner, which may return some of them early and others late, or lost with a
+Deliveries may be open at other clients: with the previous owner, which may return some of them early and others late, or lost with a
 connection, until their ack wait is over. So a run begins when there are none: the owner pulls as many messages as are missing
 until it has them all, stores none of them, and returns them together. Each delivery of the durable has a number. When one is
 skipped during a run, another client has pulled (a previous owner that does not know yet), and the run begins anew.
@@ -216,7 +216,7 @@ class AtLeastOnce(StreamConsumer):
         self._begin_run(name, limits)
 
     async def _collect(self, name: str, limits: PullLimits, ack_wait_s: float) -> None:
-        """Pulls the messages whose deliveries are open elsewhere, until all are here and have failed, or are stored. The server
+        """Pulls the messages whose deliveries other clients hold, until all are here and have failed, or are stored. The server
         redelivers messages before it delivers new ones, so it takes as many pulled messages as are missing; new ones among
         them fail as well."""
         stream, before, tries, open_s = self._stream, 0, 0, min(COLLECT_AFTER_S, ack_wait_s)
@@ -229,20 +229,20 @@ class AtLeastOnce(StreamConsumer):
             if found.is_shared:
                 log.warning("stream %s: another client pulls messages of consumer %s as well", stream, name)
                 return
-            if not found.elsewhere:
+            if not found.held_by_others:
                 self._next_delivery = found.next_delivery
                 return
-            if tries and found.elsewhere < before:
+            if tries and found.held_by_others < before:
                 tries, open_s = 1, SETTLE_S
             elif tries == COLLECT_TRIES:
                 text = "stream %s: another client has %d messages of consumer %s; they may be stored behind later ones"
-                log.warning(text, stream, found.elsewhere, name)
+                log.warning(text, stream, found.held_by_others, name)
                 return
             else:
                 tries, open_s = tries + 1, max(SETTLE_S, redelivered_at - self._runtime.monotonic())
                 redelivered_at += ack_wait_s
-            before = found.elsewhere
-            await self._pull(name, limits, found.elsewhere)
+            before = found.held_by_others
+            await self._pull(name, limits, found.held_by_others)
 
     async def _pull(self, name: str, limits: PullLimits, count: int) -> None:
         """Pulls so many messages, which fail, or none for a while."""
@@ -316,7 +316,7 @@ class AtLeastOnce(StreamConsumer):
             self._attempts.refuse(letter, delivered)
             return
         lane = self._appender.lanes.get(partition)
-        if lane is None or self._remote.has_in_flight(partition):  # led elsewhere until a moment ago
+        if lane is None or self._remote.has_in_flight(partition):  # another broker led it until a moment ago
             self._remote.add(partition, tail, timestamp_ms, delivered)
         else:
             lane.builder.add_at(tail, timestamp_ms)

@@ -73,10 +73,10 @@ async def open_durable(
 
 
 class OpenDeliveries(msgspec.Struct, frozen=True):
-    """The deliveries of a durable consumer that are not acknowledged. `elsewhere`: so many did not arrive here; `is_shared`:
+    """The deliveries of a durable consumer that are not acknowledged. `held_by_others`: so many did not arrive here; `is_shared`:
     another client pulls; `next_delivery`: the consumer sequence of the next delivery."""
 
-    elsewhere: int
+    held_by_others: int
     is_shared: bool
     next_delivery: int
 
@@ -101,18 +101,18 @@ async def wait_for_others(
         await pause(runtime, SETTLE_S)
         info = await Call[ConsumerInfo](lambda done: api.consumer_info(stream, name, done))
         now = runtime.monotonic()
-        elsewhere = max(0, info.num_ack_pending - len(deliveries.failed) - len(deliveries.open))
-        found = OpenDeliveries(elsewhere, info.num_waiting > 0, info.delivered.consumer_seq + 1)
+        held_by_others = max(0, info.num_ack_pending - len(deliveries.failed) - len(deliveries.open))
+        found = OpenDeliveries(held_by_others, info.num_waiting > 0, info.delivered.consumer_seq + 1)
         if found.is_shared:
             open_until = now + open_s
             if now >= shared_until:
                 return found
-        elif not elsewhere or now >= open_until:
+        elif not held_by_others or now >= open_until:
             return found
-        if not is_logged and elsewhere:
+        if not is_logged and held_by_others:
             is_logged = True
             text = "stream %s: consumer %s has delivered %d messages that did not arrive here; waiting for them, up to %.0f s"
-            log.info(text, stream, name, elsewhere, max(shared_s, open_s))
+            log.info(text, stream, name, held_by_others, max(shared_s, open_s))
         await pause(runtime, 2 * SETTLE_S)
 
 

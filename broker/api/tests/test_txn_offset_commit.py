@@ -8,13 +8,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.node import Node
-from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.tests.reply import as_received, send
+from barnabas.broker.tests.one_node import OneNode
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.end_txn import EndTxnRequest
@@ -36,22 +32,16 @@ from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
-from barnabas.wire.registry import API_NAMES, request_type, response_type
-from compat_tests.virtual.runtime import VirtualRuntime
 
-KEYS = {name: key for key, name in API_NAMES.items()}
 UNSTABLE = (-1, E.UNSTABLE_OFFSET_COMMIT)
 
 
-class OneNode:
+class GroupNode(OneNode):
     """A node with topic t of three partitions, a group g that it coordinates, and a producer."""
 
     def __init__(self, directory: Path, *settings: str) -> None:
-        self.runtime = VirtualRuntime()
-        self.settings = [f"log.dirs={directory}", "listeners=PLAINTEXT://127.0.0.1:0", *settings]
-        self.start()
-        topic = CreatableTopic(name="t", num_partitions=3, replication_factor=1)
-        self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
+        super().__init__(f"log.dirs={directory}", *settings)
+        self.create("t", 3)
         self.producer_id, self.epoch = -1, -1
 
     def find(self) -> None:
@@ -61,25 +51,6 @@ class OneNode:
             assert found.coordinators[0].error_code == E.NONE
         made = self.ask(InitProducerIdRequest(transactional_id="id", transaction_timeout_ms=60_000), 5)
         self.producer_id, self.epoch = made.producer_id, made.producer_epoch
-
-    def start(self) -> None:
-        self.node = Node(BrokerConfig.load(None, {}, self.settings), self.runtime)
-        self.node.start()
-        self.runtime.run_until_idle()
-
-    def restart(self) -> None:
-        self.node.stop()
-        self.start()
-
-    def ask(self, request: Any, version: int) -> Any:
-        """The response in this version's wire form."""
-        key = KEYS[type(request).__name__.removesuffix("Request")]
-        registration = REGISTRATIONS[key]
-        assert registration.min_version <= version <= registration.max_version
-        reply = send(self.node.services, key, version, as_received(request_type(key), version, request))
-        self.runtime.advance(0)
-        (response,) = reply.responses
-        return as_received(response_type(key), version, response)
 
     def commit(
         self,
@@ -151,22 +122,22 @@ class OneNode:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[OneNode]:
-    node = OneNode(tmp_path, "offsets.topic.num.partitions=5", "transaction.state.log.num.partitions=3")
+def node(tmp_path: Path) -> Iterator[GroupNode]:
+    node = GroupNode(tmp_path, "offsets.topic.num.partitions=5", "transaction.state.log.num.partitions=3")
     node.find()
     yield node
     node.node.stop()
 
 
 def test_before_any_group_has_a_coordinator(tmp_path: Path) -> None:
-    node = OneNode(tmp_path)
+    node = GroupNode(tmp_path)
     assert node.error(group="") == E.INVALID_GROUP_ID
     assert node.error() == E.COORDINATOR_NOT_AVAILABLE
     node.node.stop()
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_offsets_are_pending_until_the_transaction_commits(node: OneNode, version: int) -> None:
+def test_offsets_are_pending_until_the_transaction_commits(node: GroupNode, version: int) -> None:
     for offset in (5, 6):
         if version < 5:
             node.add()
@@ -179,7 +150,7 @@ def test_offsets_are_pending_until_the_transaction_commits(node: OneNode, versio
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_aborted_offsets_are_dropped(node: OneNode, version: int) -> None:
+def test_aborted_offsets_are_dropped(node: GroupNode, version: int) -> None:
     if version < 5:
         node.add()
     node.commit(("t", {0: 5}), version=version)
@@ -188,7 +159,7 @@ def test_aborted_offsets_are_dropped(node: OneNode, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [7, 8, 9])
-def test_all_partitions_are_those_with_a_committed_offset(node: OneNode, version: int) -> None:
+def test_all_partitions_are_those_with_a_committed_offset(node: GroupNode, version: int) -> None:
     node.commit(("t", {0: 5}))
     node.end()
     node.commit(("t", {0: 6, 1: 7}))
@@ -198,7 +169,7 @@ def test_all_partitions_are_those_with_a_committed_offset(node: OneNode, version
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_errors_of_each_version(node: OneNode, version: int) -> None:
+def test_errors_of_each_version(node: GroupNode, version: int) -> None:
     unknown = E.INVALID_PRODUCER_ID_MAPPING
     assert node.error(version, producer_id=node.producer_id + 1) == unknown
     assert node.error(version, name="unknown") == unknown
@@ -210,7 +181,7 @@ def test_errors_of_each_version(node: OneNode, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_errors_of_the_group(node: OneNode, version: int) -> None:
+def test_errors_of_the_group(node: GroupNode, version: int) -> None:
     if version < 5:
         node.add()
     assert node.error(version, generation_id=0) == E.ILLEGAL_GENERATION
@@ -220,7 +191,7 @@ def test_errors_of_the_group(node: OneNode, version: int) -> None:
     assert node.error(version, member_id="x") == E.NONE
 
 
-def test_what_does_not_exist_fails_alone(node: OneNode) -> None:
+def test_what_does_not_exist_fails_alone(node: GroupNode) -> None:
     missing = E.UNKNOWN_TOPIC_OR_PARTITION
     topics: list[Any] = [
         ("nope", {0: 1}),
@@ -248,7 +219,7 @@ def test_what_does_not_exist_fails_alone(node: OneNode) -> None:
     assert wrong[1][1][:3] == [(9, missing), (-1, missing), (0, E.INVALID_GROUP_ID)]
 
 
-def test_topics_without_partitions(node: OneNode) -> None:
+def test_topics_without_partitions(node: GroupNode) -> None:
     assert node.commit() == []
     assert node.commit(("t", {})) == []
     assert node.commit(("nope", {}), ("t", {})) == [("nope", [])]
@@ -257,13 +228,13 @@ def test_topics_without_partitions(node: OneNode) -> None:
 @pytest.mark.parametrize(
     ("version", "error"), [(1, E.COORDINATOR_NOT_AVAILABLE), (2, E.COORDINATOR_LOAD_IN_PROGRESS)]
 )
-def test_a_group_that_is_loading(node: OneNode, version: int, error: E) -> None:
+def test_a_group_that_is_loading(node: GroupNode, version: int, error: E) -> None:
     for led in node.node.services.groups.shards.led.values():
         led.hold = object()
     assert node.error(version) == error
 
 
-def test_a_restart_keeps_what_is_pending(node: OneNode) -> None:
+def test_a_restart_keeps_what_is_pending(node: GroupNode) -> None:
     node.commit(("t", {0: 5}))
     node.restart()
     assert node.offsets([0]) == {0: UNSTABLE}
@@ -273,7 +244,7 @@ def test_a_restart_keeps_what_is_pending(node: OneNode) -> None:
     assert node.offsets([0, 1]) == {0: (5, E.NONE), 1: (6, E.NONE)}
 
 
-def test_what_is_deleted_does_not_come_back(node: OneNode) -> None:
+def test_what_is_deleted_does_not_come_back(node: GroupNode) -> None:
     node.commit(("t", {0: 5, 1: 6, 2: 7}))
     partition = OffsetDeleteRequestPartition(0)
     answer = node.ask(OffsetDeleteRequest("g", [OffsetDeleteRequestTopic("t", [partition])]), 0)

@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.node import Node
-from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.tests.reply import as_received, send
+from barnabas.broker.tests.one_node import OneNode
 from barnabas.broker.transactions.state import TransactionState
 from barnabas.broker.transactions.transaction import Transaction
 from barnabas.wire.errors import ErrorCode as E
@@ -24,7 +21,6 @@ from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
-from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
@@ -34,54 +30,18 @@ from barnabas.wire.messages.write_txn_markers import (
     WriteTxnMarkersRequest,
 )
 from barnabas.wire.record_batch import read_header
-from barnabas.wire.registry import request_type, response_type
-from compat_tests.virtual.runtime import VirtualRuntime
-
-KEYS = {
-    "FindCoordinator": 10,
-    "CreateTopics": 19,
-    "InitProducerId": 22,
-    "AddPartitionsToTxn": 24,
-    "AddOffsetsToTxn": 25,
-    "WriteTxnMarkers": 27,
-    "EndTxn": 26,
-}
 
 
-class OneNode:
+class ProducerNode(OneNode):
     """A node with topic t of two partitions."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.runtime = VirtualRuntime()
-        self.start()
-        topic = CreatableTopic(name="t", num_partitions=2, replication_factor=1)
-        self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
-
-    def start(self) -> None:
-        settings = [
-            f"log.dirs={self.directory}",
-            "listeners=PLAINTEXT://127.0.0.1:0",
+        super().__init__(
+            f"log.dirs={directory}",
             "transaction.state.log.num.partitions=3",
             "offsets.topic.num.partitions=5",
-        ]
-        self.node = Node(BrokerConfig.load(None, {}, settings), self.runtime)
-        self.node.start()
-        self.runtime.run_until_idle()
-
-    def restart(self) -> None:
-        self.node.stop()
-        self.start()
-
-    def ask(self, request: Any, version: int) -> Any:
-        """The response in this version's wire form; all that follows from it at once has happened."""
-        key = KEYS[type(request).__name__.removesuffix("Request")]
-        registration = REGISTRATIONS[key]
-        assert registration.min_version <= version <= registration.max_version
-        reply = send(self.node.services, key, version, as_received(request_type(key), version, request))
-        self.runtime.advance(0)
-        (response,) = reply.responses
-        return as_received(response_type(key), version, response)
+        )
+        self.create("t", 2)
 
     def find(self, *keys: str) -> None:
         request = FindCoordinatorRequest(key_type=1, coordinator_keys=list(keys))
@@ -155,14 +115,14 @@ def _errors(topics: list[Any]) -> dict[tuple[str, int], E]:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[OneNode]:
-    one = OneNode(tmp_path)
+def node(tmp_path: Path) -> Iterator[ProducerNode]:
+    one = ProducerNode(tmp_path)
     yield one
     one.node.stop()
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_the_first_look_up_creates_the_topic_of_the_coordinator(node: OneNode, version: int) -> None:
+def test_the_first_look_up_creates_the_topic_of_the_coordinator(node: ProducerNode, version: int) -> None:
     if version < 4:
         answer = node.ask(FindCoordinatorRequest(key="id", key_type=1), version)
         assert (answer.error_code, answer.node_id, answer.error_message) == (E.NONE, 1, "NONE")
@@ -185,7 +145,7 @@ def test_the_first_look_up_creates_the_topic_of_the_coordinator(node: OneNode, v
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_init_producer_id_gives_the_next_epoch(node: OneNode, version: int) -> None:
+def test_init_producer_id_gives_the_next_epoch(node: ProducerNode, version: int) -> None:
     assert node.initialize(version) == (E.NOT_COORDINATOR, -1, -1)
     node.find("id")
     assert node.initialize(version) == (E.NONE, 0, 0)
@@ -203,7 +163,7 @@ def test_init_producer_id_gives_the_next_epoch(node: OneNode, version: int) -> N
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_client_adds_partitions(node: OneNode, version: int) -> None:
+def test_a_client_adds_partitions(node: ProducerNode, version: int) -> None:
     node.find("id")
     assert node.add(version, 0, 0, {"t": [0]}) == {("t", 0): E.INVALID_PRODUCER_ID_MAPPING}
     node.initialize()
@@ -225,7 +185,9 @@ def test_a_client_adds_partitions(node: OneNode, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_broker_verifies_and_adds_partitions_of_several_transactions(node: OneNode, version: int) -> None:
+def test_a_broker_verifies_and_adds_partitions_of_several_transactions(
+    node: ProducerNode, version: int
+) -> None:
     node.find("id", "other")
     node.initialize()
     node.initialize(transactional_id="other")
@@ -252,7 +214,7 @@ def test_a_broker_verifies_and_adds_partitions_of_several_transactions(node: One
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_offsets_are_added_as_the_partition_of_the_group(node: OneNode, version: int) -> None:
+def test_offsets_are_added_as_the_partition_of_the_group(node: ProducerNode, version: int) -> None:
     node.find("id")
     _, producer_id, _ = node.initialize()
     request = AddOffsetsToTxnRequest("id", producer_id, 0, "g")
@@ -269,7 +231,7 @@ def test_offsets_are_added_as_the_partition_of_the_group(node: OneNode, version:
 
 @pytest.mark.parametrize("version", range(6))
 @pytest.mark.parametrize("commit", [True, False])
-def test_the_end_is_written_to_all_partitions(node: OneNode, version: int, commit: bool) -> None:
+def test_the_end_is_written_to_all_partitions(node: ProducerNode, version: int, commit: bool) -> None:
     node.find("id")
     node.initialize()
     node.add(3, 0, 0, {"t": [0, 1]})
@@ -291,7 +253,9 @@ def test_the_end_is_written_to_all_partitions(node: OneNode, version: int, commi
     assert node.end(version, 0, 0, name="unknown") == (E.INVALID_PRODUCER_ID_MAPPING, -1, -1)
 
 
-def test_a_marker_of_a_higher_epoch_in_one_partition_does_not_keep_the_others_open(node: OneNode) -> None:
+def test_a_marker_of_a_higher_epoch_in_one_partition_does_not_keep_the_others_open(
+    node: ProducerNode,
+) -> None:
     node.find("id")
     node.initialize()
     node.add(3, 0, 0, {"t": [0, 1]})
@@ -303,7 +267,7 @@ def test_a_marker_of_a_higher_epoch_in_one_partition_does_not_keep_the_others_op
     assert [each.producer_epoch for each in node.batches("t", 1)] == [0]
 
 
-def test_a_second_producer_aborts_the_transaction_of_the_first(node: OneNode) -> None:
+def test_a_second_producer_aborts_the_transaction_of_the_first(node: ProducerNode) -> None:
     node.find("id")
     node.initialize()
     node.add(3, 0, 0, {"t": [0]})
@@ -315,7 +279,7 @@ def test_a_second_producer_aborts_the_transaction_of_the_first(node: OneNode) ->
     assert marker.producer_epoch == 1
 
 
-def test_transactions_survive_a_restart(node: OneNode) -> None:
+def test_transactions_survive_a_restart(node: ProducerNode) -> None:
     node.find("id")
     node.initialize()
     node.add(3, 0, 0, {"t": [0]})
@@ -331,7 +295,7 @@ def test_transactions_survive_a_restart(node: OneNode) -> None:
     assert node.initialize() == (E.NONE, 0, 1)
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(node: OneNode) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted(node: ProducerNode) -> None:
     node.find("id")
     node.initialize(transaction_timeout_ms=30_000)
     node.add(3, 0, 0, {"t": [0]})
@@ -344,7 +308,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(node: OneNode) -> None:
     assert marker.producer_epoch == 1
 
 
-def test_a_topic_that_is_named_twice_is_answered_twice(node: OneNode) -> None:
+def test_a_topic_that_is_named_twice_is_answered_twice(node: ProducerNode) -> None:
     node.find("id")
     node.initialize()
     request = AddPartitionsToTxnRequest(
@@ -356,7 +320,7 @@ def test_a_topic_that_is_named_twice_is_answered_twice(node: OneNode) -> None:
     assert set(_errors(answered).values()) == {E.NONE}
 
 
-def test_a_request_with_very_many_partitions_of_no_topic(node: OneNode) -> None:
+def test_a_request_with_very_many_partitions_of_no_topic(node: ProducerNode) -> None:
     node.find("id")
     node.initialize()
     topics = {"t": [0, 1], "unknown": list(range(100_000))}
