@@ -542,3 +542,16 @@ def test_the_indexes_of_removed_segments_are_forgotten(workshop: Any) -> None:
     assert len(log.producers.collect_aborted(0, log.log_end_offset)) == 4
     log.increment_log_start_offset(log.log_end_offset)
     assert not log.producers._transaction_indexes, "memory that would never be freed"
+
+
+def test_a_marker_that_is_not_committed_holds_readers_back_though_its_producer_expires(workshop: Any) -> None:
+    log = workshop.log()
+    log.replicate()
+    send(workshop, log, 7, 0)
+    log.append_as_leader(marker(7, commit=True), 0, from_client=False)
+    log.set_high_watermark(1)
+    log.producers.remove_expired(workshop.now + 2000, 1000)
+    assert not log.producers.active
+    assert (log.high_watermark, log.last_stable_offset) == (1, 0)
+    log.set_high_watermark(2)
+    assert log.last_stable_offset == 2
