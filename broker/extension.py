@@ -19,6 +19,7 @@ import msgspec
 
 from barnabas.broker.requests.context import PENDING, LocalReply, Outcome, RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.security.caller import own_caller
 from barnabas.controller.extension import ConfigExtension
 from barnabas.wire.errors import ErrorCode
 
@@ -88,7 +89,7 @@ def _ask_here(
         lambda response: answered(response, ErrorCode.NONE),
         lambda: answered(None, ErrorCode.UNKNOWN_SERVER_ERROR),
     )
-    context = RequestContext(services, reply, api_key, version, 0, None, "", str(services.node_id))
+    context = RequestContext(services, reply, api_key, version, 0, None, own_caller(services.node_id))
     response: msgspec.Struct | Outcome = REGISTRATIONS[api_key].handler(context, request)
     if response is not PENDING:
         context.complete(response)

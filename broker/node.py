@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
+    from barnabas.broker.security.caller import Caller
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
@@ -426,10 +427,9 @@ class Node:
         api_key: int,
         api_version: int,
         client_id: str | None,
-        listener: str,
-        client_host: str,
+        caller: Caller,
     ) -> HandlerContext:
-        return RequestContext(self.services, reply, api_key, api_version, 0, client_id, listener, client_host)
+        return RequestContext(self.services, reply, api_key, api_version, 0, client_id, caller)
 
     def _attach(self, member: QuorumMember) -> None:
         services = self.services

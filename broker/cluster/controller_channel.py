@@ -21,6 +21,7 @@ from barnabas.broker.cluster.controller_server import ControllerAnswer, Controll
 from barnabas.broker.requests.context import LocalReply, Outcome, RawResponse
 from barnabas.broker.requests.registry import REGISTRATIONS, call_handler
 from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.broker.security.caller import own_caller
 from barnabas.controller.link.messages import MalformedMessage, decode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
@@ -125,8 +126,8 @@ class ControllerChannel:
 
         def send(after_s: float) -> None:
             body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
-            node = str(self._node_id)
-            sent = ControllerRequest(api_key, version, None, "", node, body, False, request_id)
+            caller = own_caller(self._node_id)
+            sent = ControllerRequest(api_key, version, None, caller, body, False, request_id)
             self._start(sent, answered, timeout_s, after_s, settles)
 
         if self._controller.is_active:
@@ -150,7 +151,7 @@ class ControllerChannel:
             lost,
             request_id,
         )
-        call_handler(self._new_context(reply, api_key, version, None, "", str(self._node_id)), request)
+        call_handler(self._new_context(reply, api_key, version, None, own_caller(self._node_id)), request)
 
     # -- requests of clients
 
@@ -190,8 +191,7 @@ class ControllerChannel:
             context.api_key,
             context.api_version,
             context.client_id,
-            context.listener,
-            context.client_host,
+            context.caller,
             body,
             for_client=True,
             request_id=request_id,

@@ -12,6 +12,7 @@ from barnabas.broker.requests.context import CLOSE_CONNECTION, LocalReply
 from barnabas.broker.requests.large_requests import LARGE_BODY_BYTES
 from barnabas.broker.requests.registry import REGISTRATIONS, call_handler
 from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.broker.security.caller import Caller
 from barnabas.controller.link.messages import MalformedMessage, decode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import DecodeError, EncodeError
@@ -26,15 +27,14 @@ log = logging.getLogger("barnabas.controller")
 
 
 class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A request, its body in Kafka's encoding. `for_client`: it is forwarded, with the name, listener and address of the client.
-    Otherwise it is the node's own, and `client_host` is the node's id. `request_id` is unique, and the same when the request is
+    """A request, its body in Kafka's encoding. `for_client`: it is forwarded, as the client's.
+    Otherwise it is the node's own. `request_id` is unique, and the same when the request is
     sent again."""
 
     api_key: int
     api_version: int
     client_id: str | None
-    listener: str
-    client_host: str
+    caller: Caller
     body: bytes
     for_client: bool
     request_id: bytes = b""
@@ -110,8 +110,7 @@ class ControllerRequests:
             sent.api_key,
             sent.api_version,
             sent.client_id,
-            sent.listener,
-            sent.client_host,
+            sent.caller,
         )
 
         def decoded(request: Any, error: BaseException | None) -> None:

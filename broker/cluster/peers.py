@@ -12,6 +12,7 @@ import msgspec
 
 from barnabas.broker.cluster.peer_client import Answered, InterBrokerClient
 from barnabas.broker.requests.context import LocalReply
+from barnabas.broker.security.caller import own_caller
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class Brokers:
 
         reply = LocalReply(done, done)
         self._call(
-            self._new_context(reply, api_key, version, self._client_id, "", str(self._node_id)), request
+            self._new_context(reply, api_key, version, self._client_id, own_caller(self._node_id)), request
         )
         if not is_over:
             timer = self._runtime.call_later(self._timeout_s, done)

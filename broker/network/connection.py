@@ -34,6 +34,7 @@ from barnabas.broker.network.session import (
     Session,
 )
 from barnabas.broker.requests.context import PeerBroker
+from barnabas.broker.security.caller import ANONYMOUS, Caller
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.frame import FrameBuffer, FrameSizeError, unpack_size
 from barnabas.wire.primitives import DecodeError
@@ -111,7 +112,7 @@ class Connection(BufferedProtocol):
 
     __slots__ = (
         "_granted", "_is_admitted", "_last_active", "_pauses", "_received", "_session", "_shared", "_transport", "_writer",
-        "address", "client_host", "listener", "peer",
+        "address", "caller", "client_host", "listener", "peer",
     )  # fmt: skip
 
     def __init__(self, shared: Connections, listener: str) -> None:
@@ -123,6 +124,7 @@ class Connection(BufferedProtocol):
         self._is_admitted = False
         self.listener = listener
         self.client_host = ""
+        self.caller = Caller(ANONYMOUS, listener, "")
         self.address = ""  # the client's, with its port
         self.peer = PeerBroker()
 
@@ -132,6 +134,7 @@ class Connection(BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername") or ("", 0)
         self.client_host = peer[0]
+        self.caller = Caller(ANONYMOUS, self.listener, self.client_host)
         self.address = f"{peer[0]}:{peer[1]}"
         self._last_active = self._shared.runtime.monotonic()
         try:

@@ -1,4 +1,4 @@
 """Requests between connections and handlers: registrations, contexts, the dispatcher, work in slices, bounds.
 
-It may import config alone.
+It may import security and config.
 """

@@ -9,6 +9,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from barnabas.broker.security.caller import Caller, Principal
+
 log = logging.getLogger("barnabas.controller")
 
 
@@ -65,8 +67,7 @@ class Reply(Protocol):
 class Requester(Reply, Protocol):
     """A connection, as the dispatcher sees it."""
 
-    listener: str
-    client_host: str
+    caller: Caller
 
 
 S = TypeVar("S", covariant=True)
@@ -85,8 +86,21 @@ class RequestContext(msgspec.Struct, Generic[S]):
     api_version: int
     correlation_id: int
     client_id: str | None
-    listener: str  # name of the listener the request came in on
-    client_host: str  # peer address, such as "127.0.0.1"
+    caller: Caller
+
+    @property
+    def principal(self) -> Principal:
+        return self.caller.principal
+
+    @property
+    def listener(self) -> str:
+        """The name of the listener that the request came in on."""
+        return self.caller.listener
+
+    @property
+    def client_host(self) -> str:
+        """The peer's address, such as "127.0.0.1"."""
+        return self.caller.client_host
 
     def complete(self, response: msgspec.Struct | Outcome) -> None:
         """Send the response of a request whose handler returned PENDING, or act on the outcome. To be called once; without effect
@@ -113,8 +127,8 @@ class RequestContext(msgspec.Struct, Generic[S]):
         self.reply.allow_pipelined_produces(self)
 
 
-# Makes the context of a request without a connection: (reply, API key, API version, client id, listener, client host).
-NewContext = Callable[[Reply, int, int, str | None, str, str], RequestContext[Any]]
+# Makes the context of a request without a connection: (reply, API key, API version, client id, caller).
+NewContext = Callable[[Reply, int, int, str | None, Caller], RequestContext[Any]]
 
 
 class LocalReply:

@@ -113,8 +113,7 @@ class Dispatcher:
             route.api_version,
             correlation_id,
             client_id,
-            connection.listener,
-            connection.client_host,
+            connection.caller,
         )
         if route.flexible_request:
             if position >= end:

@@ -9,6 +9,7 @@ import msgspec
 
 from barnabas.broker.requests.context import Outcome, PeerBroker, RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.security.caller import ANONYMOUS, Caller
 from barnabas.broker.services import Services
 from barnabas.wire.message_type import MessageType
 
@@ -64,7 +65,9 @@ def make_context(
     listener: str = "PLAINTEXT",
 ) -> RequestContext[Any]:
     """What the dispatcher gives the handler of a request."""
-    return RequestContext(services, reply, key, version, 1, client_id, listener, "127.0.0.1")
+    return RequestContext(
+        services, reply, key, version, 1, client_id, Caller(ANONYMOUS, listener, "127.0.0.1")
+    )
 
 
 def send(

@@ -52,8 +52,7 @@ class Call:
         self.correlation_id = header.correlation_id
         self.client_id = header.client_id
         self.connection = connection
-        self.listener = connection.listener
-        self.client_host = connection.client_host
+        self.caller = connection.caller
         self.node = services.node_id
         self.data = data
         self.change: Callable[[Any], Any] | None = None  # what a fault does to the broker's answer
@@ -67,6 +66,11 @@ class Call:
         return self.connection.closed
 
     # -- for tests
+
+    @property
+    def client_host(self) -> str:
+        """The peer's address."""
+        return self.caller.client_host
 
     @property
     def api(self) -> str:

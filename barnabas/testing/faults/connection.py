@@ -34,10 +34,8 @@ class ClientConnection(Requester, Protocol):
 class OwnRequest:
     """A request of a broker to itself in place of a connection: what would be sent becomes its response."""
 
-    listener = ""
-
     def __init__(self, context: RequestContext[Any], decode: Callable[[Answer], Any]) -> None:
-        self.client_host = context.client_host
+        self.caller = context.caller
         self.closed = False  # it has its response, or gets none
         self._context = context
         self._decode = decode

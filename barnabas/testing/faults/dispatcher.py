@@ -226,8 +226,7 @@ class FaultingDispatcher(Dispatcher):
                 call.version,
                 call.correlation_id,
                 call.client_id,
-                call.listener,
-                call.client_host,
+                call.caller,
             )
             self._give(call, context, answer)
 

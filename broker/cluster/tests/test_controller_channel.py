@@ -16,6 +16,7 @@ from barnabas.broker.requests.api_index import SERVED
 from barnabas.broker.requests.context import Outcome, Reply, RequestContext
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.security.caller import ANONYMOUS, Caller, own_caller
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import (
@@ -77,9 +78,9 @@ def made(links: Links | None = None, **fields: Any) -> tuple[ControllerChannel, 
 
 
 def new_context(
-    services: object, reply: Reply, key: int, version: int, client_id: str | None, listener: str, host: str
+    services: object, reply: Reply, key: int, version: int, client_id: str | None, caller: Caller
 ) -> RequestContext[Any]:
-    return RequestContext(services, reply, key, version, 0, client_id, listener, host)
+    return RequestContext(services, reply, key, version, 0, client_id, caller)
 
 
 def requests_of(services: Any) -> ControllerRequests:
@@ -112,7 +113,7 @@ def test_a_request_without_a_response_is_answered_to_another_node(sessions: obje
     version = REGISTRATIONS[HEARTBEAT].max_version
     kind: Any = request_type(HEARTBEAT)
     body = b"".join(kind.encode(version, BrokerHeartbeatRequest(broker_id=2)))
-    asked = ControllerRequest(HEARTBEAT, version, None, "", "2", body, for_client=False)
+    asked = ControllerRequest(HEARTBEAT, version, None, own_caller(2), body, for_client=False)
     replies: list[bytes] = []
     requests_of(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
     (reply,) = replies
@@ -128,7 +129,7 @@ def test_a_node_sends_requests_of_its_own_broker_only(key: int) -> None:
     kind: Any = request_type(key)
     version = REGISTRATIONS[key].max_version
     body = b"".join(kind.encode(version, kind.message_class(broker_id=3)))
-    asked = ControllerRequest(key, version, None, "", "2", body, for_client=False)
+    asked = ControllerRequest(key, version, None, own_caller(2), body, for_client=False)
     replies: list[bytes] = []
     requests_of(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
     answered = msgspec.msgpack.decode(replies[0], type=ControllerAnswer)
@@ -154,7 +155,7 @@ def test_an_answer_that_has_no_encoding_is_an_error_for_the_node_that_asked(
     )
     version = REGISTRATIONS[REGISTRATION].max_version
     body = b"".join(request_type(REGISTRATION).encode(version, BrokerRegistrationRequest(broker_id=2)))  # type: ignore[arg-type]
-    asked = ControllerRequest(REGISTRATION, version, None, "", "2", body, for_client=False)
+    asked = ControllerRequest(REGISTRATION, version, None, own_caller(2), body, for_client=False)
     replies: list[bytes] = []
     requests_of(services).serve(2, msgspec.msgpack.encode(asked), replies.append)
     (reply,) = replies
@@ -196,7 +197,9 @@ def test_a_malformed_request_is_refused_with_one_line(caplog: pytest.LogCaptureF
     """Text that is not UTF-8 is no DecodeError of msgspec's."""
     requests = requests_of(SimpleNamespace(controller=SimpleNamespace(image=SimpleNamespace(offset=7))))
     answers: list[ControllerAnswer] = []
-    good = msgspec.msgpack.encode(ControllerRequest(63, 1, "client", "", "host", b"", for_client=False))
+    good = msgspec.msgpack.encode(
+        ControllerRequest(63, 1, "client", Caller(ANONYMOUS, "", "host"), b"", for_client=False)
+    )
     for payload in (b"", good[:-1], good.replace(b"host", b"\xc6ost")):
         requests.serve(
             3, payload, lambda each: answers.append(msgspec.msgpack.decode(each, type=ControllerAnswer))

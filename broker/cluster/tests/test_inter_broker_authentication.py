@@ -22,6 +22,7 @@ from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LARGE_BODY_BYTES
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.broker.security.caller import ANONYMOUS, Caller
 from barnabas.broker.tests.leader import TOPIC_ID, Leader
 from barnabas.broker.tests.replicas import Replicas
 from barnabas.broker.tests.reply import Reply
@@ -71,7 +72,8 @@ class Broker:
 
     def serve(self, call: Reply, token: bytes, listener: str = "INTERNAL") -> Any:
         services: Any = None
-        context = RequestContext(services, call, AUTHENTICATE_BROKER, 0, 1, "broker-2", listener, "10.0.0.9")
+        caller = Caller(ANONYMOUS, listener, "10.0.0.9")
+        context = RequestContext(services, call, AUTHENTICATE_BROKER, 0, 1, "broker-2", caller)
         return self.side.serve(context, SaslAuthenticateRequest(memoryview(token)))  # type: ignore[arg-type]  # as it is decoded
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from barnabas.broker.cluster.peers import Brokers
 from barnabas.broker.requests.context import CLOSE_CONNECTION, RequestContext
+from barnabas.broker.security.caller import Caller
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -32,9 +33,9 @@ class World:
         )
 
     def _context(
-        self, reply: Any, api_key: int, version: int, client_id: str | None, listener: str, host: str
+        self, reply: Any, api_key: int, version: int, client_id: str | None, caller: Caller
     ) -> RequestContext[Any]:
-        return RequestContext(None, reply, api_key, version, 0, client_id, listener, host)
+        return RequestContext(None, reply, api_key, version, 0, client_id, caller)
 
     def _serve(self, context: RequestContext[Any], _request: msgspec.Struct) -> None:
         self.served.append(context)

@@ -16,6 +16,7 @@ from barnabas.broker.cluster.controller_server import ControllerAnswer, Controll
 from barnabas.broker.requests.context import Reply, RequestContext
 from barnabas.broker.requests.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES, LargeRequests
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_PARTITIONS
+from barnabas.broker.security.caller import own_caller
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.virtual_client import Client
 from barnabas.testing.memory_disk import MemoryDisk
@@ -121,7 +122,7 @@ def test_a_large_request_of_another_node_is_decoded_in_a_thread(monkeypatch: pyt
         return RequestContext(None, reply, key, version, 0, *rest)
 
     replies: list[bytes] = []
-    asked = ControllerRequest(CREATE_TOPICS, 7, None, "", "2", b"\xff\xff\x03 ", for_client=True)
+    asked = ControllerRequest(CREATE_TOPICS, 7, None, own_caller(2), b"\xff\xff\x03 ", for_client=True)
     ControllerRequests(controller, LargeRequests(runtime), new_context).serve(
         2, msgspec.msgpack.encode(asked), replies.append
     )
