@@ -60,6 +60,8 @@ SERVED: Final[dict[int, Served]] = {
     45: Served("reassignments", 0, 1, False),
     46: Served("reassignments", 0, 0, False),
     47: Served("offset_delete", 0, 0, False),
+    48: Served("client_quotas", 0, 1, False),
+    49: Served("client_quotas", 0, 1, False),
     55: Served("describe_quorum", 0, 2, False),
     56: Served("broker_to_controller", 2, 3, True),
     57: Served("update_features", 0, 2, False),

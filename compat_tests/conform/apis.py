@@ -56,6 +56,8 @@ APIS: dict[str, Api] = {
     "AlterPartitionReassignments": Api(45, 0, 1),
     "ListPartitionReassignments": Api(46, 0, 0),
     "OffsetDelete": Api(47, 0, 0),
+    "DescribeClientQuotas": Api(48, 0, 1),
+    "AlterClientQuotas": Api(49, 0, 1),
     "DescribeQuorum": Api(55, 0, 2),
     "UpdateFeatures": Api(57, 0, 2),
     "DescribeCluster": Api(60, 0, 2),

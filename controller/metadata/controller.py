@@ -28,6 +28,7 @@ R = TypeVar("R")
 
 TopicListener = Callable[[MetadataImage, TopicChanges, set[str]], object]
 BrokerListener = Callable[[MetadataImage, set[int]], object]
+QuotaListener = Callable[[MetadataImage], object]
 ConfigListener = Callable[[MetadataImage, set[tuple[int, str]]], object]
 Failed = Callable[[ErrorCode, str], object]
 
@@ -57,6 +58,7 @@ class Controller:
         self._topic_listeners: list[TopicListener] = []
         self._config_listeners: list[ConfigListener] = []
         self._broker_listeners: list[BrokerListener] = []
+        self._quota_listeners: list[QuotaListener] = []
         self._image_listeners: list[Callable[[MetadataImage], object]] = []
         self._activity_listeners: list[Callable[[bool], object]] = []
         self._in_flight: deque[_Group] = deque()  # proposed on top of `image`, in order
@@ -103,6 +105,10 @@ class Controller:
         """Call `listener(image, broker ids)` after each committed group that registered, changed or unregistered
         brokers, after the listeners of topics and configs."""
         self._broker_listeners.append(listener)
+
+    def add_quota_listener(self, listener: QuotaListener) -> None:
+        """Call `listener(image)` after each committed group that changed client quotas."""
+        self._quota_listeners.append(listener)
 
     def add_image_listener(self, listener: Callable[[MetadataImage], object]) -> None:
         """Call `listener(image)` after each committed group, after the other listeners."""
@@ -210,6 +216,7 @@ class Controller:
                 delta.topic(topic.topic_id)
             delta.broker_ids.update(old.brokers)
             delta.resources.update(old.configs)
+            delta.client_quotas = True
             self._notify(delta)
 
     def _notify(self, delta: MetadataDelta) -> None:
@@ -225,6 +232,9 @@ class Controller:
         if delta.broker_ids:
             for broker_listener in self._broker_listeners:
                 self._call(partial(broker_listener, self.image, delta.broker_ids))
+        if delta.client_quotas:
+            for quota_listener in self._quota_listeners:
+                self._call(partial(quota_listener, self.image))
         for image_listener in self._image_listeners:
             self._call(partial(image_listener, self.image))
 

@@ -11,8 +11,8 @@ Record semantics: KRaft's (KIP-631), Kafka's org.apache.kafka.image.*Delta repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
-from typing import Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -36,6 +36,9 @@ GROUP_RESOURCE: Final = 32
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
 _LEADER_AS_BEFORE: Final = -2
+
+# Whom a client quota is for: (type, name), sorted by type; the types are user, client-id and ip, the name None is the default.
+QuotaEntity = tuple[tuple[str, str | None], ...]
 
 T = TypeVar("T")
 
@@ -107,12 +110,13 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 class MetadataDelta:
     """The parts of the image that a group of records changed, for listeners."""
 
-    __slots__ = ("broker_ids", "resources", "topics")
+    __slots__ = ("broker_ids", "client_quotas", "resources", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[bytes, set[int]] = {}  # as TopicChanges
         self.broker_ids: set[int] = set()  # registered, changed or unregistered
         self.resources: set[tuple[int, str]] = set()  # whose configs changed: (ConfigResource.Type, name)
+        self.client_quotas = False  # whether any changed
 
     def topic(self, topic_id: bytes) -> set[int]:
         """Note that a topic has changed; add its changed partitions to the returned set."""
@@ -129,6 +133,7 @@ class MetadataImage:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.features: dict[str, int] = {}
         self.controllers: dict[int, wire.RegisterControllerRecord] = {}
+        self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.next_producer_id = 0
         self.unsupported_records: UnsupportedRecords = {}  # kept for Kafka, without effect here
         self._topics_by_id: dict[bytes, TopicImage] = {}
@@ -147,6 +152,7 @@ class MetadataImage:
         copy.brokers = self.brokers.copy()
         copy.features = self.features.copy()
         copy.controllers = self.controllers.copy()
+        copy.client_quotas = {entity: values.copy() for entity, values in self.client_quotas.items()}
         copy.next_producer_id = self.next_producer_id
         copy._producer_id_block = self._producer_id_block
         copy._broker_lists = self._broker_lists
@@ -188,6 +194,9 @@ class MetadataImage:
         for (kind, name), values in self.configs.items():
             for key, value in values.items():
                 yield wire.ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+        for entity, quotas in self.client_quotas.items():
+            for key, quota in quotas.items():
+                yield quota_record(entity, key, quota)
         if self._producer_id_block != (-1, -1):
             broker_id, broker_epoch = self._producer_id_block
             yield wire.ProducerIdsRecord(
@@ -363,6 +372,18 @@ class MetadataImage:
         self.next_producer_id = record.next_producer_id
         self._producer_id_block = (record.broker_id, record.broker_epoch)
 
+    def _replay_client_quota(self, record: wire.ClientQuotaRecord, delta: MetadataDelta) -> None:
+        delta.client_quotas = True
+        entity = quota_entity(record.entity)
+        if not record.remove:
+            self.client_quotas.setdefault(entity, {})[record.key] = record.value
+            return
+        values = self.client_quotas.get(entity)
+        if values is not None:
+            values.pop(record.key, None)
+            if not values:
+                del self.client_quotas[entity]
+
     def _replay_unsupported(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
         replay_unsupported(self.unsupported_records, record)
 
@@ -411,6 +432,28 @@ def partition_record(topic_id: bytes, index: int, state: PartitionState) -> wire
     )
 
 
+class _EntityPart(Protocol):
+    """A part of an entity in a record or a request."""
+
+    entity_type: str
+    entity_name: str | None
+
+
+def quota_entity(parts: Iterable[_EntityPart]) -> QuotaEntity:
+    """Of parts with the same type the last counts, as in Kafka."""
+    return tuple(sorted({part.entity_type: part.entity_name for part in parts}.items()))
+
+
+def quota_record(entity: QuotaEntity, key: str, value: float | None) -> wire.ClientQuotaRecord:
+    """The record that sets a quota; that removes it, where `value` is None."""
+    return wire.ClientQuotaRecord(
+        entity=[wire.EntityData(entity_type=kind, entity_name=name) for kind, name in entity],
+        key=key,
+        value=0.0 if value is None else value,
+        remove=value is None,
+    )
+
+
 def _registration_record(broker: BrokerRegistration) -> wire.RegisterBrokerRecord:
     return wire.RegisterBrokerRecord(
         broker_id=broker.broker_id,
@@ -449,6 +492,7 @@ _REPLAYERS: Final[dict[type, Callable[..., None]]] = {
     wire.ClearElrRecord: MetadataImage._replay_clear_elr,
     wire.FeatureLevelRecord: MetadataImage._replay_feature,
     wire.ProducerIdsRecord: MetadataImage._replay_producer_ids,
+    wire.ClientQuotaRecord: MetadataImage._replay_client_quota,
     wire.NoOpRecord: MetadataImage._replay_nothing,
     **dict.fromkeys(UNSUPPORTED_RECORDS, MetadataImage._replay_unsupported),
 }

@@ -1,4 +1,4 @@
-"""Metadata records that have no effect here yet: ACLs, SCRAM users, quotas, delegation tokens.
+"""Metadata records that have no effect here yet: ACLs, SCRAM users, delegation tokens.
 
 A directory that Kafka has used may have them. They are kept unchanged over restarts and exported to Kafka again, and each start
 logs that they have no effect.
@@ -20,7 +20,6 @@ UnsupportedRecords = dict[Key, msgspec.Struct]
 _NAMES: Final[dict[type, str]] = {
     wire.AccessControlEntryRecord: "ACLs",
     wire.UserScramCredentialRecord: "SCRAM credentials",
-    wire.ClientQuotaRecord: "client quotas",
     wire.DelegationTokenRecord: "delegation tokens",
 }
 
@@ -29,7 +28,7 @@ def replay_unsupported(records: UnsupportedRecords, record: msgspec.Struct) -> N
     """Replay one record of UNSUPPORTED_RECORDS: it replaces or removes the record with its key."""
     key_of, removes = UNSUPPORTED_RECORDS[type(record)]
     key = key_of(record)
-    if removes or (isinstance(record, wire.ClientQuotaRecord) and record.remove):
+    if removes:
         records.pop(key, None)
     else:
         records[key] = record
@@ -49,13 +48,6 @@ def _scram(record: wire.UserScramCredentialRecord | wire.RemoveUserScramCredenti
     return "scram", record.name, record.mechanism
 
 
-def _quota(record: wire.ClientQuotaRecord) -> Key:
-    entity = sorted(
-        (part.entity_type, part.entity_name is not None, part.entity_name) for part in record.entity
-    )
-    return "quota", tuple(entity), record.key
-
-
 def _token(record: wire.DelegationTokenRecord | wire.RemoveDelegationTokenRecord) -> Key:
     return "token", record.token_id
 
@@ -66,7 +58,6 @@ UNSUPPORTED_RECORDS: Final[dict[type, tuple[Callable[..., Key], bool]]] = {
     wire.RemoveAccessControlEntryRecord: (_acl, True),
     wire.UserScramCredentialRecord: (_scram, False),
     wire.RemoveUserScramCredentialRecord: (_scram, True),
-    wire.ClientQuotaRecord: (_quota, False),
     wire.DelegationTokenRecord: (_token, False),
     wire.RemoveDelegationTokenRecord: (_token, True),
 }

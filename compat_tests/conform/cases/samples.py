@@ -7,6 +7,7 @@ from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTransaction,
 )
+from barnabas.wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -22,6 +23,7 @@ from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsTopic
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
+from barnabas.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
@@ -148,6 +150,8 @@ def sample_requests(name: str) -> dict[str, object]:
         "ListPartitionReassignments": ListPartitionReassignmentsRequest(
             topics=[ListPartitionReassignmentsTopics(name=name)]
         ),
+        "DescribeClientQuotas": DescribeClientQuotasRequest(strict=True),
+        "AlterClientQuotas": AlterClientQuotasRequest(),
         "DescribeQuorum": DescribeQuorumRequest(topics=[QuorumTopic(topic_name=name)]),
         "UpdateFeatures": UpdateFeaturesRequest(
             feature_updates=[FeatureUpdateKey(feature=name, max_version_level=1)], validate_only=True

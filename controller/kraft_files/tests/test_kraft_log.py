@@ -81,7 +81,8 @@ def test_kafkas_log_is_read_from_a_checkpoint_and_from_its_start_alike(without: 
         (4, "1"): {"log.cleaner.threads": "2"},
     }
     assert image.next_producer_id == 1000
-    assert describe(image.unsupported_records.values()) == "1 ACLs, 1 SCRAM credentials, 1 client quotas"
+    assert describe(image.unsupported_records.values()) == "1 ACLs, 1 SCRAM credentials"
+    assert list(image.client_quotas.values()) == [{"producer_byte_rate": 1024.0}]
     assert list(image.brokers) == [1]
 
 
@@ -289,6 +290,7 @@ def test_an_image_survives_export_and_import() -> None:
     for topic in again.topics.values():
         assert {state.leader_epoch for state in topic.partitions.values()} == {4}
     assert again.unsupported_records == image.unsupported_records
+    assert again.client_quotas == image.client_quotas
     assert again.configs == image.configs
     assert again.features == image.features
     assert again.next_producer_id == image.next_producer_id
@@ -350,4 +352,4 @@ def test_unsupported_records_survive_a_snapshot() -> None:
         each for each in image.unsupported_records.values() if isinstance(each, wire.AccessControlEntryRecord)
     ]
     again.replay(wire.RemoveAccessControlEntryRecord(id=acl.id), MetadataDelta())
-    assert describe(again.unsupported_records.values()) == "1 SCRAM credentials, 1 client quotas"
+    assert describe(again.unsupported_records.values()) == "1 SCRAM credentials"
