@@ -34,6 +34,7 @@ from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LargeRequests
+from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
@@ -388,6 +389,7 @@ class Node:
             inter_broker_authentication=authentication,
             quorum=None if member is None else member.quorum,
             broker_sessions=None if member is None else member.make_sessions(controller),
+            authorizer=self._make_authorizer(controller),
         )
         controller.add_config_listener(self._configs_changed)
         self._partitions = partitions
@@ -435,6 +437,13 @@ class Node:
         services = self.services
         requests = ControllerRequests(services.controller, services.large_requests, self._new_context)
         member.attach(services.controller, services.controller_channel, requests)
+
+    def _make_authorizer(self, controller: Controller) -> Authorizer | None:
+        if self._config.authorizer is None:
+            return None
+        authorizer = Authorizer(self._config.authorizer, lambda: controller.image)
+        controller.add_acl_listener(authorizer.acls_changed)
+        return authorizer
 
     def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
         if not self._config.controller_listeners and self._config.quorum.is_alone:

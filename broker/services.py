@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.broker.requests.registry import Handler, RawHandler
+    from barnabas.broker.security.authorizer import Authorizer
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -73,6 +74,7 @@ class Services(msgspec.Struct, eq=False):
     broker_sessions: (
         BrokerSessions | None
     )  # None: this node's controller is never the active one of a cluster
+    authorizer: Authorizer | None = None  # None: everything is allowed
     endpoints: dict[str, Endpoint] = {}  # advertised, by listener name; filled as the listeners open
     waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)
 

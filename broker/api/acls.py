@@ -1,40 +1,195 @@
-"""DescribeAcls (29), CreateAcls (30) and DeleteAcls (31), versions 1-3: there is no authorizer, and Kafka without one refuses
-with SECURITY_DISABLED."""
+"""DescribeAcls (29), CreateAcls (30) and DeleteAcls (31), versions 1-3.
+
+Every broker describes the ACLs of its image; the active controller changes them, all of a request in one commit. Without an
+authorizer all three are refused with SECURITY_DISABLED, as in Kafka. A type, pattern, operation or permission that Kafka does not
+know closes the connection.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 
+from barnabas.broker.requests.authorization import allows_cluster
+from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import collect, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from barnabas.controller.metadata.decision import ApiError
+from barnabas.controller.operations import acls as operations
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.create_acls import AclCreationResult, CreateAclsRequest, CreateAclsResponse
-from barnabas.wire.messages.delete_acls import DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse
-from barnabas.wire.messages.describe_acls import DescribeAclsRequest, DescribeAclsResponse
+from barnabas.wire.messages.create_acls import (
+    AclCreation,
+    AclCreationResult,
+    CreateAclsRequest,
+    CreateAclsResponse,
+)
+from barnabas.wire.messages.delete_acls import (
+    DeleteAclsFilter,
+    DeleteAclsFilterResult,
+    DeleteAclsMatchingAcl,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
+from barnabas.wire.messages.describe_acls import (
+    AclDescription,
+    DescribeAclsRequest,
+    DescribeAclsResource,
+    DescribeAclsResponse,
+)
+from barnabas.wire.uuids import derived_uuid
 
-_ERROR = ErrorCode.SECURITY_DISABLED
-_MESSAGE = "No Authorizer is configured."
+_DISABLED = ApiError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+_UNAUTHORIZED = ApiError(
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message
+)
+_KINDS = frozenset(map(int, ResourceType))
+_PATTERNS = frozenset(map(int, PatternType))
+_OPERATIONS = frozenset(map(int, Operation))
+_PERMISSIONS = frozenset(map(int, Permission))
 
 
 @api(29, 1, 3)
-def describe_acls(_context: HandlerContext, _request: DescribeAclsRequest) -> DescribeAclsResponse:
-    return DescribeAclsResponse(error_code=_ERROR, error_message="No Authorizer is configured on the broker")
-
-
-@api(30, 1, 3)
 @sliced
-def create_acls(
-    _context: HandlerContext, request: CreateAclsRequest
-) -> Generator[None, None, CreateAclsResponse]:
-    results = yield from collect(lambda _: AclCreationResult(_ERROR, _MESSAGE), request.creations)
-    return CreateAclsResponse(results=results)
+def describe_acls(
+    context: HandlerContext, request: DescribeAclsRequest
+) -> Generator[None, None, DescribeAclsResponse | Outcome]:
+    wanted = AclFilter(
+        request.resource_type_filter,
+        request.resource_name_filter,
+        request.pattern_type_filter,
+        request.principal_filter,
+        request.host_filter,
+        request.operation,
+        request.permission_type,
+    )
+    if not _is_known(wanted):
+        return CLOSE_CONNECTION
+    if not allows_cluster(context, Operation.DESCRIBE):
+        return DescribeAclsResponse(error_code=_UNAUTHORIZED.error, error_message=_UNAUTHORIZED.message)
+    if context.services.authorizer is None:
+        return DescribeAclsResponse(
+            error_code=_DISABLED.error, error_message="No Authorizer is configured on the broker"
+        )
+    resources: dict[tuple[int, str, int], DescribeAclsResource] = {}
+    for _, acl in list(context.services.controller.image.acls.candidates(wanted)):
+        if wanted.matches(acl):
+            resource = acl.resource_type, acl.name, acl.pattern_type
+            if resource not in resources:
+                resources[resource] = DescribeAclsResource(*resource, [])
+            described = AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
+            resources[resource].acls.append(described)
+        yield
+    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
 
 
-@api(31, 1, 3)
-@sliced
-def delete_acls(
-    _context: HandlerContext, request: DeleteAclsRequest
-) -> Generator[None, None, DeleteAclsResponse]:
-    results = yield from collect(lambda _: DeleteAclsFilterResult(_ERROR, _MESSAGE), request.filters)
-    return DeleteAclsResponse(filter_results=results)
+@api(30, 1, 3, controller=True)
+def create_acls(context: HandlerContext, request: CreateAclsRequest) -> Outcome:
+    wanted = [_acl(creation) for creation in request.creations]
+    if not all(map(_is_known, wanted)):
+        return CLOSE_CONNECTION
+    refusal = _refusal(context)
+    if refusal is None and len(wanted) > operations.ACLS_PER_REQUEST_MAX:
+        refusal = ApiError(ErrorCode.INVALID_REQUEST, operations.TOO_MANY_CREATED)
+    if refusal is not None:
+        answer_in_slices(context, _created([refusal] * len(wanted)))
+        return PENDING
+    request_id = context.services.controller_channel.request_id_of(context)
+    context.services.controller.run(
+        lambda image: operations.create_acls(
+            image, wanted, lambda number: derived_uuid(request_id + number.to_bytes(4, "big"))
+        ),
+        lambda results: answer_in_slices(context, _created(results)),
+        lambda error, message: answer_in_slices(context, _created([ApiError(error, message)] * len(wanted))),
+    )
+    return PENDING
+
+
+@api(31, 1, 3, controller=True)
+def delete_acls(context: HandlerContext, request: DeleteAclsRequest) -> Outcome:
+    filters = [_filter(each) for each in request.filters]
+    if not all(map(_is_known, filters)):
+        return CLOSE_CONNECTION
+    refusal = _refusal(context)
+    if refusal is not None:
+        answer_in_slices(context, _deleted([refusal] * len(filters)))
+        return PENDING
+    context.services.controller.run(
+        lambda image: operations.delete_acls(image, filters),
+        lambda results: answer_in_slices(context, _deleted(results)),
+        lambda error, message: answer_in_slices(context, _deleted([ApiError(error, message)] * len(filters))),
+    )
+    return PENDING
+
+
+def _refusal(context: HandlerContext) -> ApiError | None:
+    """Why the sender may change no ACLs."""
+    if not allows_cluster(context, Operation.ALTER):
+        return _UNAUTHORIZED
+    return _DISABLED if context.services.authorizer is None else None
+
+
+def _is_known(acl: Acl | AclFilter) -> bool:
+    return (
+        acl.resource_type in _KINDS
+        and acl.pattern_type in _PATTERNS
+        and acl.operation in _OPERATIONS
+        and acl.permission in _PERMISSIONS
+    )
+
+
+def _acl(creation: AclCreation) -> Acl:
+    return Acl(
+        creation.resource_type,
+        creation.resource_name,
+        creation.resource_pattern_type,
+        creation.principal,
+        creation.host,
+        creation.operation,
+        creation.permission_type,
+    )
+
+
+def _filter(each: DeleteAclsFilter) -> AclFilter:
+    return AclFilter(
+        each.resource_type_filter,
+        each.resource_name_filter,
+        each.pattern_type_filter,
+        each.principal_filter,
+        each.host_filter,
+        each.operation,
+        each.permission_type,
+    )
+
+
+def _created(results: Iterable[ApiError | None]) -> Generator[None, None, CreateAclsResponse]:
+    def result(error: ApiError | None) -> AclCreationResult:
+        return AclCreationResult(0, None) if error is None else AclCreationResult(error.error, error.message)
+
+    return CreateAclsResponse(results=(yield from collect(result, results)))
+
+
+def _deleted(results: Iterable[list[Acl] | ApiError]) -> Generator[None, None, DeleteAclsResponse]:
+    response = DeleteAclsResponse()
+    for result in results:
+        if isinstance(result, ApiError):
+            response.filter_results.append(DeleteAclsFilterResult(result.error, result.message))
+        else:
+            matching = yield from collect(_matching, result)
+            response.filter_results.append(DeleteAclsFilterResult(0, None, matching))
+        yield
+    return response
+
+
+def _matching(acl: Acl) -> DeleteAclsMatchingAcl:
+    return DeleteAclsMatchingAcl(
+        0,
+        None,
+        acl.resource_type,
+        acl.name,
+        acl.pattern_type,
+        acl.principal,
+        acl.host,
+        acl.operation,
+        acl.permission,
+    )

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from barnabas.broker.config.authorizer import AuthorizerConfig, authorizer_config
 from barnabas.broker.config.listeners import (
     ListenerConfig,
     parse_address,
@@ -151,6 +152,7 @@ class BrokerConfig(_Values):
     quorum: QuorumConfig
     log_dirs: list[str]
     notes: list[tuple[str, str]]
+    authorizer: AuthorizerConfig | None  # None: everything is allowed
     metrics_address: tuple[str, int] | None  # of the metrics listener; None: there is none
 
     def __init__(self, given: Mapping[str, str], extensions: Sequence[ConfigExtension] = ()) -> None:
@@ -166,6 +168,7 @@ class BrokerConfig(_Values):
         for extension in extensions:
             extension.check_broker(self.given)
         self._check_roles()
+        self.authorizer = authorizer_config(self.given)
         self.notes.extend(
             ("warning", text)
             for text in warnings_about(

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from barnabas.broker.config.authorizer import AUDIT_LOGGER
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.configs import DELETE, SET, ResourceChange, ResourceResult
 from barnabas.wire.errors import ErrorCode
@@ -22,7 +23,8 @@ _OPERATIONS: Final = {2: "APPEND", 3: "SUBTRACT"}
 def logger_names() -> list[str]:
     """The root and every logger of the broker, whether used yet or not."""
     known = logging.root.manager.loggerDict
-    return [ROOT, *sorted(name for name in {*known, FAMILY} if name.partition(".")[0] == FAMILY)]
+    names = {name for name in {*known, FAMILY} if name.partition(".")[0] == FAMILY}
+    return [ROOT, *sorted(names | {AUDIT_LOGGER})]
 
 
 def logger_levels() -> Iterator[tuple[str, str]]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from barnabas.broker.config import authorizer
 from barnabas.broker.config.quorum import BOOTSTRAP, VOTERS, read_addresses, read_voters
 from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.config_def import ConfigDef, ConfigKey
 from barnabas.controller.config.validators import ConfigError
 
-# Properties of Kafka's own authorizer, which are in none of the tables.
-_OF_THE_AUTHORIZER: Final = ("super.users", "allow.everyone.if.no.acl.found")
 _WITHOUT_EFFECT: Final = frozenset(
     [
         "alter.config.policy.class.name",
@@ -57,10 +56,10 @@ def warnings_about(
 ) -> Iterator[str]:
     """The warnings about the properties that are set; their values are valid. `is_alone`: this node is the only controller, so
     probably the only broker. `has_controller_tls`: ssl.* configures its links."""
-    if given.get("authorizer.class.name", "").strip():
-        yield (
-            "authorizer.class.name has no effect: this version enforces no ACLs, every client may do everything"
-        )
+    if not given.get(authorizer.CLASS, "").strip():
+        unused = [name for name in authorizer.PROPERTIES if given.get(name, "").strip()]
+        if unused:
+            yield f"no effect without {authorizer.CLASS}: {', '.join(unused)}; every client may do everything"
     selector = given.get("replica.selector.class", "").strip()
     if selector and selector not in (RACK_AWARE_SELECTOR, LEADER_SELECTOR):
         yield (
@@ -110,8 +109,6 @@ def check_value(key: ConfigKey, text: str) -> None:
 
 
 def _is_without_effect(name: str, text: str) -> bool:
-    if name in _OF_THE_AUTHORIZER:
-        return bool(text.strip())
     if name.startswith("listener.name."):
         # listener.name.<listener>.ssl.*, .<mechanism>.sasl.* and so on.
         return any(f".{part}" in name for part in ("sasl.", "ssl.", "principal.builder.class"))
@@ -130,7 +127,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _is_known(name: str, table: ConfigDef) -> bool:
-    return name in table or name in _OF_THE_AUTHORIZER or name.startswith(("listener.name.", "zookeeper."))
+    return name in table or name in authorizer.PROPERTIES or name.startswith(("listener.name.", "zookeeper."))
 
 
 def _hint(name: str, table: ConfigDef) -> str:

@@ -9,7 +9,7 @@ import msgspec
 USER: Final = "User"
 
 
-class Principal(msgspec.Struct, frozen=True):
+class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     """An authenticated identity; its text is TYPE:NAME."""
 
     type: str
@@ -28,7 +28,7 @@ def parse_principal(text: str) -> Principal | None:
     return Principal(kind, name) if colon else None
 
 
-class Caller(msgspec.Struct, frozen=True):
+class Caller(msgspec.Struct, frozen=True, cache_hash=True):
     """The sender of requests. One object per authentication of a connection, shared by its requests."""
 
     principal: Principal

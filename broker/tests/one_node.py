@@ -6,7 +6,9 @@ from typing import Any
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
+from barnabas.broker.requests.context import Outcome
 from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.security.caller import ANONYMOUS, Principal
 from barnabas.broker.tests.reply import as_received, send
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.registry import API_NAMES, request_type, response_type
@@ -36,12 +38,15 @@ class OneNode:
         new = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
         self.ask(CreateTopicsRequest(topics=[new], timeout_ms=1000), 7)
 
-    def ask(self, request: Any, version: int) -> Any:
-        """The response, when all that follows from the request at once has happened."""
+    def ask(self, request: Any, version: int, principal: Principal = ANONYMOUS) -> Any:
+        """The response, or the outcome, when all that follows from the request at once has happened."""
         key = KEYS[type(request).__name__.removesuffix("Request")]
         registration = REGISTRATIONS[key]
         assert registration.min_version <= version <= registration.max_version
-        reply = send(self.node.services, key, version, as_received(request_type(key), version, request))
+        received = as_received(request_type(key), version, request)
+        reply = send(self.node.services, key, version, received, principal=principal)
         self.runtime.advance(0)
         (response,) = reply.responses
-        return as_received(response_type(key), version, response)
+        return (
+            response if isinstance(response, Outcome) else as_received(response_type(key), version, response)
+        )

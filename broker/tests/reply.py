@@ -9,7 +9,7 @@ import msgspec
 
 from barnabas.broker.requests.context import Outcome, PeerBroker, RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.security.caller import ANONYMOUS, Caller
+from barnabas.broker.security.caller import ANONYMOUS, Caller, Principal
 from barnabas.broker.services import Services
 from barnabas.wire.message_type import MessageType
 
@@ -63,10 +63,11 @@ def make_context(
     *,
     client_id: str | None = "client",
     listener: str = "PLAINTEXT",
+    principal: Principal = ANONYMOUS,
 ) -> RequestContext[Any]:
     """What the dispatcher gives the handler of a request."""
     return RequestContext(
-        services, reply, key, version, 1, client_id, Caller(ANONYMOUS, listener, "127.0.0.1")
+        services, reply, key, version, 1, client_id, Caller(principal, listener, "127.0.0.1")
     )
 
 

@@ -59,6 +59,7 @@ class Controller:
         self._config_listeners: list[ConfigListener] = []
         self._broker_listeners: list[BrokerListener] = []
         self._quota_listeners: list[QuotaListener] = []
+        self._acl_listeners: list[Callable[[], object]] = []
         self._image_listeners: list[Callable[[MetadataImage], object]] = []
         self._activity_listeners: list[Callable[[bool], object]] = []
         self._in_flight: deque[_Group] = deque()  # proposed on top of `image`, in order
@@ -109,6 +110,10 @@ class Controller:
     def add_quota_listener(self, listener: QuotaListener) -> None:
         """Call `listener(image)` after each committed group that changed client quotas."""
         self._quota_listeners.append(listener)
+
+    def add_acl_listener(self, listener: Callable[[], object]) -> None:
+        """Call `listener()` after each committed group that added or removed ACLs."""
+        self._acl_listeners.append(listener)
 
     def add_image_listener(self, listener: Callable[[MetadataImage], object]) -> None:
         """Call `listener(image)` after each committed group, after the other listeners."""
@@ -217,6 +222,7 @@ class Controller:
             delta.broker_ids.update(old.brokers)
             delta.resources.update(old.configs)
             delta.client_quotas = True
+            delta.acls = True
             self._notify(delta)
 
     def _notify(self, delta: MetadataDelta) -> None:
@@ -235,6 +241,9 @@ class Controller:
         if delta.client_quotas:
             for quota_listener in self._quota_listeners:
                 self._call(partial(quota_listener, self.image))
+        if delta.acls:
+            for acl_listener in self._acl_listeners:
+                self._call(acl_listener)
         for image_listener in self._image_listeners:
             self._call(partial(image_listener, self.image))
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol, TypeVar
 
 import msgspec
 
+from barnabas.controller.metadata.acls import Acl, AclSet
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.unsupported_records import (
     UNSUPPORTED_RECORDS,
@@ -110,13 +111,14 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 class MetadataDelta:
     """The parts of the image that a group of records changed, for listeners."""
 
-    __slots__ = ("broker_ids", "client_quotas", "resources", "topics")
+    __slots__ = ("acls", "broker_ids", "client_quotas", "resources", "topics")
 
     def __init__(self) -> None:
         self.topics: dict[bytes, set[int]] = {}  # as TopicChanges
         self.broker_ids: set[int] = set()  # registered, changed or unregistered
         self.resources: set[tuple[int, str]] = set()  # whose configs changed: (ConfigResource.Type, name)
         self.client_quotas = False  # whether any changed
+        self.acls = False  # whether any was added or removed
 
     def topic(self, topic_id: bytes) -> set[int]:
         """Note that a topic has changed; add its changed partitions to the returned set."""
@@ -135,6 +137,7 @@ class MetadataImage:
         self.controllers: dict[int, wire.RegisterControllerRecord] = {}
         self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.next_producer_id = 0
+        self.acls = AclSet()
         self.unsupported_records: UnsupportedRecords = {}  # kept for Kafka, without effect here
         self._topics_by_id: dict[bytes, TopicImage] = {}
         self._producer_id_block = (-1, -1)  # broker id and epoch that took the last block
@@ -154,6 +157,7 @@ class MetadataImage:
         copy.controllers = self.controllers.copy()
         copy.client_quotas = {entity: values.copy() for entity, values in self.client_quotas.items()}
         copy.next_producer_id = self.next_producer_id
+        copy.acls = self.acls.copy()
         copy._producer_id_block = self._producer_id_block
         copy._broker_lists = self._broker_lists
         copy._directory_lists = self._directory_lists
@@ -202,6 +206,8 @@ class MetadataImage:
             yield wire.ProducerIdsRecord(
                 broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=self.next_producer_id
             )
+        for acl_id, acl in self.acls.by_id.items():
+            yield acl.record(acl_id)
         yield from self.unsupported_records.values()
 
     # Replaying
@@ -384,6 +390,16 @@ class MetadataImage:
             if not values:
                 del self.client_quotas[entity]
 
+    def _replay_acl(self, record: wire.AccessControlEntryRecord, delta: MetadataDelta) -> None:
+        self.acls.add(record.id, Acl.of(record))
+        delta.acls = True
+
+    def _replay_remove_acl(self, record: wire.RemoveAccessControlEntryRecord, delta: MetadataDelta) -> None:
+        if record.id not in self.acls.by_id:
+            raise MetadataError(f"ACL {record.id.hex()} is removed, but does not exist")
+        self.acls.remove(record.id)
+        delta.acls = True
+
     def _replay_unsupported(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
         replay_unsupported(self.unsupported_records, record)
 
@@ -493,6 +509,8 @@ _REPLAYERS: Final[dict[type, Callable[..., None]]] = {
     wire.FeatureLevelRecord: MetadataImage._replay_feature,
     wire.ProducerIdsRecord: MetadataImage._replay_producer_ids,
     wire.ClientQuotaRecord: MetadataImage._replay_client_quota,
+    wire.AccessControlEntryRecord: MetadataImage._replay_acl,
+    wire.RemoveAccessControlEntryRecord: MetadataImage._replay_remove_acl,
     wire.NoOpRecord: MetadataImage._replay_nothing,
     **dict.fromkeys(UNSUPPORTED_RECORDS, MetadataImage._replay_unsupported),
 }

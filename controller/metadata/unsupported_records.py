@@ -1,4 +1,4 @@
-"""Metadata records that have no effect here yet: ACLs, SCRAM users, delegation tokens.
+"""Metadata records that have no effect here yet: SCRAM users, delegation tokens.
 
 A directory that Kafka has used may have them. They are kept unchanged over restarts and exported to Kafka again, and each start
 logs that they have no effect.
@@ -18,7 +18,6 @@ Key = tuple[object, ...]
 UnsupportedRecords = dict[Key, msgspec.Struct]
 
 _NAMES: Final[dict[type, str]] = {
-    wire.AccessControlEntryRecord: "ACLs",
     wire.UserScramCredentialRecord: "SCRAM credentials",
     wire.DelegationTokenRecord: "delegation tokens",
 }
@@ -35,13 +34,9 @@ def replay_unsupported(records: UnsupportedRecords, record: msgspec.Struct) -> N
 
 
 def describe(records: Iterable[msgspec.Struct]) -> str:
-    """Such as `3 ACLs, 1 SCRAM credentials`."""
+    """Such as `3 SCRAM credentials, 1 delegation tokens`."""
     counts = Counter(_NAMES[type(record)] for record in records)
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
-
-
-def _acl(record: wire.AccessControlEntryRecord | wire.RemoveAccessControlEntryRecord) -> Key:
-    return "acl", record.id
 
 
 def _scram(record: wire.UserScramCredentialRecord | wire.RemoveUserScramCredentialRecord) -> Key:
@@ -54,8 +49,6 @@ def _token(record: wire.DelegationTokenRecord | wire.RemoveDelegationTokenRecord
 
 # record type -> (its key, whether it removes the record with that key)
 UNSUPPORTED_RECORDS: Final[dict[type, tuple[Callable[..., Key], bool]]] = {
-    wire.AccessControlEntryRecord: (_acl, False),
-    wire.RemoveAccessControlEntryRecord: (_acl, True),
     wire.UserScramCredentialRecord: (_scram, False),
     wire.RemoveUserScramCredentialRecord: (_scram, True),
     wire.DelegationTokenRecord: (_token, False),

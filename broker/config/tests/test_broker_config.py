@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.config.authorizer import AuthorizerConfig
 from barnabas.broker.config.broker_config import (
     DEFAULT_LOG_DIR,
     PROPERTY_OF_ATTRIBUTE,
@@ -244,17 +245,33 @@ def _warned(*settings: str) -> list[str]:
     return [text for level, text in BrokerConfig.load(settings=settings).notes if level == "warning"]
 
 
-def test_security_that_is_not_enforced_is_warned_about() -> None:
-    assert _warned("authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer") == [
-        "authorizer.class.name has no effect: this version enforces no ACLs, every client may do everything"
+STANDARD = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def test_an_authorizer_needs_a_class_that_this_version_has() -> None:
+    assert BrokerConfig.load(settings=["authorizer.class.name="]).authorizer is None
+    with pytest.raises(ConfigError, match=r"authorizer\.class\.name: this version has no kafka\.security"):
+        BrokerConfig.load(settings=["authorizer.class.name=kafka.security.authorizer.AclAuthorizer"])
+    with pytest.raises(
+        ConfigError, match="expected a string in format principalType:principalName but got bob"
+    ):
+        BrokerConfig.load(settings=[STANDARD, "super.users=User:a;bob"])
+    found = BrokerConfig.load(
+        settings=[STANDARD, "super.users=User:CN=a,O=b; User:bob;", "allow.everyone.if.no.acl.found=TRUE"]
+    )
+    assert found.authorizer == AuthorizerConfig(frozenset({"User:CN=a,O=b", "User:bob"}), True)
+    assert BrokerConfig.load(settings=[STANDARD]).authorizer == AuthorizerConfig()
+
+
+def test_super_users_without_an_authorizer_are_warned_about() -> None:
+    assert _warned("super.users=User:admin") == [
+        "no effect without authorizer.class.name: super.users; every client may do everything"
     ]
-    assert _warned("authorizer.class.name=") == []
+    assert _warned(STANDARD, "super.users=User:admin", "allow.everyone.if.no.acl.found=true") == []
 
 
 def test_properties_without_effect_are_in_one_line_without_their_values() -> None:
     assert _warned(
-        "super.users=User:admin",
-        "allow.everyone.if.no.acl.found=false",
         "security.inter.broker.protocol=SSL",
         "ssl.client.auth=required",
         "ssl.keystore.password=hidden",
@@ -266,10 +283,10 @@ def test_properties_without_effect_are_in_one_line_without_their_values() -> Non
         "metric.reporters=a.B",
         "quota.window.num=3",
     ) == [
-        "no effect in this version: allow.everyone.if.no.acl.found, client.quota.callback.class, "
+        "no effect in this version: client.quota.callback.class, "
         "listener.name.plaintext.plain.sasl.jaas.config, listener.name.plaintext.ssl.client.auth, "
         "metric.reporters, quota.window.num, remote.log.storage.system.enable, sasl.enabled.mechanisms, "
-        "security.inter.broker.protocol, ssl.client.auth, ssl.keystore.password, super.users"
+        "security.inter.broker.protocol, ssl.client.auth, ssl.keystore.password"
     ]
 
 

@@ -19,6 +19,7 @@ from barnabas.controller.kraft_files.exporter import kafka_records
 from barnabas.controller.kraft_files.format import Voter, encode_checkpoint, read_batch
 from barnabas.controller.kraft_files.importer import import_image, replay_from_kafka
 from barnabas.controller.kraft_files.log import KraftLog, read_kraft_log
+from barnabas.controller.metadata.acls import Acl
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
 from barnabas.controller.metadata.records import decode_record, encode_record
@@ -81,8 +82,10 @@ def test_kafkas_log_is_read_from_a_checkpoint_and_from_its_start_alike(without: 
         (4, "1"): {"log.cleaner.threads": "2"},
     }
     assert image.next_producer_id == 1000
-    assert describe(image.unsupported_records.values()) == "1 ACLs, 1 SCRAM credentials"
+    assert describe(image.unsupported_records.values()) == "1 SCRAM credentials"
     assert list(image.client_quotas.values()) == [{"producer_byte_rate": 1024.0}]
+    (acl,) = image.acls.by_id.values()
+    assert acl == Acl(2, "orders", 3, "User:olga", "*", 3, 3)
     assert list(image.brokers) == [1]
 
 
@@ -340,7 +343,7 @@ def test_many_records_are_written_in_several_batches() -> None:
     assert batches > 3
 
 
-def test_unsupported_records_survive_a_snapshot() -> None:
+def test_unsupported_records_and_acls_survive_a_snapshot() -> None:
     image = import_image(read(golden_disk()), 1, [DIRECTORY_ID])
     again = MetadataImage()
     for content in encoded(image):
@@ -348,8 +351,9 @@ def test_unsupported_records_survive_a_snapshot() -> None:
         if not isinstance(record, (wire.PartitionRecord, wire.TopicRecord)):
             again.replay(record, MetadataDelta())
     assert again.unsupported_records == image.unsupported_records
-    (acl,) = [
-        each for each in image.unsupported_records.values() if isinstance(each, wire.AccessControlEntryRecord)
-    ]
-    again.replay(wire.RemoveAccessControlEntryRecord(id=acl.id), MetadataDelta())
-    assert describe(again.unsupported_records.values()) == "1 SCRAM credentials"
+    assert again.acls.by_id == image.acls.by_id
+    (acl_id,) = image.acls.by_id
+    delta = MetadataDelta()
+    again.replay(wire.RemoveAccessControlEntryRecord(id=acl_id), delta)
+    assert not again.acls.by_id
+    assert delta.acls
