@@ -17,10 +17,9 @@ def text_of(path: Path) -> str:
     return path.read_text()
 
 
-@functools.cache
-def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+def nodes_of(path: Path) -> Iterator[ast.AST]:
     """All nodes of a module's syntax tree."""
-    return tuple(ast.walk(ast.parse(text_of(path))))
+    return ast.walk(ast.parse(text_of(path)))
 
 
 @functools.cache

@@ -7,10 +7,10 @@ one has to say what happens where it is missing.
 from __future__ import annotations
 
 import ast
-import functools
+import re
 from pathlib import Path
 
-from barnabas.tests.product import nodes_of, product_files
+from barnabas.tests.product import nodes_of, product_files, text_of
 
 # Names that exist on Linux and not, or not alike, on every other Unix that Python supports.
 KNOWN = {
@@ -18,6 +18,8 @@ KNOWN = {
     "eventfd", "fallocate", "fdatasync", "memfd_create", "posix_fadvise", "posix_fallocate", "preadv", "preadv2",
     "pwritev", "pwritev2", "sched_setaffinity", "sendfile", "splice", "sync_file_range", "RWF_NOWAIT",
 }  # fmt: skip
+
+ASKED = re.compile("|".join((*sorted(KNOWN), "/proc/")))
 
 # What is used, and what macOS does with it.
 USED = {
@@ -31,10 +33,11 @@ USED = {
 }
 
 
-@functools.cache
 def names_in(source: Path) -> set[str]:
-    """Attributes, names, and strings given to getattr."""
-    found = set()
+    """Attributes, names, and strings given to getattr, of a file that has any of what is looked for."""
+    found: set[str] = set()
+    if ASKED.search(text_of(source)) is None:
+        return found
     for node in nodes_of(source):
         if isinstance(node, ast.Attribute):
             found.add(node.attr)

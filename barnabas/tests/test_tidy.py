@@ -9,7 +9,7 @@ import ast
 import functools
 import re
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -117,19 +117,31 @@ def test_no_more_modules_split_for_length() -> None:
     assert len(found) <= LIMITS["split_for_length"], found
 
 
+@functools.cache
+def words_found() -> dict[str, Counter[str]]:
+    """For each word of the list, how often each file has it."""
+    words: list[str] = list(LIMITS["words"])
+    pattern = re.compile(rf"\b(?:{'|'.join(f'({word})' for word in words)})\b", re.IGNORECASE)
+    found: dict[str, Counter[str]] = {word: Counter() for word in words}
+    for path in texts():
+        if path != Path(__file__):
+            for match in pattern.finditer(text_of(path)):
+                assert match.lastindex is not None
+                found[words[match.lastindex - 1]][str(path.relative_to(ROOT))] += 1
+    return found
+
+
 @pytest.mark.parametrize("word", LIMITS["words"])
 def test_plain_words(word: str) -> None:
-    here = Path(__file__)
-    pattern = re.compile(rf"\b{word}\b", re.IGNORECASE)
-    count = {
-        str(path.relative_to(ROOT)): len(pattern.findall(text_of(path))) for path in texts() if path != here
-    }
-    assert sum(count.values()) <= LIMITS["words"][word], sorted(count.items(), key=lambda each: -each[1])[:20]
+    found = words_found()[word]
+    assert found.total() <= LIMITS["words"][word], found.most_common(20)
 
 
-def sleeps() -> Iterator[tuple[str, bool]]:
+@functools.cache
+def sleeps() -> list[tuple[str, bool]]:
     """Where a test sleeps, and whether a comment beside it says why. Benchmarks and `eventually` itself do not count, nor do
     turns of a loop."""
+    found = []
     for path in suite():
         where = str(path.relative_to(ROOT))
         if where.startswith("compat_tests/bench/") or where == "compat_tests/harness/eventually.py":
@@ -145,7 +157,8 @@ def sleeps() -> Iterator[tuple[str, bool]]:
                 and ast.unparse(node) != "asyncio.sleep(0)"
             ):
                 own = lines[node.lineno - 1 : node.end_lineno]
-                yield f"{where}:{node.lineno}", any(" # " in line for line in own)
+                found.append((f"{where}:{node.lineno}", any(" # " in line for line in own)))
+    return found
 
 
 def test_no_more_sleeps_in_tests() -> None:

@@ -27,7 +27,7 @@ def test_a_topic_is_found_by_its_name_where_its_id_was_asked_for() -> None:
         client.ask(0, 13, ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=topics))
         client.socket.close()
         (recorded,) = broker.requests.of("Produce", topic="orders")
-        assert recorded.topics == ["orders"]  # nobody knows the other one
+        assert recorded.topics == ["orders"]  # the other one is unknown
         assert "Produce v13 orders ->" in broker.requests.transcript()[-1]
         assert broker.requests.of("Produce", topic="others") == []
 
