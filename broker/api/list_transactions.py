@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import TypeVar
 
-from barnabas.broker.coordinator.re2_pattern import Pattern, PatternError
+from barnabas.broker.coordinator.re2_parser import PatternError
+from barnabas.broker.coordinator.re2_pattern import Pattern
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext

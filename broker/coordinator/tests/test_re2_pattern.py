@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.coordinator.re2_pattern import PATTERN_MAX, PROGRAM_MAX, Pattern, PatternError
+from barnabas.broker.coordinator.re2_parser import PATTERN_MAX, PROGRAM_MAX, PatternError
+from barnabas.broker.coordinator.re2_pattern import Pattern
 
 IDS = ["A-1", "a b", "a-2", "a.b", "a\\b", "ab", "foo_1", "x\ny", "e\u0301", "Ünïcode", "αβγ", "😀"]
 
