@@ -309,6 +309,10 @@ class Transaction:
             return _E.PRODUCER_FENCED
         outcome = outcomes[not commit]
         if isinstance(outcome, ErrorCode):
+            if not outcome and data.producer_epoch == MAX_PRODUCER_EPOCH:
+                # A fence has aborted the transaction: an end would have changed the producer id. Kafka gives the epoch to the
+                # fenced client, which no fence can follow.
+                return _E.PRODUCER_FENCED
             return outcome or Accepted(data.producer_id, data.producer_epoch)
         if data.producer_epoch < LAST_CLIENT_EPOCH:
             new_producer_id = NO_PRODUCER_ID

@@ -10,8 +10,9 @@ Its rules, by the names of Adya's phenomena where they have one:
 3. A group's offset and the outputs of what it has read change together, and offsets never go back.
 4. The last stable offset of a leader never goes back, never passes an open transaction, and reaches the high watermark at rest.
 5. A transaction in a log has one marker, whose epoch fits its data.
-6. Producer ids with their epochs are given out once and in order; a fenced producer commits nothing.
-7. At rest no end is half done, and the coordinator's outcome is that of the markers.
+6. Producer ids with their epochs are given out once and in order; a fenced producer commits nothing; none is fenced without a
+   cause.
+7. At rest no end is half done, and the coordinator's outcome is that of the markers (transaction_state_log.py has more).
 8. Nothing is written twice.
 9. A read_committed consumer skips nothing that was committed.
 """
@@ -80,6 +81,21 @@ class Initialization:
     answered_at: float
     takes_over: bool = True
     """False where the holder of the id only continues with its next epoch."""
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Fence:
+    """A request of a holder that was refused because of its identity."""
+
+    holder: str
+    transactional_id: str
+    identity: Identity
+    what: str
+    initialized_at: float
+    """When the identity was asked for."""
+    times_out_at: float
+    """From then on the coordinator may have aborted the holder's transaction; infinite when none is open."""
+    at: float
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -171,6 +187,9 @@ class TransactionHistory:
         self.readers: list[Reader] = []
         self.stable_offsets: list[StableOffset] = []
         self.group_offsets: list[GroupOffset] = []
+        self.fences: list[Fence] = []
+        self.takeovers: list[tuple[str, str, float]] = []
+        """Transactional id, holder and time of the first request of each InitProducerId without an identity."""
 
     def reader(self, name: str) -> Reader:
         """A new read_committed consumer."""
@@ -188,11 +207,15 @@ class TransactionHistory:
         states: Sequence[CoordinatorState],
         *,
         is_at_rest: bool = True,
+        max_epoch: int = 32_767,
+        fences_have_causes: bool = False,
     ) -> None:
         """Raise TransactionViolation unless all invariants hold. The logs are those of the leaders, from offset 0; at rest
-        everything that began has ended."""
-        self._identities_are_given_once()
+        everything that began has ended. `fences_have_causes`: coordinators' clocks are right, and no id has expired."""
+        self._identities_are_given_once(max_epoch)
         self._fenced_producers_commit_nothing()
+        if fences_have_causes:
+            self._fences_have_causes()
         ranges = {partition: _ranges(partition, log) for partition, log in logs.items()}
         for partition, log in logs.items():
             _nothing_is_written_twice(partition, log)
@@ -209,10 +232,40 @@ class TransactionHistory:
 
     # -- rule 6
 
-    def _identities_are_given_once(self) -> None:
+    def _fences_have_causes(self) -> None:
+        for each in self.fences:
+            if each.at >= each.times_out_at:
+                continue
+            if not any(
+                transactional_id == each.transactional_id
+                and holder != each.holder
+                and asked_at <= each.at
+                and not self._was_over(holder, transactional_id, each)
+                for transactional_id, holder, asked_at in self.takeovers
+            ):
+                raise TransactionViolation(
+                    6,
+                    f"{each.holder} {each.identity} got {each.what} at {each.at:.3f}, and nothing has fenced it",
+                )
+
+    def _was_over(self, holder: str, transactional_id: str, fence: Fence) -> bool:
+        """Whether a take-over was answered before the fenced identity was asked for."""
+        return any(
+            one.holder == holder
+            and one.transactional_id == transactional_id
+            and one.takes_over
+            and one.answered_at < fence.initialized_at
+            for one in self.initializations
+        )
+
+    def _identities_are_given_once(self, max_epoch: int) -> None:
         given: dict[Identity, Initialization] = {}
         last: dict[str, list[Initialization]] = {}
         for each in sorted(self.initializations, key=lambda one: one.answered_at):
+            if each.identity[1] >= max_epoch:
+                raise TransactionViolation(
+                    6, f"{each.holder} got {each.identity}: there is no later epoch to fence it"
+                )
             before = given.setdefault(each.identity, each)
             if before is not each and (before.holder, before.transactional_id) != (
                 each.holder,

@@ -9,6 +9,7 @@ that one does.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,7 @@ from compat_tests.harness.transaction_history import (
     ABORTED,
     COMMITTED,
     UNKNOWN,
+    Fence,
     GroupOffset,
     Initialization,
     Reader,
@@ -45,6 +47,7 @@ from compat_tests.harness.transaction_history import (
 )
 from compat_tests.simulation.consumers import STALE
 from compat_tests.simulation.history import History, Partition, Violation, name
+from compat_tests.simulation.late_requests import LateRequests
 from compat_tests.simulation.producers import RETRIABLE as PRODUCE_RETRIABLE
 from compat_tests.simulation.wire_client import Address, Client, NoResponse
 
@@ -56,15 +59,15 @@ TIMEOUTS_MS = (1_500, 4_000, 60_000)
 E = ErrorCode
 
 COORDINATOR_MOVED = frozenset({E.NOT_COORDINATOR, E.COORDINATOR_NOT_AVAILABLE})
+# What a coordinator may answer that a client repeats its request after. Not every client repeats after others, so that the
+# errors of brokers among each other must not reach it (KAFKA-14417, KAFKA-16386).
 WAIT = COORDINATOR_MOVED | {
     E.COORDINATOR_LOAD_IN_PROGRESS,
     E.CONCURRENT_TRANSACTIONS,
-    E.REQUEST_TIMED_OUT,
     E.UNKNOWN_TOPIC_OR_PARTITION,
-    E.NETWORK_EXCEPTION,
-    E.KAFKA_STORAGE_ERROR,
     E.UNSTABLE_OFFSET_COMMIT,
 }
+NEVER_PRODUCED = COORDINATOR_MOVED | {E.COORDINATOR_LOAD_IN_PROGRESS, E.NETWORK_EXCEPTION}
 FENCED = frozenset({E.PRODUCER_FENCED, E.INVALID_PRODUCER_EPOCH, E.INVALID_PRODUCER_ID_MAPPING})
 ABORTABLE = frozenset(
     {
@@ -331,10 +334,12 @@ class Holder:
         transactions: TransactionHistory,
         transactional_id: str,
         holder: str,
+        late: LateRequests,
         *,
         raises_epochs: bool,
     ) -> None:
         self.client = client
+        self.late = late
         self.history = history
         self.transactions = transactions
         self.transactional_id = transactional_id
@@ -345,6 +350,9 @@ class Holder:
         self._sequences: dict[Partition, int] = {}
         self._added: set[Partition] = set()
         self.is_sure = True  # that nothing of a former transaction may arrive late
+        self.timeout_ms = 0
+        self._began_at = math.inf  # when the open transaction may have begun at its coordinator
+        self._initialized_at = 0.0
 
     async def _repeat(
         self,
@@ -369,6 +377,7 @@ class Holder:
                 return answer
             self.history.count(f"{what} {error.name}")
             if error in FENCED:
+                self._note_fence(what, error)
                 raise Fenced(error.name)
             if error in ABORTABLE:
                 raise Abortable(error.name)
@@ -377,6 +386,11 @@ class Holder:
             await self._coordinators.wait(kind, key, error)
         raise GaveUp(what)
 
+    @property
+    def may_end_empty(self) -> bool:
+        """Whether a transaction without records can be aborted, which transaction.version 2 allows."""
+        return self._raises_epochs
+
     async def initialize(self, timeout_ms: int) -> None:
         """Take over the id, or with an epoch already continue with the next one (KIP-360)."""
         asked_at = 0.0
@@ -384,16 +398,40 @@ class Holder:
 
         def ask() -> tuple[int, int, Any]:
             nonlocal asked_at
+            if asked_at:  # what was asked before may arrive later
+                self.transactions.takeovers.append(
+                    (self.transactional_id, f"{self.name}, late", self.client.now())
+                )
             asked_at = self.client.now()
             return INIT_PRODUCER_ID, 5, InitProducerIdRequest(self.transactional_id, timeout_ms, *given)
 
+        if given[0] < 0:
+            self.transactions.takeovers.append((self.transactional_id, self.name, self.client.now()))
         answer = await self._repeat("init", ask, lambda each: int(each.error_code))
+        self.timeout_ms = timeout_ms
         self._continue_as((answer.producer_id, answer.producer_epoch), asked_at, takes_over=given[0] < 0)
         self.history.count("transactional ids initialized")
         self.is_sure = True
 
+    def _note_fence(self, what: str, error: ErrorCode) -> None:
+        """Not of InitProducerId: a coordinator that was loaded anew does not know the epoch that it repeats."""
+        if what != "init":
+            self.transactions.fences.append(
+                Fence(
+                    self.name,
+                    self.transactional_id,
+                    self.identity,
+                    f"{what} {error.name}",
+                    self._initialized_at,
+                    self._began_at + self.timeout_ms / 1000,
+                    self.client.now(),
+                )
+            )
+
     def _continue_as(self, identity: tuple[int, int], asked_at: float, *, takes_over: bool) -> None:
         self.identity = identity
+        self._initialized_at = asked_at
+        self._began_at = math.inf
         self._sequences.clear()
         self.transactions.initializations.append(
             Initialization(
@@ -407,11 +445,59 @@ class Holder:
 
     async def send(self, transaction: Transaction, partition: Partition, values: list[bytes]) -> None:
         """One batch, to its acknowledgement."""
+        await self._prepare(transaction, partition, values)
+        sequence = self._sequences.get(partition, 0)
+        self.is_sure = False
+        await self._produce(self._request(partition, values, sequence), partition)
+        self.is_sure = True
+        self._added.add(partition)
+        self._sequences[partition] = sequence + len(values)
+        self.history.count("transactional batches")
+
+    async def send_two(self, transaction: Transaction, partition: Partition, values: list[bytes]) -> None:
+        """Two batches, of which the second is sent before the first is acknowledged; both again if one fails."""
+        first, second = values[:1], values[1:]
+        await self._prepare(transaction, partition, values)
+        sequence = self._sequences.get(partition, 0)
+        requests = [
+            self._request(partition, first, sequence),
+            self._request(partition, second, sequence + len(first)),
+        ]
+        self.is_sure = False
+        address, _ = self.client.leader(*partition)
+        if address is not None:
+            try:
+                await self.client.ask_all(address, PRODUCE, self._produce_version, requests)
+            except NoResponse:
+                pass
+        for request in requests:
+            await self._produce(request, partition)  # mostly a duplicate
+        self.is_sure = True
+        self._added.add(partition)
+        self._sequences[partition] = sequence + len(values)
+        self.history.count("pipelined transactional batches")
+
+    async def send_late(self, transaction: Transaction, partition: Partition, values: list[bytes]) -> None:
+        """One batch that is on its way still when the producer gives it up: the transaction can only be aborted."""
+        await self._prepare(transaction, partition, values)
+        self.is_sure = False
+        request = self._request(partition, values, self._sequences.get(partition, 0))
+        self.late.take(PRODUCE, self._produce_version, request, partition)
+
+    async def _prepare(self, transaction: Transaction, partition: Partition, values: list[bytes]) -> None:
+        self._began_at = min(self._began_at, self.client.now())
         for value in values:
             transaction.sends(partition, value)
         if not self._raises_epochs and partition not in self._added:
             await self._add(partition)
-        sequence = self._sequences.get(partition, 0)
+
+    @property
+    def _produce_version(self) -> int:
+        return 13 if self._raises_epochs else 11
+
+    def _request(self, partition: Partition, values: list[bytes], sequence: int) -> ProduceRequest:
+        topic = self.history.topic(partition[0])
+        assert topic is not None
         now_ms = self.client.runtime.time_ms()
         data = build_batch(
             [Record(index, now_ms, None, value) for index, value in enumerate(values)],
@@ -420,12 +506,12 @@ class Holder:
             base_sequence=sequence,
             transactional=True,
         )
-        self.is_sure = False
-        await self._produce(partition, data)
-        self.is_sure = True
-        self._added.add(partition)
-        self._sequences[partition] = sequence + len(values)
-        self.history.count("transactional batches")
+        return ProduceRequest(
+            self.transactional_id,
+            -1,
+            2000,
+            [TopicProduceData(topic.name, partition[0], [PartitionProduceData(partition[1], data)])],
+        )
 
     async def _add(self, partition: Partition) -> None:
         topic = self.history.topic(partition[0])
@@ -445,23 +531,16 @@ class Holder:
         )
         self._added.add(partition)
 
-    async def _produce(self, partition: Partition, data: bytes) -> None:
+    async def _produce(self, request: ProduceRequest, partition: Partition) -> None:
         client = self.client
-        topic = self.history.topic(partition[0])
-        assert topic is not None
-        request = ProduceRequest(
-            self.transactional_id,
-            -1,
-            2000,
-            [TopicProduceData(topic.name, partition[0], [PartitionProduceData(partition[1], data)])],
-        )
-        version = 13 if self._raises_epochs else 11
         give_up_at = client.now() + OPERATION_S
+        if client.random.random() < 0.1:
+            self.late.take(PRODUCE, self._produce_version, request, partition)
         while client.now() < give_up_at:
             address, _ = client.leader(*partition)
             if address is not None:
                 try:
-                    answer = await client.ask(address, PRODUCE, version, request)
+                    answer = await client.ask(address, PRODUCE, self._produce_version, request)
                 except NoResponse:
                     pass
                 else:
@@ -470,9 +549,12 @@ class Holder:
                     if error in (E.NONE, E.DUPLICATE_SEQUENCE_NUMBER):
                         return
                     self.history.count(f"transactional produce {error.name}")
+                    if error in NEVER_PRODUCED:
+                        raise Violation(f"{self.name}: Produce failed with {error.name}")
                     if error in ABORTABLE or error is E.INVALID_PRODUCER_EPOCH:
                         raise Abortable(error.name)
                     if error in FENCED:
+                        self._note_fence("produce", error)
                         raise Fenced(error.name)
                     if error not in PRODUCE_RETRIABLE and error is not E.CONCURRENT_TRANSACTIONS:
                         raise Violation(
@@ -487,6 +569,7 @@ class Holder:
     ) -> None:
         """Move the group from one position to another in the transaction."""
         transaction.consumed[group, partition] = before, after
+        self._began_at = min(self._began_at, self.client.now())
         if not self._raises_epochs:
             add = AddOffsetsToTxnRequest(self.transactional_id, *self.identity, group)
             await self._repeat(
@@ -536,6 +619,7 @@ class Holder:
             raise
         transaction.outcome = COMMITTED if commit else ABORTED
         transaction.ended_at = self.client.now()
+        self._began_at = math.inf
         self.history.count(f"transactions {transaction.outcome}")
         if self._raises_epochs:
             self._continue_as((answer.producer_id, answer.producer_epoch), asked_at, takes_over=False)
@@ -553,8 +637,10 @@ class TransactionalProducer:
         partitions: list[Partition],
         raises_epochs: Callable[[], bool],
         should_continue: Callable[[], bool],
+        late: LateRequests,
     ) -> None:
         self.client = client
+        self.late = late
         self.history = history
         self.transactions = transactions
         self.transactional_id = transactional_id
@@ -583,6 +669,7 @@ class TransactionalProducer:
             self.transactions,
             self.transactional_id,
             f"{self.client.name}/{self._holders}",
+            self.late,
             raises_epochs=self._raises_epochs(),
         )
 
@@ -601,9 +688,20 @@ class TransactionalProducer:
         """One transaction."""
         chance = self.client.random
         transaction = holder.begin()
+        if holder.may_end_empty and chance.random() < 0.05:
+            await holder.end(transaction, commit=False)
+            return
         for _ in range(chance.randint(1, 4)):
-            await holder.send(transaction, chance.choice(self.partitions), self._values(chance.randint(1, 3)))
+            partition = chance.choice(self.partitions)
+            if chance.random() < 0.2:
+                await holder.send_two(transaction, partition, self._values(chance.randint(2, 4)))
+            else:
+                await holder.send(transaction, partition, self._values(chance.randint(1, 3)))
             await self._rest()
+        if chance.random() < 0.08:
+            await holder.send_late(transaction, chance.choice(self.partitions), self._values(1))
+            await holder.end(transaction, commit=False)
+            raise Abortable("a batch may arrive late")
         await holder.end(transaction, commit=chance.random() < 0.7)
 
     async def _rest(self) -> None:

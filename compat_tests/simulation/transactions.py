@@ -18,23 +18,35 @@ import sys
 import time
 import traceback
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+from barnabas.broker.transactions import transaction
+from barnabas.controller.operations import features
+from barnabas.storage.log import producers
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
-from barnabas.wire.records import iterate_records
-from compat_tests.harness.transaction_history import (
-    ABORT,
-    COMMIT,
-    CoordinatorState,
-    LogBatch,
-    TransactionHistory,
-)
+from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from compat_tests.harness.transaction_history import CoordinatorState, TransactionHistory
+from compat_tests.harness.transaction_state_log import MAX_EPOCH
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import Admin, reassign
 from compat_tests.simulation.faults import FAR_AHEAD_MS
+from compat_tests.simulation.groups import Member
 from compat_tests.simulation.history import Partition
+from compat_tests.simulation.late_requests import LateRequests
 from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
 from compat_tests.simulation.tasks import Task
+from compat_tests.simulation.transaction_bugs import BUGS, planted
+from compat_tests.simulation.transaction_checkers import (
+    STATE_TOPIC,
+    batches,
+    check_coordinator,
+    check_producers,
+)
 from compat_tests.simulation.transactional_clients import (
     TIMEOUTS_MS,
     Abortable,
@@ -48,10 +60,18 @@ from compat_tests.simulation.transactional_clients import (
 )
 from compat_tests.simulation.transactional_clients import TRANSACTION as TRANSACTION_KEY
 from compat_tests.simulation.tuning import small
+from compat_tests.simulation.wire_client import NoResponse
+
+if TYPE_CHECKING:
+    from barnabas.controller.metadata.image import MetadataImage
+    from compat_tests.simulation.wire_client import Client
 
 INPUT, OUTPUT, GROUP = "input", "output", "copies"
 PARTITIONS = 2
-DESCRIBE_TRANSACTIONS = 65
+OFFSETS_TOPIC = "__consumer_offsets"
+DESCRIBE_TRANSACTIONS, UPDATE_FEATURES = 65, 57
+UNSAFE_DOWNGRADE = 3
+NOT_FOUND = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 ENDS_WITHIN_S = 60.0
 SHAPES = (
     ("broker,controller",) * 3,
@@ -62,8 +82,17 @@ SHAPES = (
 COMMAND = "python -m compat_tests.simulation.transactions --seed"
 
 
+class _IdleMember(Member):
+    """A member of a group that commits nothing."""
+
+    def _partitions(self) -> list[Partition]:
+        return []
+
+
 class TransactionSimulation(Simulation):
     """See the module."""
+
+    ids_expire: bool
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, random.Random(seed).choice(SHAPES))
@@ -72,15 +101,33 @@ class TransactionSimulation(Simulation):
         self.works: list[TransactionalProducer] = []
         self.readers: list[ReadingConsumer] = []
         self.states: list[CoordinatorState] = []
+        self.late = LateRequests(self.client("late"), self.history, self.should_continue)
+        # Few epochs: producer ids change often. As in Kafka the last epoch is never given to a client.
+        self.max_epoch = self.random.choice((MAX_EPOCH, 9, 20))
+        self.transaction_version = self.random.choice((0, 1, 2, 2, 2))
+        self.changes_version = self.random.random() < 0.2
         # Where a clock is ahead by more than a week, the ids and producers that it expires may be in use.
-        self.faults._kinds = [each for each in self.faults._kinds if each[1] != self.faults._far_ahead]
+        left_out = [self.faults._far_ahead]
         for node in self.nodes:
             if abs(node.wall_offset_ms) >= FAR_AHEAD_MS // 2:
                 node.wall_offset_ms = 0
+        # A coordinator whose clock is wrong ends transactions too early, and fences their producers.
+        self.clocks_are_right = self.random.random() < 0.5
+        if self.clocks_are_right:
+            left_out.append(self.faults._jump)
+            for node in self.nodes:
+                node.wall_offset_ms = 0
+        self.faults._kinds = [each for each in self.faults._kinds if each[1] not in left_out]
 
     def _choose_properties(self) -> dict[str, str]:
+        self.ids_expire = self.random.random() < 0.25
+        expiry = {
+            "transactional.id.expiration.ms": "2500",
+            "transaction.remove.expired.transaction.cleanup.interval.ms": "500",
+        }
         return {
             **super()._choose_properties(),
+            **(expiry if self.ids_expire else {}),
             "transaction.state.log.num.partitions": "2",
             "transaction.state.log.min.isr": "2",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
@@ -88,8 +135,25 @@ class TransactionSimulation(Simulation):
 
     # -- the course of the simulation
 
+    @contextmanager
+    def _tuned(self) -> Iterator[None]:
+        """The levels and epochs of this seed."""
+        with ExitStack() as stack:
+            for module, name, value in (
+                (transaction, "LAST_CLIENT_EPOCH", self.max_epoch - 1),
+                (transaction, "MAX_PRODUCER_EPOCH", self.max_epoch),
+                (producers, "MAX_PRODUCER_EPOCH", self.max_epoch),
+                (features, "TRANSACTION_VERSION_LEVEL", self.transaction_version),
+            ):
+                assert hasattr(module, name), name
+                stack.enter_context(mock.patch.object(module, name, value))
+            stack.enter_context(self.late.copying_markers())
+            stack.enter_context(self.watch.installed())
+            stack.enter_context(small(random.Random(self.random.random())))
+            yield
+
     def run(self) -> None:
-        with self.watch.installed(), small(random.Random(self.random.random())):
+        with self._tuned():
             for node in self.nodes:
                 node.start()
             nodes = [node.node_id for node in self.brokers]
@@ -104,7 +168,9 @@ class TransactionSimulation(Simulation):
             self._run_until(HEALS_WITHIN_S, self.is_whole, "the cluster does not heal")
             self._step(3.0)
             self.going_on = False
-            self._run_until(ENDS_WITHIN_S, self.is_settled, "clients do not end")
+            self._run_until(
+                ENDS_WITHIN_S, lambda: self.is_settled() and self.late.is_done, "clients do not end"
+            )
             finish = Task(self.client_runtime, self._finish())
             self._run_until(ENDS_WITHIN_S, lambda: finish.is_done, "transactions do not end")
             self._run_until(HEALS_WITHIN_S, self.is_replicated, "followers do not catch up")
@@ -132,14 +198,14 @@ class TransactionSimulation(Simulation):
             self.works.append(
                 TransactionalProducer(
                     self.client(name), *shared, transactional_id, self.partitions(INPUT), raises_epochs,
-                    self.should_continue,
+                    self.should_continue, self.late,
                 )
             )  # fmt: skip
         for name, index in (("t0", 0), ("t1", 1), ("t2", 1)):
             self.works.append(
                 Transformer(
                     self.client(name), *shared, f"copy-{index}", self.partitions(OUTPUT), raises_epochs,
-                    self.should_continue, group=GROUP, source=self.partitions(INPUT)[index],
+                    self.should_continue, self.late, group=GROUP, source=self.partitions(INPUT)[index],
                 )
             )  # fmt: skip
         everything = [*self.partitions(INPUT), *self.partitions(OUTPUT)]
@@ -150,7 +216,14 @@ class TransactionSimulation(Simulation):
         observer = OffsetObserver(
             self.client("offsets"), *shared, GROUP, self.partitions(INPUT), self.should_continue
         )
+        # Beside members, which own nothing: a commit inside a transaction needs none (KAFKA-18060).
+        members = [
+            _IdleMember(
+                self.client("m0"), self.history, GROUP, is_simple=False, should_continue=self.should_continue
+            )
+        ]
         works = [
+            *(member.run() for member in members if chance.random() < 0.5),
             *(work.run() for work in self.works),
             *(reader.run() for reader in self.readers),
             observer.run(),
@@ -163,6 +236,8 @@ class TransactionSimulation(Simulation):
         client = self.client("moves")
         while self.going_on:
             await client.pause(client.random.choice((2.0, 5.0)))
+            if self.changes_version:
+                await self._change_version(client)
             if not self.is_whole():
                 continue
             brokers = [node.node_id for node in self.brokers]
@@ -172,6 +247,23 @@ class TransactionSimulation(Simulation):
             if await reassign(client, topic, partition, replicas):
                 self.note(f"{topic}-{partition} moves to {replicas}")
                 self.history.count(f"moves of {topic}")
+
+    async def _change_version(self, client: Client) -> None:
+        """Finalize another transaction.version. Clients keep theirs, so the broker has to go by the version of each request."""
+        level = client.random.randrange(3)
+        update = FeatureUpdateKey("transaction.version", level, upgrade_type=UNSAFE_DOWNGRADE)
+        for kind in (update, FeatureUpdateKey("transaction.version", level)):
+            try:
+                answer = await client.ask(
+                    client.any_address(), UPDATE_FEATURES, 1, UpdateFeaturesRequest(2000, [kind])
+                )
+            except NoResponse:
+                await client.refresh()
+                return
+            if not answer.error_code:
+                self.note(f"transaction.version is {level}")
+                self.history.count("changes of transaction.version")
+                return
 
     async def _finish(self) -> None:
         """Take over each id, read everything, and ask for all offsets and states."""
@@ -199,10 +291,13 @@ class TransactionSimulation(Simulation):
                 request = DescribeTransactionsRequest([name])
                 answer = await coordinators.ask(TRANSACTION_KEY, name, DESCRIBE_TRANSACTIONS, 0, request)
                 state = answer.transaction_states[0] if answer is not None else None
+                if state is not None and self.ids_expire and state.error_code == NOT_FOUND:
+                    break
                 await client.pause()
-            self.states.append(
-                CoordinatorState(name, state.transaction_state, (state.producer_id, state.producer_epoch))
-            )
+            else:
+                self.states.append(
+                    CoordinatorState(name, state.transaction_state, (state.producer_id, state.producer_epoch))
+                )
 
     def _leader(self, partition: Partition) -> Any:
         """The node of the leader; no leader changes any more."""
@@ -228,61 +323,77 @@ class TransactionSimulation(Simulation):
                 replicas = {node.node_id: checkers._held(node.node, *partition) for node in nodes}
                 if not topic.is_internal:
                     checkers._replicas_are_equal(partition, found, replicas, 0)
+                for node in nodes:
+                    check_producers(
+                        f"{topic.name}-{index} on {node.host}",
+                        replicas[node.node_id],
+                        checkers._log(node.node, *partition),
+                        may_expire=False,
+                    )
         partitions = [*self.partitions(INPUT), *self.partitions(OUTPUT)]
         logs = {
-            partition: _batches(checkers._held(self._leader(partition), *partition))
+            partition: batches(checkers._held(self._leader(partition), *partition))
             for partition in partitions
         }
-        self.transactions.check(logs, self.states)
-        for transaction in self.transactions.transactions:
-            self.history.count(f"{transaction.outcome} transactions")
-
-
-def _batches(held: checkers.Held) -> list[LogBatch]:
-    """A log as the checker reads it."""
-    found = []
-    for header, data in held:
-        marker = ""
-        values: tuple[bytes, ...] = ()
-        if header.is_control:
-            (record,) = iterate_records(data)
-            marker = COMMIT if int.from_bytes(bytes(record.key or b"")[2:4], "big") == 1 else ABORT
-        else:
-            values = tuple(bytes(record.value or b"") for record in iterate_records(data))
-        found.append(
-            LogBatch(
-                header.base_offset,
-                header.last_offset,
-                (header.producer_id, header.producer_epoch),
-                header.is_transactional,
-                marker,
-                values,
-                header.base_sequence,
-            )
+        self.transactions.check(
+            logs,
+            self.states,
+            max_epoch=self.max_epoch,
+            fences_have_causes=self.clocks_are_right and not self.ids_expire,
         )
-    return found
+        self._check_coordinators(image)
+        for each in self.transactions.transactions:
+            self.history.count(f"{each.outcome} transactions")
+
+    def _check_coordinators(self, image: MetadataImage) -> None:
+        logs = {
+            (topic.name, index): batches(checkers._held(self._leader((topic.topic_id, index)), topic.topic_id, index))
+            for topic in image.topics.values()
+            if topic.name in (INPUT, OUTPUT, OFFSETS_TOPIC)
+            for index in topic.partitions
+        }  # fmt: skip
+        topic = image.topics[STATE_TOPIC]
+        for index in topic.partitions:
+            node = self._leader((topic.topic_id, index))
+            held = checkers._held(node, topic.topic_id, index)
+            shard = node.services.transactions.shards.led[index].shard
+            check_coordinator(held, shard, logs, self.max_epoch)
 
 
 # -- the command line
 
 
-def run_seed(seed: int) -> tuple[str, str, Counter[str], list[str]]:
+def run_seed(seed: int, bug: str = "") -> tuple[str, str, Counter[str], list[str]]:
     """(failure or "", its traceback, counters, log) of one seed."""
-    simulation = TransactionSimulation(seed)
     failure = details = ""
-    try:
-        simulation.run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, the seed has failed
-        failure, details = f"{type(error).__name__}: {error}", traceback.format_exc()
+    with planted(bug):
+        simulation = TransactionSimulation(seed)
+        try:
+            simulation.run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the seed has failed
+            failure, details = f"{type(error).__name__}: {error}", traceback.format_exc()
     simulation.history.log.append(
         f"trace {simulation.world.trace:08x}, {simulation.world.now:.3f} simulated seconds"
     )
     return failure, details, Counter(simulation.history.counts), simulation.history.log
 
 
-def _work(seed: int) -> tuple[int, str, Counter[str]]:
-    failure, _, counts, _ = run_seed(seed)
+def _work(seed: int, bug: str) -> tuple[int, str, Counter[str]]:
+    failure, _, counts, _ = run_seed(seed, bug)
     return seed, failure, counts
+
+
+def search(bug: str, seeds: range, processes: int) -> int:
+    """Looks for the first seed that fails with the bug and passes without it; 1 without one."""
+    started = time.monotonic()
+    with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=10) as pool:
+        for seed, failure, _ in pool.imap(partial(_work, bug=bug), seeds):
+            if failure and not run_seed(seed)[0]:
+                took_s = time.monotonic() - started
+                print(f"{bug}: found by seed {seed} in {took_s:.0f} s: {failure[:300]}", flush=True)
+                return 0
+    print(f"{bug}: not found in {len(seeds)} seeds", flush=True)
+    return 1
 
 
 def main() -> int:
@@ -293,19 +404,22 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=300)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--bug", nargs="+", default=[], choices=["all", *BUGS])
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
+    seeds = range(options.first, options.first + options.seeds)
     if options.seed is not None:
-        failure, details, counts, log = run_seed(options.seed)
+        failure, details, counts, log = run_seed(options.seed, *options.bug)
         print("\n".join([*log, details, *(f"{count:>10}  {what}" for what, count in sorted(counts.items()))]))
         return 1 if failure else 0
+    if options.bug:
+        bugs = BUGS if options.bug == ["all"] else options.bug
+        return max([search(bug, seeds, options.processes) for bug in bugs])
     started = time.monotonic()
     total: Counter[str] = Counter()
     failed = 0
     with multiprocessing.get_context("fork").Pool(options.processes, maxtasksperchild=10) as pool:
-        for seed, failure, counts in pool.imap_unordered(
-            _work, range(options.first, options.first + options.seeds)
-        ):
+        for seed, failure, counts in pool.imap_unordered(partial(_work, bug=""), seeds):
             total += counts
             if failure:
                 failed += 1

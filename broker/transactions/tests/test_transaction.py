@@ -302,6 +302,16 @@ def test_end_with_a_new_epoch(state: S, epoch: int, commit: Any, abort: Any) -> 
             assert ended == (Accepted(PID, 5) if expected is NONE else expected)
 
 
+def test_a_producer_that_was_fenced_at_the_last_epoch_gets_none() -> None:
+    """Its end is no repetition: it would get epoch 32767, which no fence can follow."""
+    transaction = make(S.ONGOING, producer_epoch=32766)
+    written(transaction, transaction.fence(NOW, 2))
+    assert transaction.end_bumping(PID, 32766, commit=False, now_ms=NOW) is CT
+    written(transaction, transaction.complete(NOW))
+    assert transaction.end_bumping(PID, 32766, commit=True, now_ms=NOW) is ITS
+    assert transaction.end_bumping(PID, 32766, commit=False, now_ms=NOW) is E.PRODUCER_FENCED
+
+
 def test_the_producer_id_changes_after_the_last_epoch() -> None:
     transaction = make(S.ONGOING, producer_epoch=32766)
     arguments: dict[str, Any] = {"commit": True, "now_ms": NOW}

@@ -168,6 +168,8 @@ class Model:
             self.prepare2("PrepareAbort", now, is_empty=True)
         elif self.state.startswith("Complete"):
             same = self.state == ("CompleteCommit" if commit else "CompleteAbort")
+            if is_retry and same and self.epoch == 32767:
+                raise Answered(E.PRODUCER_FENCED)  # unlike Kafka, which gives the last epoch out
             if is_retry and same:
                 raise Answered(E.NONE, self.pid, self.epoch)
             if is_retry or commit:

@@ -1,0 +1,92 @@
+"""Requests that arrive late or twice: copies of Produce and WriteTxnMarkers requests that reach the leader of that time after a
+delay, as those of a connection that was given up do, and those that a coordinator repeats after a lost answer.
+
+Markers are those of transaction.version 2 only: one of an earlier version may end the next transaction of the same epoch, in Kafka
+too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from barnabas.broker.transactions import markers
+from barnabas.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
+from compat_tests.simulation.history import History, Partition
+from compat_tests.simulation.tasks import Task, sleep
+from compat_tests.simulation.wire_client import Client, NoResponse
+
+WRITE_TXN_MARKERS = 27
+DELAYS_S = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.5, 2.0)
+COPIED = 0.3  # of the markers
+TRANSACTION_VERSION = 2
+
+
+class LateRequests:
+    """Delivers copies until `should_continue` returns false, each over the client's own connections."""
+
+    def __init__(self, client: Client, history: History, should_continue: Callable[[], bool]) -> None:
+        self._client = client
+        self._history = history
+        self._should_continue = should_continue
+        self._open = 0
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all copies have arrived, or are lost."""
+        return not self._open
+
+    def take(self, key: int, version: int, request: Any, partition: Partition) -> None:
+        """Deliver a request about one partition later."""
+        self._open += 1
+        Task(self._client.runtime, self._deliver(key, version, request, partition))
+
+    async def _deliver(self, key: int, version: int, request: Any, partition: Partition) -> None:
+        client = self._client
+        try:
+            await sleep(client.runtime, client.random.choice(DELAYS_S) * client.random.uniform(0.5, 1.5))
+            if not client.brokers:
+                await client.refresh()
+            address, _ = client.leader(*partition)
+            if address is not None:
+                await client.ask(address, key, version, request)
+                self._history.count(f"late requests of API {key}")
+        except NoResponse:
+            await client.refresh()
+        finally:
+            self._open -= 1
+
+    @contextmanager
+    def copying_markers(self) -> Iterator[None]:
+        """Also copies of what coordinators send."""
+
+        def request(sent: list[WritableTxnMarker]) -> WriteTxnMarkersRequest:
+            if self._should_continue():
+                for marker in sent:
+                    if marker.transaction_version == TRANSACTION_VERSION:
+                        self._copy(marker)
+            return WriteTxnMarkersRequest(sent)
+
+        with mock.patch.object(markers, "WriteTxnMarkersRequest", request):
+            yield
+
+    def _copy(self, marker: WritableTxnMarker) -> None:
+        for topic in marker.topics:
+            known = self._history.topics.get(topic.name)
+            for index in topic.partition_indexes if known is not None else ():
+                if known is not None and self._client.random.random() < COPIED:
+                    one = WritableTxnMarker(
+                        marker.producer_id,
+                        marker.producer_epoch,
+                        marker.transaction_result,
+                        [WritableTxnMarkerTopic(topic.name, [index])],
+                        marker.coordinator_epoch,
+                        marker.transaction_version,
+                    )
+                    self.take(WRITE_TXN_MARKERS, 2, WriteTxnMarkersRequest([one]), (known.topic_id, index))
