@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
     from barnabas.broker.security.caller import Caller
+    from barnabas.broker.security.listener_tls import ListenerTls
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
@@ -142,6 +143,7 @@ class Node:
         self._directories: LogDirectories
         self._connections: Connections
         self._listeners: Listeners
+        self._tls: Mapping[str, ListenerTls] = {}
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -162,6 +164,7 @@ class Node:
             path = self._config.barnabas_controller_secret_file
             self._secret = read_secret(path) or self._secret
             check_secret(self._config, self._secret)
+        self._tls = self._make_tls()
         self._log_manager.open()
         try:
             self._listen_for_metrics()
@@ -176,6 +179,20 @@ class Node:
             self._close_metadata()
             self._log_manager.close()
             raise
+
+    def _make_tls(self) -> Mapping[str, ListenerTls]:
+        """Of the listeners that use TLS, by name. ConfigError."""
+        if not self._config.tls_listeners:
+            return {}
+        from barnabas.broker.security.listener_tls import ListenerTls
+
+        between_nodes = self._config.inter_broker_listener if self._may_have_followers else None
+        return {
+            each.name: ListenerTls(
+                self._config, each.name, each.security_protocol, is_between_nodes=each.name == between_nodes
+            )
+            for each in self._config.tls_listeners
+        }
 
     # -- alone
 
@@ -405,7 +422,7 @@ class Node:
         )
         self._dispatcher = self._make_dispatcher(self.services)
         self._connections = Connections(runtime, self._dispatcher, config)
-        self._listeners = Listeners(runtime, config, self._connections, self.services.endpoints)
+        self._listeners = Listeners(runtime, config, self._connections, self.services.endpoints, self._tls)
 
     def _is_led(self, log: Log) -> bool:
         return self._partitions is not None and self._partitions.is_led(log)

@@ -25,6 +25,7 @@ ASKED = re.compile("|".join((*sorted(KNOWN), "/proc/")))
 USED = {
     "RWF_NOWAIT": "taken by getattr with 0 for its absence: every byte of a file then counts as in memory",
     "MSG_MORE": "taken by getattr with 0 for its absence: the answer's header goes out as a segment of its own",
+    "memfd_create": "asked for by hasattr: a private key is passed to OpenSSL in a temporary file of mode 0600",
     "posix_fadvise": "asked for by hasattr: what is loaded is read without the hint",
     "preadv": "macOS 11 and newer have it",
     "pwritev": "macOS 11 and newer have it",
@@ -59,7 +60,7 @@ def test_every_linux_only_call_has_its_fallback_written_down() -> None:
 # What is read of Linux's /proc, and what its absence means.
 PROC = {
     "/proc/self/statm": "the metrics do without the memory of the process",
-    "/proc/self/fd": "and without its open files",
+    "/proc/self/fd": "and without its open files; a private key is passed to OpenSSL in a temporary file",
     "/proc/sys/kernel/random/boot_id": "only a clean stop's attendance of NATS is believed: gaps begin earlier",
     "/proc/sys/net/ipv4/ip_local_port_range": "ports of tests are chosen below those that IANA leaves to connections",
 }

@@ -5,33 +5,32 @@ the inter-broker listener. It may be missing only where all listeners between no
 process of this machine can pose as a node. So can every process that can read the file: a file that others can read is warned
 about, as is such a private key.
 
-TLS is `listener.security.protocol.map=CONTROLLER:SSL` with Kafka's ssl.* properties, files in PEM. Both sides present a
+TLS is `listener.security.protocol.map=CONTROLLER:SSL` with Kafka's ssl.* properties. Both sides present a
 certificate that the other's truststore must contain or have signed. `listener.name.<listener>.ssl.*` takes precedence over
 `ssl.*`, as in Kafka.
 """
 
 from __future__ import annotations
 
-import logging
-import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from barnabas.broker.config.listeners import format_address, is_loopback
+from barnabas.broker.security.key_stores import warn_of_readers
+from barnabas.broker.security.ssl_config import read_ssl_config
+from barnabas.broker.security.ssl_contexts import make_contexts
 from barnabas.controller.config.validators import ConfigError
-from barnabas.runtime.tls_contexts import client_context, server_context
 
 if TYPE_CHECKING:
     import ssl
 
     from barnabas.broker.config.broker_config import BrokerConfig
 
-log = logging.getLogger("barnabas.member")
-
 NAME: Final = "barnabas.controller.secret.file"
 SECRET_BYTES_MIN: Final = 16
 MAKE_ONE: Final = "make one, the same on all nodes: (umask 077; openssl rand -base64 48 > {path})"
-_FILES = ("ssl.keystore.location", "ssl.truststore.location")
 
 
 def read_secret(path: str | None) -> bytes | None:
@@ -83,17 +82,6 @@ def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | N
     return b"" if all(map(is_loopback, hosts)) else None
 
 
-def warn_of_readers(name: str, path: str) -> None:
-    """Warn of a file with a secret, which property `name` names, that others can read or write. Its group may read it."""
-    try:
-        mode = stat.S_IMODE(Path(path).stat().st_mode)
-    except OSError:
-        return
-    if mode & (stat.S_IRWXO | stat.S_IWGRP):
-        what = "be read" if mode & stat.S_IROTH else "be changed"
-        log.warning("%s: %s can %s by others (mode %04o); run: chmod 600 %s", name, path, what, mode, path)
-
-
 class ControllerTls(NamedTuple):
     """TLS contexts for accepted connections, and for those that this node opens."""
 
@@ -102,40 +90,12 @@ class ControllerTls(NamedTuple):
 
 
 def controller_tls(config: BrokerConfig, listener: str) -> ControllerTls:
-    """ConfigError names a property that is missing or whose file can't be used."""
-    import ssl
-
-    def value(name: str) -> str | None:
-        own = config.given.get(f"listener.name.{listener.lower()}.{name}")
-        return own if own is not None else config.value(name)
-
-    for name in ("ssl.keystore.type", "ssl.truststore.type"):
-        if (value(name) or "").upper() != "PEM":
-            raise ConfigError(
-                f"{name} must be PEM for the controller listener {listener}: this version reads no other kind of store"
-            )
-    keystore, truststore = (_file(name, value(name), listener) for name in _FILES)
-    warn_of_readers("ssl.keystore.location", keystore)
-    server, client = server_context(), client_context()
-    for context in (server, client):
-        try:
-            context.load_cert_chain(keystore, password=value("ssl.key.password") or "")
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"ssl.keystore.location: {keystore} must hold a private key and its certificate in PEM: {error}"
-            ) from error
-        try:
-            context.load_verify_locations(truststore)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(
-                f"ssl.truststore.location: {truststore} must hold certificates in PEM: {error}"
-            ) from error
-    server.verify_mode = ssl.CERT_REQUIRED
-    client.check_hostname = bool((value("ssl.endpoint.identification.algorithm") or "").strip())
-    return ControllerTls(server, client)
-
-
-def _file(name: str, path: str | None, listener: str) -> str:
-    if not path:
-        raise ConfigError(f"{name} is needed by the controller listener {listener}, which uses SSL")
-    return path
+    """ConfigError names a property that is missing or whose file can't be used. Nodes always need certificates."""
+    settings = msgspec.structs.replace(read_ssl_config(config, listener), client_auth="required")
+    if not settings.truststore_location and settings.truststore_certificates is None:
+        raise ConfigError(
+            f"ssl.truststore.location is needed by the controller listener {listener}, which uses SSL"
+        )
+    contexts = make_contexts(settings, is_between_nodes=True)
+    assert contexts.client is not None
+    return ControllerTls(contexts.server, contexts.client)

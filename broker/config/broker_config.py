@@ -19,6 +19,7 @@ from typing import Final
 
 from barnabas.broker.config.authorizer import AuthorizerConfig, authorizer_config
 from barnabas.broker.config.listeners import (
+    TLS_PROTOCOLS,
     ListenerConfig,
     parse_address,
     parse_protocol_map,
@@ -68,6 +69,7 @@ class _Values:
     broker_rack: str | None
     broker_session_timeout_ms: int
     compression_type: str
+    connection_failed_authentication_delay_ms: int
     connections_max_idle_ms: int
     controlled_shutdown_enable: bool
     cordoned_log_dirs: list[str]
@@ -169,17 +171,17 @@ class BrokerConfig(_Values):
             extension.check_broker(self.given)
         self._check_roles()
         self.authorizer = authorizer_config(self.given)
+        self.listeners = self._listeners()
         self.notes.extend(
             ("warning", text)
             for text in warnings_about(
                 self.given,
                 self.tables.broker,
                 is_alone=self.quorum.is_alone,
-                has_controller_tls=self.controller_protocol == "SSL",
+                has_tls=self.controller_protocol == "SSL" or bool(self.tls_listeners),
             )
         )
         self.log_dirs = self._log_dirs()
-        self.listeners = self._listeners()
         address = self.barnabas_metrics_listener
         self.metrics_address = parse_address("barnabas.metrics.listener", address) if address else None
         own = check_own_address(self.quorum, self.node_id, self.listeners, self.controller_listeners)
@@ -353,6 +355,11 @@ class BrokerConfig(_Values):
     def inter_broker_listener(self) -> str:
         """The name of the listener where brokers fetch from each other."""
         return (self.inter_broker_listener_name or self.security_inter_broker_protocol).upper()
+
+    @property
+    def tls_listeners(self) -> list[ListenerConfig]:
+        """The listeners for clients and brokers that use TLS."""
+        return [each for each in self.listeners if each.security_protocol in TLS_PROTOCOLS]
 
     @property
     def controller_listener(self) -> str:

@@ -1,7 +1,7 @@
 """`listeners`, `advertised.listeners` and `listener.security.protocol.map`, read as Kafka reads them.
 
-Nodes connect to controller listeners (`controller.listener.names`), clients do not. There is no TLS or SASL for clients yet: a
-listener that uses them is an error.
+Nodes connect to controller listeners (`controller.listener.names`), clients do not. There is no SASL yet: a listener that uses
+it is an error.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _ENDPOINT: Final = re.compile(
 )
 _WILDCARDS: Final = ("0.0.0.0", "::")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SERVED: Final = ("PLAINTEXT", "SSL")
+TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 
 
 class ListenerConfig(msgspec.Struct, frozen=True):
@@ -166,9 +168,11 @@ def _listener(
             f"{name}:{protocol}",
             f"String must be one of: {', '.join(_PROTOCOLS)}",
         )
-    if protocol != "PLAINTEXT" and not (is_controller and protocol == "SSL"):
+    if protocol not in _SERVED:
         uses = name if name == protocol else f"{name} uses {protocol}"
-        raise ConfigError(f"listeners: {uses}, which this version does not serve; PLAINTEXT listeners only")
+        raise ConfigError(
+            f"listeners: {uses}, which this version does not serve; {' and '.join(_SERVED)} listeners only"
+        )
     host, port = shown if shown is not None else endpoint
     if host in _WILDCARDS and is_controller and shown is None:  # clients get no address of a controller
         host = ""

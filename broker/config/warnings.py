@@ -30,6 +30,14 @@ _WITHOUT_EFFECT: Final = frozenset(
 )
 _WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.", "delegation.token.")
 _OF_TLS: Final = "ssl."
+# Choices within Java's TLS.
+_OF_JAVA: Final = (
+    "ssl.keymanager.algorithm",
+    "ssl.protocol",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+)
 # What replica.selector.class may name (fetch/replica_selector.py).
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
@@ -52,10 +60,10 @@ def warnings_about(
     table: ConfigDef = BROKER_CONFIGS,
     *,
     is_alone: bool,
-    has_controller_tls: bool = False,
+    has_tls: bool = False,
 ) -> Iterator[str]:
     """The warnings about the properties that are set; their values are valid. `is_alone`: this node is the only controller, so
-    probably the only broker. `has_controller_tls`: ssl.* configures its links."""
+    probably the only broker. `has_tls`: ssl.* configures its listeners."""
     if not given.get(authorizer.CLASS, "").strip():
         unused = [name for name in authorizer.PROPERTIES if given.get(name, "").strip()]
         if unused:
@@ -69,7 +77,8 @@ def warnings_about(
     idle = [
         name
         for name, text in given.items()
-        if _is_without_effect(name, text) and not (has_controller_tls and _OF_TLS in name)
+        if _is_without_effect(name, text)
+        and not (has_tls and _OF_TLS in name and not name.endswith(_OF_JAVA))
     ]
     if idle:
         yield f"no effect in this version: {', '.join(sorted(idle))}"

@@ -138,12 +138,7 @@ class Connection(BufferedProtocol):
         self.address = f"{peer[0]}:{peer[1]}"
         self._last_active = self._shared.runtime.monotonic()
         try:
-            self._writer = ResponseWriter(
-                self._shared.runtime,
-                transport.get_extra_info("socket"),
-                self._shared.copy_buffer,
-                self._drained,
-            )
+            self._writer = self._make_writer(transport)
         except OSError as error:  # no descriptor is left, or the client has disconnected already
             self._warn(f"cannot serve {self.address} on {self.listener}", str(error))
             self._session.close()
@@ -154,6 +149,14 @@ class Connection(BufferedProtocol):
             self._is_admitted = True
             self._session.admit()
         # A connection that waits is read from, so that its end is noticed, and is not served.
+
+    def _make_writer(self, transport: Any) -> ResponseWriter:
+        return ResponseWriter(
+            self._shared.runtime,
+            transport.get_extra_info("socket"),
+            self._shared.copy_buffer,
+            self._drained,
+        )
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         if self._received is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.config.listeners import Endpoint
 from barnabas.broker.network.connection import Connection
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import ListenerConfig
     from barnabas.broker.network.connection import Connections
+    from barnabas.broker.network.tls_transport import TlsConnections
+    from barnabas.broker.security.listener_tls import ListenerTls
     from barnabas.runtime.interface import Runtime, Server
 
 
@@ -24,12 +27,15 @@ class Listeners:
         config: BrokerConfig,
         connections: Connections,
         advertised: dict[str, Endpoint],
+        tls: Mapping[str, ListenerTls],
     ) -> None:
-        """`advertised`, by listener name, is filled here."""
+        """`advertised`, by listener name, is filled here. `tls`: of those listeners that use it, by name."""
         self._runtime = runtime
         self._config = config
         self._connections = connections
         self._advertised = advertised
+        self._tls = tls
+        self._tls_connections: TlsConnections | None = None  # once one listens
         self._servers: list[Server] = []
         self.endpoints: list[Endpoint] = []  # where each listens, which may not be what it advertises
 
@@ -54,7 +60,7 @@ class Listeners:
                 server = self._runtime.listen(
                     listener.host,
                     listener.port,
-                    partial(Connection, self._connections, listener.name),
+                    self._protocol_factory(listener),
                     send_buffer_bytes=self._config.socket_send_buffer_bytes,
                     receive_buffer_bytes=self._receive_buffer_bytes(),
                 )
@@ -71,6 +77,18 @@ class Listeners:
         """Accept no more connections; those that are open stay."""
         while self._servers:
             self._servers.pop().close()
+
+    def _protocol_factory(self, listener: ListenerConfig) -> Callable[[], Any]:
+        tls = self._tls.get(listener.name)
+        if tls is None:
+            return partial(Connection, self._connections, listener.name)
+        if self._tls_connections is None:
+            from barnabas.broker.network.tls_transport import TlsConnections  # late: loads ssl
+
+            self._tls_connections = TlsConnections(
+                self._connections, self._config.connection_failed_authentication_delay_ms / 1000
+            )
+        return partial(self._tls_connections.protocol, tls)
 
     def _advertise(self, listener: ListenerConfig, port: int) -> None:
         self._advertised[listener.name] = Endpoint(

@@ -19,7 +19,7 @@ class Principal(msgspec.Struct, frozen=True, cache_hash=True):
         return f"{self.type}:{self.name}"
 
 
-ANONYMOUS: Final = Principal(USER, "ANONYMOUS")  # of a connection that authenticates nobody
+ANONYMOUS: Final = Principal(USER, "ANONYMOUS")  # of a connection without authentication
 
 
 def parse_principal(text: str) -> Principal | None:

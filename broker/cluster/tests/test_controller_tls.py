@@ -17,14 +17,18 @@ from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 FILES = Path(__file__).parent / "tls"
 
 
-def tls(certificate: str, **properties: str) -> ControllerTls:
+def tls(certificate: str, trusted: str = "ca.pem", **properties: str) -> ControllerTls:
+    """Those of a node that trusts the certificates in a file. A stranger trusts himself as well, or he could not start."""
+    anchors = (FILES / trusted).read_text() + (FILES / certificate).read_text() * (
+        certificate == "stranger.pem"
+    )
     config = BrokerConfig.from_properties(
         {
             "listener.security.protocol.map": "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
             "ssl.keystore.type": "PEM",
             "ssl.truststore.type": "PEM",
             "ssl.keystore.location": str(FILES / certificate),
-            "ssl.truststore.location": str(FILES / "ca.pem"),
+            "ssl.truststore.certificates": anchors,
             **properties,
         }
     )
@@ -70,19 +74,18 @@ class Side:
 def test_only_nodes_with_a_trusted_certificate_are_accepted(
     runtime: AsyncioRuntime, caller: str, truststore: str, is_heard: bool
 ) -> None:
-    trusted = {"ssl.truststore.location": str(FILES / truststore)}
     served: list[bytes] = []
     called: list[bytes] = []
     failures: list[OSError] = []
     server = runtime.listen(
-        "127.0.0.1", 0, lambda: Side(served, b"from the server"), tls=tls("node.pem", **trusted).server
+        "127.0.0.1", 0, lambda: Side(served, b"from the server"), tls=tls("node.pem", truststore).server
     )
     runtime.connect(
         "127.0.0.1",
         server.port,
         lambda: Side(called, b"hello"),
         failures.append,
-        tls=tls(caller, **trusted).client,
+        tls=tls(caller, truststore).client,
     )
 
     def look() -> None:  # who is heard is so in the end; who is not is given a while
@@ -132,16 +135,20 @@ def test_nothing_is_sent_to_a_server_without_a_trusted_certificate(runtime: Asyn
 @pytest.mark.parametrize(
     ("properties", "message"),
     [
-        ({"ssl.keystore.type": "JKS"}, "ssl.keystore.type must be PEM"),
-        ({"ssl.truststore.location": ""}, "ssl.truststore.location is needed"),
-        ({"ssl.keystore.location": "/nowhere.pem"}, "ssl.keystore.location: /nowhere.pem must hold"),
-        (
-            {"ssl.keystore.location": str(FILES / "ca.pem")},
-            "must hold a private key and its certificate",
-        ),
-        ({"listener.name.controller.ssl.keystore.location": "/own.pem"}, "/own.pem must hold"),
+        ({"ssl.keystore.type": "JKS"}, "SSL key store is specified, but key store password is not specified"),
+        ({"ssl.keystore.location": "/nowhere.pem"}, "ssl.keystore.location: /nowhere.pem: it can't be read"),
+        ({"ssl.keystore.location": str(FILES / "ca.pem")}, "Expected one private key, but found 0"),
+        ({"listener.name.controller.ssl.keystore.location": "/own.pem"}, "/own.pem: it can't be read"),
     ],
 )
 def test_missing_files_are_named(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace(".", r"\.")):
         tls("node.pem", **properties)
+
+
+def test_a_controller_listener_needs_a_trust_store() -> None:
+    config = BrokerConfig.from_properties(
+        {"listener.security.protocol.map": "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"}
+    )
+    with pytest.raises(ConfigError, match=r"ssl\.truststore\.location is needed"):
+        controller_tls(config, config.controller_listener)
