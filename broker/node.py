@@ -68,10 +68,12 @@ if TYPE_CHECKING:
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
     from barnabas.broker.security.caller import Caller
+    from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.listener_tls import ListenerTls
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
+    from barnabas.controller.sessions.expired_tokens import ExpiredTokens
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.log import Log
 
@@ -137,6 +139,7 @@ class Node:
         self._fetchers: ReplicaFetcherManager | None = None
         self._extensions = Extensions(extensions)
         self._metrics: NodeMetrics | None = None
+        self._expired_tokens: ExpiredTokens | None = None
         self._is_ready = False
         self._has_loaded = False
         self._brokers: Sequence[Brokers] = ()
@@ -407,6 +410,7 @@ class Node:
             quorum=None if member is None else member.quorum,
             broker_sessions=None if member is None else member.make_sessions(controller),
             authorizer=self._make_authorizer(controller),
+            delegation_tokens=self._make_delegation_tokens(controller),
         )
         controller.add_config_listener(self._configs_changed)
         self._partitions = partitions
@@ -461,6 +465,22 @@ class Node:
         authorizer = Authorizer(self._config.authorizer, lambda: controller.image)
         controller.add_acl_listener(authorizer.acls_changed)
         return authorizer
+
+    def _make_delegation_tokens(self, controller: Controller) -> DelegationTokens | None:
+        config = self._config
+        if not config.delegation_token_secret_key:
+            return None
+        from barnabas.broker.security.delegation_tokens import DelegationTokens
+        from barnabas.controller.operations.delegation_tokens import TokenLifetimes
+        from barnabas.controller.sessions.expired_tokens import ExpiredTokens
+
+        self._expired_tokens = ExpiredTokens(
+            controller, self._runtime, config.delegation_token_expiry_check_interval_ms
+        )
+        lifetimes = TokenLifetimes(
+            config.delegation_token_max_lifetime_ms, config.delegation_token_expiry_time_ms
+        )
+        return DelegationTokens(config.delegation_token_secret_key, lifetimes)
 
     def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
         if not self._config.controller_listeners and self._config.quorum.is_alone:
@@ -635,6 +655,8 @@ class Node:
                 self.services.transactions.stop()
             for brokers in self._brokers:
                 brokers.close()
+        if self._expired_tokens is not None:
+            self._expired_tokens.close()
         self._close_metadata()
         if self._member is not None:
             self._member.stop()

@@ -77,6 +77,10 @@ class _Values:
     controller_quorum_bootstrap_servers: list[str]
     controller_quorum_voters: list[str]
     default_replication_factor: int
+    delegation_token_expiry_check_interval_ms: int
+    delegation_token_expiry_time_ms: int
+    delegation_token_max_lifetime_ms: int
+    delegation_token_secret_key: str | None
     delete_topic_enable: bool
     fetch_max_bytes: int
     group_initial_rebalance_delay_ms: int

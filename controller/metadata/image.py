@@ -138,6 +138,7 @@ class MetadataImage:
         self.client_quotas: dict[QuotaEntity, dict[str, float]] = {}
         self.next_producer_id = 0
         self.acls = AclSet()
+        self.delegation_tokens: dict[str, wire.DelegationTokenRecord] = {}  # by token id
         self.unsupported_records: UnsupportedRecords = {}  # kept for Kafka, without effect here
         self._topics_by_id: dict[bytes, TopicImage] = {}
         self._producer_id_block = (-1, -1)  # broker id and epoch that took the last block
@@ -158,6 +159,7 @@ class MetadataImage:
         copy.client_quotas = {entity: values.copy() for entity, values in self.client_quotas.items()}
         copy.next_producer_id = self.next_producer_id
         copy.acls = self.acls.copy()
+        copy.delegation_tokens = self.delegation_tokens.copy()
         copy._producer_id_block = self._producer_id_block
         copy._broker_lists = self._broker_lists
         copy._directory_lists = self._directory_lists
@@ -208,6 +210,7 @@ class MetadataImage:
             )
         for acl_id, acl in self.acls.by_id.items():
             yield acl.record(acl_id)
+        yield from self.delegation_tokens.values()
         yield from self.unsupported_records.values()
 
     # Replaying
@@ -400,6 +403,14 @@ class MetadataImage:
         self.acls.remove(record.id)
         delta.acls = True
 
+    def _replay_delegation_token(self, record: wire.DelegationTokenRecord, _delta: MetadataDelta) -> None:
+        self.delegation_tokens[record.token_id] = record
+
+    def _replay_remove_delegation_token(
+        self, record: wire.RemoveDelegationTokenRecord, _delta: MetadataDelta
+    ) -> None:
+        self.delegation_tokens.pop(record.token_id, None)
+
     def _replay_unsupported(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
         replay_unsupported(self.unsupported_records, record)
 
@@ -511,6 +522,8 @@ _REPLAYERS: Final[dict[type, Callable[..., None]]] = {
     wire.ClientQuotaRecord: MetadataImage._replay_client_quota,
     wire.AccessControlEntryRecord: MetadataImage._replay_acl,
     wire.RemoveAccessControlEntryRecord: MetadataImage._replay_remove_acl,
+    wire.DelegationTokenRecord: MetadataImage._replay_delegation_token,
+    wire.RemoveDelegationTokenRecord: MetadataImage._replay_remove_delegation_token,
     wire.NoOpRecord: MetadataImage._replay_nothing,
     **dict.fromkeys(UNSUPPORTED_RECORDS, MetadataImage._replay_unsupported),
 }

@@ -1,4 +1,4 @@
-"""Metadata records that have no effect here yet: SCRAM users, delegation tokens.
+"""Metadata records that have no effect here yet: SCRAM users.
 
 A directory that Kafka has used may have them. They are kept unchanged over restarts and exported to Kafka again, and each start
 logs that they have no effect.
@@ -19,7 +19,6 @@ UnsupportedRecords = dict[Key, msgspec.Struct]
 
 _NAMES: Final[dict[type, str]] = {
     wire.UserScramCredentialRecord: "SCRAM credentials",
-    wire.DelegationTokenRecord: "delegation tokens",
 }
 
 
@@ -34,7 +33,7 @@ def replay_unsupported(records: UnsupportedRecords, record: msgspec.Struct) -> N
 
 
 def describe(records: Iterable[msgspec.Struct]) -> str:
-    """Such as `3 SCRAM credentials, 1 delegation tokens`."""
+    """Such as `3 SCRAM credentials`."""
     counts = Counter(_NAMES[type(record)] for record in records)
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
@@ -43,14 +42,8 @@ def _scram(record: wire.UserScramCredentialRecord | wire.RemoveUserScramCredenti
     return "scram", record.name, record.mechanism
 
 
-def _token(record: wire.DelegationTokenRecord | wire.RemoveDelegationTokenRecord) -> Key:
-    return "token", record.token_id
-
-
 # record type -> (its key, whether it removes the record with that key)
 UNSUPPORTED_RECORDS: Final[dict[type, tuple[Callable[..., Key], bool]]] = {
     wire.UserScramCredentialRecord: (_scram, False),
     wire.RemoveUserScramCredentialRecord: (_scram, True),
-    wire.DelegationTokenRecord: (_token, False),
-    wire.RemoveDelegationTokenRecord: (_token, True),
 }

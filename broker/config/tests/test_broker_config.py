@@ -29,6 +29,7 @@ PYTHON_TYPES = {
     "double": float,
     "list": list[str],
     "string": str,
+    "password": str,
     "class": str,
 }
 

@@ -16,6 +16,7 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 from barnabas.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from barnabas.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
@@ -26,6 +27,7 @@ from barnabas.wire.messages.describe_acls import DescribeAclsRequest
 from barnabas.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
 from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from barnabas.wire.messages.describe_delegation_token import DescribeDelegationTokenRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from barnabas.wire.messages.describe_producers import DescribeProducersRequest
@@ -36,6 +38,7 @@ from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartit
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from barnabas.wire.messages.end_txn import EndTxnRequest
+from barnabas.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from barnabas.wire.messages.fetch import FetchRequest, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
@@ -62,6 +65,7 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
+from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -152,6 +156,10 @@ def sample_requests(name: str) -> dict[str, object]:
         ),
         "DescribeClientQuotas": DescribeClientQuotasRequest(strict=True),
         "AlterClientQuotas": AlterClientQuotasRequest(),
+        "CreateDelegationToken": CreateDelegationTokenRequest(),
+        "RenewDelegationToken": RenewDelegationTokenRequest(),
+        "ExpireDelegationToken": ExpireDelegationTokenRequest(),
+        "DescribeDelegationToken": DescribeDelegationTokenRequest(),
         "DescribeQuorum": DescribeQuorumRequest(topics=[QuorumTopic(topic_name=name)]),
         "UpdateFeatures": UpdateFeaturesRequest(
             feature_updates=[FeatureUpdateKey(feature=name, max_version_level=1)], validate_only=True
