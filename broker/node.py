@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
     from barnabas.broker.metrics.listener import NodeMetrics
+    from barnabas.broker.network.connection import NewAuthenticator
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
@@ -140,6 +141,7 @@ class Node:
         self._extensions = Extensions(extensions)
         self._metrics: NodeMetrics | None = None
         self._expired_tokens: ExpiredTokens | None = None
+        self._authenticators: Mapping[str, NewAuthenticator] = {}
         self._is_ready = False
         self._has_loaded = False
         self._brokers: Sequence[Brokers] = ()
@@ -168,6 +170,7 @@ class Node:
             self._secret = read_secret(path) or self._secret
             check_secret(self._config, self._secret)
         self._tls = self._make_tls()
+        self._authenticators = self._make_authenticators()
         self._log_manager.open()
         try:
             self._listen_for_metrics()
@@ -196,6 +199,15 @@ class Node:
             )
             for each in self._config.tls_listeners
         }
+
+    def _make_authenticators(self) -> Mapping[str, NewAuthenticator]:
+        """Of the listeners whose clients authenticate themselves. ConfigError."""
+        if not self._config.sasl_listeners:
+            return {}
+        from barnabas.broker.network.sasl_authenticator import authenticator
+        from barnabas.broker.security.sasl_config import sasl_listeners
+
+        return {name: authenticator(each) for name, each in sasl_listeners(self._config).items()}
 
     # -- alone
 
@@ -426,7 +438,14 @@ class Node:
         )
         self._dispatcher = self._make_dispatcher(self.services)
         self._connections = Connections(runtime, self._dispatcher, config)
-        self._listeners = Listeners(runtime, config, self._connections, self.services.endpoints, self._tls)
+        self._listeners = Listeners(
+            runtime,
+            config,
+            self._connections,
+            self.services.endpoints,
+            self._tls,
+            self._authenticators,
+        )
 
     def _is_led(self, log: Log) -> bool:
         return self._partitions is not None and self._partitions.is_led(log)

@@ -19,6 +19,7 @@ from typing import Final
 
 from barnabas.broker.config.authorizer import AuthorizerConfig, authorizer_config
 from barnabas.broker.config.listeners import (
+    SASL_PROTOCOLS,
     TLS_PROTOCOLS,
     ListenerConfig,
     parse_address,
@@ -131,6 +132,7 @@ class _Values:
     replica_socket_timeout_ms: int
     replica_selector_class: str | None
     request_timeout_ms: int
+    sasl_server_max_receive_size: int
     security_inter_broker_protocol: str
     socket_receive_buffer_bytes: int
     socket_request_max_bytes: int
@@ -183,6 +185,7 @@ class BrokerConfig(_Values):
                 self.tables.broker,
                 is_alone=self.quorum.is_alone,
                 has_tls=self.controller_protocol == "SSL" or bool(self.tls_listeners),
+                has_sasl=bool(self.sasl_listeners),
             )
         )
         self.log_dirs = self._log_dirs()
@@ -228,6 +231,14 @@ class BrokerConfig(_Values):
         """The present text of a property, dynamic or static; None for null."""
         dynamic = self.dynamic_node.get(name, self.dynamic_cluster.get(name))
         return dynamic if dynamic is not None else self.static_value(name)
+
+    def listener_value(self, listener: str, name: str, mechanism: str = "") -> str | None:
+        """The text of a property that listeners may set for themselves, and for a SASL mechanism of theirs (KIP-103)."""
+        own = f"listener.name.{listener.lower()}."
+        for prefix in (f"{own}{mechanism.lower()}.", own) if mechanism else (own,):
+            if (found := self.given.get(prefix + name)) is not None:
+                return found
+        return self.value(name)
 
     # -- defaults of topics
 
@@ -364,6 +375,11 @@ class BrokerConfig(_Values):
     def tls_listeners(self) -> list[ListenerConfig]:
         """The listeners for clients and brokers that use TLS."""
         return [each for each in self.listeners if each.security_protocol in TLS_PROTOCOLS]
+
+    @property
+    def sasl_listeners(self) -> list[ListenerConfig]:
+        """The listeners for clients and brokers that use SASL."""
+        return [each for each in self.listeners if each.security_protocol in SASL_PROTOCOLS]
 
     @property
     def controller_listener(self) -> str:

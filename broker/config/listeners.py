@@ -1,7 +1,6 @@
 """`listeners`, `advertised.listeners` and `listener.security.protocol.map`, read as Kafka reads them.
 
-Nodes connect to controller listeners (`controller.listener.names`), clients do not. There is no SASL yet: a listener that uses
-it is an error.
+Nodes connect to controller listeners (`controller.listener.names`), clients do not.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ _ENDPOINT: Final = re.compile(
 )
 _WILDCARDS: Final = ("0.0.0.0", "::")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SERVED: Final = ("PLAINTEXT", "SSL")
+_SERVED_TO_NODES: Final = ("PLAINTEXT", "SSL")
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
+SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 class ListenerConfig(msgspec.Struct, frozen=True):
@@ -168,10 +168,11 @@ def _listener(
             f"{name}:{protocol}",
             f"String must be one of: {', '.join(_PROTOCOLS)}",
         )
-    if protocol not in _SERVED:
+    served = _SERVED_TO_NODES if is_controller else _PROTOCOLS
+    if protocol not in served:
         uses = name if name == protocol else f"{name} uses {protocol}"
         raise ConfigError(
-            f"listeners: {uses}, which this version does not serve; {' and '.join(_SERVED)} listeners only"
+            f"listeners: {uses}, which this version does not serve to controllers; {' and '.join(served)} listeners only"
         )
     host, port = shown if shown is not None else endpoint
     if host in _WILDCARDS and is_controller and shown is None:  # clients get no address of a controller

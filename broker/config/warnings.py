@@ -38,6 +38,7 @@ _OF_JAVA: Final = (
     "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
 )
+_OF_SASL: Final = ("sasl.enabled.mechanisms", "sasl.jaas.config", "sasl.server.max.receive.size")
 # What replica.selector.class may name (fetch/replica_selector.py).
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
@@ -61,9 +62,10 @@ def warnings_about(
     *,
     is_alone: bool,
     has_tls: bool = False,
+    has_sasl: bool = False,
 ) -> Iterator[str]:
     """The warnings about the properties that are set; their values are valid. `is_alone`: this node is the only controller, so
-    probably the only broker. `has_tls`: ssl.* configures its listeners."""
+    probably the only broker. `has_tls`: ssl.* configures its listeners. `has_sasl`: sasl.* does."""
     if not given.get(authorizer.CLASS, "").strip():
         unused = [name for name in authorizer.PROPERTIES if given.get(name, "").strip()]
         if unused:
@@ -79,6 +81,7 @@ def warnings_about(
         for name, text in given.items()
         if _is_without_effect(name, text)
         and not (has_tls and _OF_TLS in name and not name.endswith(_OF_JAVA))
+        and not (has_sasl and name.endswith(_OF_SASL))
     ]
     if idle:
         yield f"no effect in this version: {', '.join(sorted(idle))}"

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered protocol by this base alone
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from barnabas.broker.network.connection_limits import ConnectionLimits
 from barnabas.broker.network.memory_pool import MemoryPool
@@ -33,7 +33,7 @@ from barnabas.broker.network.session import (
     IllegalTransition,
     Session,
 )
-from barnabas.broker.requests.context import PeerBroker
+from barnabas.broker.requests.context import Outcome, PeerBroker
 from barnabas.broker.security.caller import ANONYMOUS, Caller
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.frame import FrameBuffer, FrameSizeError, unpack_size
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     import msgspec
 
     from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.network.session import RequestServer
     from barnabas.broker.network.wrong_protocol import WrongProtocol
-    from barnabas.broker.requests.context import Outcome, RequestContext
+    from barnabas.broker.requests.context import RequestContext
     from barnabas.broker.requests.dispatch import Answer, Dispatcher
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -107,6 +108,10 @@ class Connections:
             connection.close()
 
 
+# Makes what serves a connection until its client is authenticated, and the longest frame until then.
+NewAuthenticator: TypeAlias = "Callable[[Connections, Connection], tuple[RequestServer, int]]"
+
+
 class Connection(BufferedProtocol):
     """The connection of one client. Called by the event loop."""
 
@@ -115,9 +120,16 @@ class Connection(BufferedProtocol):
         "address", "caller", "client_host", "listener", "peer",
     )  # fmt: skip
 
-    def __init__(self, shared: Connections, listener: str) -> None:
+    def __init__(
+        self, shared: Connections, listener: str, authenticate: NewAuthenticator | None = None
+    ) -> None:
+        """`authenticate`: makes what serves the connection until its client is authenticated, if it must be."""
         self._shared = shared
-        self._session = Session(self, shared.dispatcher, shared.request_max_bytes, shared.runtime.monotonic)
+        server: RequestServer = shared.dispatcher
+        frame_max_bytes = shared.request_max_bytes
+        if authenticate is not None:
+            server, frame_max_bytes = authenticate(shared, self)
+        self._session = Session(self, server, frame_max_bytes, shared.runtime.monotonic)
         self._received: FrameBuffer | None = None  # an unfinished frame, or requests that wait; may be empty
         self._granted = 0  # bytes of the unfinished frame that queued.max.request.bytes allows
         self._pauses = 0  # reasons not to read
@@ -256,6 +268,25 @@ class Connection(BufferedProtocol):
         ):  # the handler waited for the disk first, and the next may be here already
             self._note_next_request()
 
+    # -- called by what authenticates the client -----------------------------------------------------
+
+    def serve_by(self, server: RequestServer, frame_max_bytes: int) -> None:
+        """Serve the requests behind the current one by `server`."""
+        self._session.serve_by(server, frame_max_bytes)
+
+    def refuse_client(self, answer: Answer | None, reason: str, delay_s: float) -> Outcome:
+        """Answer the current request, or not, after a delay, and close. To be returned for it."""
+        line = f"Failed authentication with {self.address} on {self.listener} ({reason})"
+        self._shared.warnings.warn(self.client_host, reason, line, level=logging.INFO)
+
+        def end() -> None:
+            if self._session.state is not CLOSED:
+                self._session.end(answer)
+                self._flush()
+
+        self.on_disconnect(self._shared.runtime.call_later(delay_s, end).cancel)
+        return Outcome.PENDING
+
     # -- called by the limits and the memory ----------------------------------------------------------
 
     def admitted(self) -> None:
@@ -322,7 +353,7 @@ class Connection(BufferedProtocol):
                 position = session.serve(data, before, turn_began)
                 self._flush()
                 if position == end:
-                    return position
+                    break
                 if position == before or session.state is not READY or self._writer.waiting:
                     break
         except FrameSizeError as error:
@@ -351,8 +382,13 @@ class Connection(BufferedProtocol):
             self._shared.wrong_protocol().note_tls(self.client_host, self.listener)
             self.close()
         else:
-            limit = self._shared.request_max_bytes
-            self.close(f"a frame of {size} bytes (socket.request.max.bytes={limit})")
+            limit = self._session.frame_max_bytes
+            if limit == self._shared.request_max_bytes:
+                self.close(f"a frame of {size} bytes (socket.request.max.bytes={limit})")
+            else:
+                self.close(
+                    f"Failing SASL authentication due to invalid receive size {size} (sasl.server.max.receive.size={limit})"
+                )
 
     def _serve_received(self, turn_began: float) -> None:
         """Serve from the connection's own buffer."""

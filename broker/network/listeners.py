@@ -10,9 +10,11 @@ from barnabas.broker.config.listeners import Endpoint
 from barnabas.broker.network.connection import Connection
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import ListenerConfig
-    from barnabas.broker.network.connection import Connections
+    from barnabas.broker.network.connection import Connections, NewAuthenticator
     from barnabas.broker.network.tls_transport import TlsConnections
     from barnabas.broker.security.listener_tls import ListenerTls
     from barnabas.runtime.interface import Runtime, Server
@@ -28,14 +30,17 @@ class Listeners:
         connections: Connections,
         advertised: dict[str, Endpoint],
         tls: Mapping[str, ListenerTls],
+        authenticators: Mapping[str, NewAuthenticator],
     ) -> None:
-        """`advertised`, by listener name, is filled here. `tls`: of those listeners that use it, by name."""
+        """`advertised`, by listener name, is filled here. `tls`: of those listeners that use it, by name. `authenticators`: of
+        those whose clients authenticate themselves by SASL."""
         self._runtime = runtime
         self._config = config
         self._connections = connections
         self._advertised = advertised
         self._tls = tls
         self._tls_connections: TlsConnections | None = None  # once one listens
+        self._authenticators = authenticators
         self._servers: list[Server] = []
         self.endpoints: list[Endpoint] = []  # where each listens, which may not be what it advertises
 
@@ -80,15 +85,16 @@ class Listeners:
 
     def _protocol_factory(self, listener: ListenerConfig) -> Callable[[], Any]:
         tls = self._tls.get(listener.name)
+        authenticate = self._authenticators.get(listener.name)
         if tls is None:
-            return partial(Connection, self._connections, listener.name)
+            return partial(Connection, self._connections, listener.name, authenticate)
         if self._tls_connections is None:
             from barnabas.broker.network.tls_transport import TlsConnections  # late: loads ssl
 
             self._tls_connections = TlsConnections(
                 self._connections, self._config.connection_failed_authentication_delay_ms / 1000
             )
-        return partial(self._tls_connections.protocol, tls)
+        return partial(self._tls_connections.protocol, tls, authenticate)
 
     def _advertise(self, listener: ListenerConfig, port: int) -> None:
         self._advertised[listener.name] = Endpoint(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -26,7 +26,7 @@ from barnabas.wire.frame import SIZE_BYTES, FrameSizeError, unpack_size
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.context import RequestContext, Requester
-    from barnabas.broker.requests.dispatch import Answer, Dispatcher
+    from barnabas.broker.requests.dispatch import Answer
     from barnabas.wire.primitives import Part
 
 PIPELINED_PRODUCES_MAX: Final = 128  # of one connection that wait for other replicas at a time
@@ -107,6 +107,16 @@ for _state, _following in TRANSITIONS.items():
         setattr(_state, _event, _next)
 
 
+class RequestServer(Protocol):
+    """Serves the requests of a session: the dispatcher, or what authenticates its client (sasl_authenticator.py)."""
+
+    def dispatch(
+        self, connection: Requester, buffer: memoryview, start: int, end: int
+    ) -> Answer | Outcome: ...
+
+    def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer: ...
+
+
 class _InLine(msgspec.Struct):
     """A place in the line of answers. One whose request was answered at once has no context."""
 
@@ -115,26 +125,26 @@ class _InLine(msgspec.Struct):
 
 
 class Session:
-    """`state` and `answers` are read by the connection; only this class changes `state`."""
+    """`state`, `answers` and `frame_max_bytes` are read by the connection; only this class changes `state`."""
 
     __slots__ = (
-        "_dispatcher", "_line", "_monotonic", "_on_disconnect", "_on_next_request", "_request_max_bytes", "_requester",
-        "answers", "has_regions", "state",
+        "_line", "_monotonic", "_on_disconnect", "_on_next_request", "_requester", "_server", "answers", "frame_max_bytes",
+        "has_regions", "state",
     )  # fmt: skip
 
     def __init__(
         self,
         requester: Requester,
-        dispatcher: Dispatcher,
-        request_max_bytes: int,
+        server: RequestServer,
+        frame_max_bytes: int,
         monotonic: Callable[[], float],
     ) -> None:
         self.state = NOT_ADMITTED
         self.answers: list[Part] = []  # to be sent, in this order; the connection takes them out
         self.has_regions = False  # whether anything but bytes is among them
         self._requester = requester
-        self._dispatcher = dispatcher
-        self._request_max_bytes = request_max_bytes
+        self._server = server
+        self.frame_max_bytes = frame_max_bytes
         self._monotonic = monotonic
         self._line: deque[_InLine] | None = None  # the first has no answer yet
         # Of the pending request:
@@ -156,7 +166,7 @@ class Session:
         self.state = self.state.serve
         end = len(data)
         answers = self.answers
-        dispatch = self._dispatcher.dispatch
+        dispatch = self._server.dispatch
         check_clock_behind = position | CLOCK_CHECK_MASK
         while self.state is SERVING:
             start = position + SIZE_BYTES
@@ -164,8 +174,8 @@ class Session:
                 break
             (size,) = unpack_size(data, position)
             stop = start + size
-            if not 0 <= size <= self._request_max_bytes:
-                raise FrameSizeError(size, self._request_max_bytes)
+            if not 0 <= size <= self.frame_max_bytes:
+                raise FrameSizeError(size, self.frame_max_bytes)
             if stop > end:
                 break
             if self._line and not self._may_pipeline(data, start, stop):
@@ -188,6 +198,13 @@ class Session:
         self.state = self.state.pause
         return position
 
+    def serve_by(self, server: RequestServer, frame_max_bytes: int) -> None:
+        """Serve the requests behind the current one by `server`. To be called while that is served."""
+        self.frame_max_bytes = frame_max_bytes
+        if server is not self._server:
+            self._server = server
+            self.state = self.state.yield_  # `serve` looks its server up once
+
     def end_turn(self) -> None:
         """Serve nothing more before `begin_turn`."""
         self.state = self.state.yield_
@@ -204,7 +221,7 @@ class Session:
                     if isinstance(response, Outcome):
                         waiting.answer = response
                     else:
-                        waiting.answer = self._dispatcher.encode(context, response)
+                        waiting.answer = self._server.encode(context, response)
                     self._release(line)
                     return
         self.state = self.state.complete
@@ -212,9 +229,15 @@ class Session:
         if isinstance(response, Outcome):
             self._take(response)
         elif line:
-            line.append(_InLine(None, self._dispatcher.encode(context, response)))
+            line.append(_InLine(None, self._server.encode(context, response)))
         else:
-            self._append(self._dispatcher.encode(context, response))
+            self._append(self._server.encode(context, response))
+
+    def end(self, answer: Answer | None) -> None:
+        """Answer the pending request, or not, and end the connection."""
+        if answer is not None:
+            self._append(answer)
+        self.state = self.state.end
 
     def send(self, answer: Answer) -> None:
         """Take the answer to a request for which the dispatcher has returned NO_RESPONSE."""

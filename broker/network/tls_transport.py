@@ -27,7 +27,7 @@ from barnabas.broker.network.tls_writer import TlsResponseWriter
 from barnabas.broker.security.caller import Caller
 
 if TYPE_CHECKING:
-    from barnabas.broker.network.connection import Connections
+    from barnabas.broker.network.connection import Connections, NewAuthenticator
     from barnabas.broker.network.response_writer import ResponseWriter
     from barnabas.broker.security.listener_tls import ListenerTls
     from barnabas.runtime.interface import Runtime, Timer
@@ -55,9 +55,9 @@ class TlsConnections:
         self._waiting: deque[TlsTransport] = deque()  # with bytes of a handshake
         self._is_scheduled = False
 
-    def protocol(self, tls: ListenerTls) -> TlsTransport:
+    def protocol(self, tls: ListenerTls, authenticate: NewAuthenticator | None = None) -> TlsTransport:
         """The protocol of a new connection."""
-        return TlsTransport(self, tls)
+        return TlsTransport(self, tls, authenticate)
 
     def continue_handshake(self, transport: TlsTransport) -> None:
         """In one of the next turns, in the order of the calls."""
@@ -98,10 +98,12 @@ class TlsTransport(BufferedProtocol):
         "_tls", "_transport", "_undecrypted", "_writer",
     )  # fmt: skip
 
-    def __init__(self, shared: TlsConnections, listener_tls: ListenerTls) -> None:
+    def __init__(
+        self, shared: TlsConnections, listener_tls: ListenerTls, authenticate: NewAuthenticator | None
+    ) -> None:
         self._shared = shared
         self._listener_tls = listener_tls
-        self._connection = TlsConnection(shared.connections, listener_tls.listener)
+        self._connection = TlsConnection(shared.connections, listener_tls.listener, authenticate)
         self._state = _HANDSHAKE
         self._tls: ssl.SSLObject | None = None  # once a byte has come
         self._incoming: ssl.MemoryBIO | None = None

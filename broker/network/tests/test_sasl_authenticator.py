@@ -1,0 +1,261 @@
+"""The states before a client is authenticated, and those of a session with a lifetime, on a clock of the test's."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from barnabas.broker.network.connection import Connection
+from barnabas.broker.network.sasl_authenticator import authenticator
+from barnabas.broker.network.tests.doubles import PRODUCE, Socket, Transport, answer
+from barnabas.broker.network.tests.doubles import World as PlaintextWorld
+from barnabas.broker.network.tests.doubles import request as other_request
+from barnabas.broker.requests.context import PENDING
+from barnabas.broker.security.caller import ANONYMOUS, Principal
+from barnabas.broker.security.sasl import Identity, Mechanism, SaslFailure, SaslListener
+
+DELAY_S = 0.1
+
+
+class Server:
+    """A mechanism: `user` or `user until <ms>`; `more` asks for another token, `bad` and `secret` fail."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+
+    def evaluate(self, token: bytes) -> bytes:
+        text = token.decode()
+        if text == "bad":
+            raise SaslFailure
+        if text == "worse":
+            raise SaslFailure("worse")
+        if text == "more":
+            return b"challenge"
+        user, _, until = text.partition(" until ")
+        self.identity = Identity(user, int(until) if until else None)
+        return b"welcome"
+
+
+class World(PlaintextWorld):
+    def __init__(self, max_reauth_ms: int = 0) -> None:
+        mechanisms = {"PLAIN": Mechanism(Server, max_reauth_ms), "OTHER": Mechanism(Server, 0)}
+        self.listener = SaslListener(mechanisms, 1000, DELAY_S)
+        super().__init__()
+        self.timers: list[tuple[float, Any]] = []
+        self.loop.call_later = self._call_later  # type: ignore[method-assign]
+
+    def _call_later(self, delay_s: float, callback: Any) -> Any:
+        timer = _Timer(callback)
+        self.timers.append((delay_s, timer))
+        return timer
+
+    def _connect(self) -> tuple[Socket, Transport, Connection]:
+        socket = Socket()
+        transport = Transport(socket)
+        connection = Connection(self.shared, "SASL", authenticator(self.listener))
+        connection.connection_made(transport)
+        return socket, transport, connection
+
+    def ask(self, frame: bytes) -> bytes:
+        """Send a frame; what is answered in this turn and the next."""
+        before = len(self.socket.sent)
+        self.receive(frame)
+        self.turns()
+        return bytes(self.socket.sent[before:])
+
+    def log_in(self, token: str = "alice") -> bytes:
+        self.ask(handshake())
+        return self.ask(authenticate(token))
+
+
+class _Timer:
+    def __init__(self, callback: Any) -> None:
+        self.callback = callback
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+def _framed(key: int, version: int, body: bytes, number: int = 5) -> bytes:
+    return struct.pack(">ihhih", 10 + len(body), key, version, number, -1) + body
+
+
+def handshake(mechanism: str = "PLAIN", version: int = 1) -> bytes:
+    return _framed(17, version, struct.pack(">h", len(mechanism)) + mechanism.encode())
+
+
+def authenticate(token: str, version: int = 1) -> bytes:
+    return _framed(36, version, struct.pack(">i", len(token)) + token.encode())
+
+
+def refusal(text: str) -> bytes:
+    body = struct.pack(">ihh", 5, 58, len(text)) + text.encode() + struct.pack(">iq", 0, 0)
+    return struct.pack(">i", len(body)) + body
+
+
+def success(token: bytes = b"welcome", lifetime_ms: int = 0) -> bytes:
+    body = struct.pack(">ihhi", 5, 0, -1, len(token)) + token + struct.pack(">q", lifetime_ms)
+    return struct.pack(">i", len(body)) + body
+
+
+def test_the_dispatcher_serves_once_the_client_is_authenticated() -> None:
+    world = World()
+    assert world.connection.caller.principal == ANONYMOUS
+    world.ask(handshake())
+    assert world.ask(authenticate("more")) == success(b"challenge")
+    assert world.connection.caller.principal == ANONYMOUS
+    assert world.ask(authenticate("alice")) == success()
+    assert world.connection.caller.principal == Principal("User", "alice")
+    assert world.ask(other_request(7, PRODUCE)) == answer(7)
+
+
+def test_requests_behind_the_last_token_are_served_as_the_client_s() -> None:
+    world = World()
+    callers: list[Any] = []
+
+    def note(connection: Any) -> bytes:
+        callers.append(connection.caller.principal.name)
+        return answer(7)
+
+    world.dispatcher.handlers[7] = note
+    sent = world.ask(handshake() + authenticate("alice") + other_request(7, PRODUCE))
+    assert sent.endswith(success() + answer(7))
+    assert callers == ["alice"]
+
+
+def test_a_failure_is_answered_after_a_delay_and_ends_the_connection() -> None:
+    world = World()
+    world.ask(handshake())
+    assert world.ask(authenticate("bad") + other_request(7)) == b""
+    ((delay_s, timer),) = world.timers[-1:]
+    assert delay_s == DELAY_S
+    assert not world.transport.is_aborted
+    timer.callback()
+    text = "Authentication failed during authentication due to invalid credentials with SASL mechanism PLAIN"
+    assert world.socket.sent.endswith(refusal(text))
+    assert world.transport.is_aborted
+    assert world.dispatcher.served == []
+
+
+def test_a_client_that_leaves_before_the_answer_cancels_it() -> None:
+    world = World()
+    world.ask(handshake())
+    world.ask(authenticate("bad"))
+    world.connection.connection_lost(None)
+    assert world.timers[-1][1].is_cancelled
+    world.timers[-1][1].callback()  # a loop that has begun to call it already
+
+
+def test_bare_tokens_after_a_handshake_of_version_0() -> None:
+    world = World()
+    world.ask(handshake(version=0))
+    assert world.ask(struct.pack(">i", 4) + b"more") == struct.pack(">i", 9) + b"challenge"
+    assert world.ask(struct.pack(">i", 5) + b"alice") == struct.pack(">i", 7) + b"welcome"
+    assert world.ask(other_request(7)) == answer(7)
+
+
+def test_frames_are_short_before_the_authentication_and_long_after_it() -> None:
+    world = World()
+    world.log_in()
+    assert world.ask(other_request(7, padding=5000)) == answer(7)
+    world = World()
+    world.receive(struct.pack(">i", 1001))
+    assert world.transport.is_aborted
+
+
+# -- sessions with a lifetime
+
+
+def test_a_session_ends_for_all_requests_but_a_handshake() -> None:
+    world = World(max_reauth_ms=60_000)
+    assert world.log_in() == success(lifetime_ms=60_000)
+    world.loop.moment += 60
+    assert world.ask(other_request(7)) == answer(7)
+    world.loop.moment += 0.001
+    assert world.ask(other_request(8)) == b""
+    assert world.transport.is_aborted
+    assert world.dispatcher.served == [7]
+
+
+def test_a_session_goes_on_after_a_re_authentication() -> None:
+    world = World(max_reauth_ms=60_000)
+    world.log_in()
+    world.loop.moment += 61
+    assert world.log_in() == success(lifetime_ms=60_000)
+    assert world.ask(other_request(7, padding=5000)) == answer(7)
+
+
+def test_a_re_authentication_waits_for_the_requests_before_it() -> None:
+    world = World(max_reauth_ms=60_000)
+    world.log_in()
+    world.dispatcher.handlers[7] = lambda _: PENDING
+    assert world.ask(other_request(7) + handshake() + authenticate("alice")) == b""
+    sent = len(world.socket.sent)
+    world.complete(7)
+    world.turns()
+    assert world.socket.sent[sent:].startswith(answer(7))
+    assert world.socket.sent.endswith(success(lifetime_ms=60_000))
+
+
+def test_the_credential_limits_the_session_too() -> None:
+    world = World(max_reauth_ms=60_000)
+    now_ms = world.loop.time_ms()
+    assert world.log_in(f"alice until {now_ms + 5000}") == success(lifetime_ms=5000)
+    world = World()
+    assert world.log_in(f"alice until {now_ms - 5000}") == success(lifetime_ms=0)
+    world.loop.moment += 0.001
+    assert world.ask(other_request(7)) == b""
+    assert world.transport.is_aborted
+
+
+def test_a_re_authentication_begins_once_a_second_at_most() -> None:
+    world = World(max_reauth_ms=60_000)
+    world.log_in()
+    world.log_in()
+    world.loop.moment += 0.5
+    world.dispatcher.served.clear()
+    world.ask(handshake())
+    assert world.dispatcher.served == [5], "it is answered as on any other session"
+    world.loop.moment += 0.5
+    assert world.log_in() == success(lifetime_ms=60_000)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "user", "text"),
+    [
+        ("PLAIN", "bob", "Cannot change principals during re-authentication from User.alice: User.bob"),
+        (
+            "OTHER",
+            "alice",
+            "SASL mechanism 'OTHER' requested by client is not supported for re-authentication of mechanism 'PLAIN'",
+        ),
+        (
+            "PLAIN",
+            "bad",
+            "Authentication failed during re-authentication due to invalid credentials with SASL mechanism PLAIN",
+        ),
+        ("PLAIN", "worse", "worse"),
+    ],
+)
+def test_refused_re_authentications(mechanism: str, user: str, text: str) -> None:
+    world = World(max_reauth_ms=60_000)
+    world.log_in()
+    world.ask(handshake(mechanism))
+    world.ask(authenticate(user))
+    world.timers[-1][1].callback()
+    assert world.socket.sent.endswith(refusal(text))
+    assert world.transport.is_aborted
+    assert world.connection.caller.principal.name == "alice"
+
+
+def test_no_other_request_during_a_re_authentication() -> None:
+    world = World(max_reauth_ms=60_000)
+    world.log_in()
+    world.ask(handshake())
+    world.ask(other_request(7))
+    world.timers[-1][1].callback()
+    assert world.dispatcher.served == []
+    assert world.transport.is_aborted

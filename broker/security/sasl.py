@@ -1,0 +1,61 @@
+"""What the SASL mechanisms have in common: how one authentication proceeds and ends, and what a listener is configured with.
+
+A mechanism is a state machine without I/O (plain.py, scram.py, oauthbearer.py). broker/network/sasl_authenticator.py carries its
+tokens in Kafka's requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol, TypeAlias
+
+import msgspec
+
+PLAIN: Final = "PLAIN"
+SCRAM_SHA_256: Final = "SCRAM-SHA-256"
+SCRAM_SHA_512: Final = "SCRAM-SHA-512"
+OAUTHBEARER: Final = "OAUTHBEARER"
+
+
+class SaslFailure(Exception):
+    """The client is refused. `text` is what it is told; None: only that its credentials are invalid, whatever is wrong."""
+
+    def __init__(self, text: str | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a client has proven to be."""
+
+    name: str
+    expires_at_ms: int | None = None  # wall-clock time at which the credential ends; None: never
+    is_token: bool = False  # a delegation token
+
+
+class SaslServer(Protocol):
+    """The server's side of one authentication."""
+
+    identity: Identity | None  # once the exchange is complete
+
+    def evaluate(self, token: bytes) -> bytes:
+        """The answer to the client's next token. SaslFailure ends the exchange."""
+        ...
+
+
+NewSaslServer: TypeAlias = Callable[[], SaslServer]
+
+
+class Mechanism(msgspec.Struct, frozen=True):
+    """One mechanism of one listener."""
+
+    new_server: NewSaslServer
+    max_reauth_ms: int  # connections.max.reauth.ms; 0: no limit
+
+
+class SaslListener(msgspec.Struct, frozen=True):
+    """What a listener asks of its clients."""
+
+    mechanisms: Mapping[str, Mechanism]  # by name
+    receive_max_bytes: int  # of a frame before its client is authenticated
+    failure_delay_s: float  # before a failure is answered

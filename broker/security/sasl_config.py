@@ -1,0 +1,85 @@
+"""Reads the sasl.* properties of listeners. Loaded only where a listener uses SASL."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.security.jaas import JaasError, LoginModule, parse_login_module
+from barnabas.broker.security.plain import PlainServer, PlainUsers
+from barnabas.broker.security.sasl import PLAIN, Mechanism, NewSaslServer, SaslListener
+from barnabas.controller.config.validators import ConfigError
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.config.listeners import ListenerConfig
+
+MECHANISMS: Final = (PLAIN,)
+JAAS_CONFIG: Final = "sasl.jaas.config"
+_HANDLER: Final = "sasl.server.callback.handler.class"
+
+
+def sasl_listeners(config: BrokerConfig) -> dict[str, SaslListener]:
+    """Those listeners for clients that use SASL, by name. ConfigError names a property that is wrong."""
+    with_sasl = config.sasl_listeners
+    if not config.quorum.is_alone and config.inter_broker_listener in {each.name for each in with_sasl}:
+        raise ConfigError(
+            f"inter.broker.listener.name: listener {config.inter_broker_listener} uses SASL, which brokers don't between each "
+            f"other in this version; add a listener without it for them"
+        )
+    return {each.name: _sasl_listener(config, each) for each in with_sasl}
+
+
+def _sasl_listener(config: BrokerConfig, listener: ListenerConfig) -> SaslListener:
+    name = listener.name
+    enabled = config.listener_value(name, "sasl.enabled.mechanisms") or ""
+    mechanisms = [each.strip() for each in enabled.split(",") if each.strip()]
+    if not mechanisms:
+        raise ConfigError(f"sasl.enabled.mechanisms is empty, and listener {name} uses SASL")
+    return SaslListener(
+        {each: _mechanism(config, name, each) for each in mechanisms},
+        config.sasl_server_max_receive_size,
+        config.connection_failed_authentication_delay_ms / 1000,
+    )
+
+
+def _mechanism(config: BrokerConfig, listener: str, mechanism: str) -> Mechanism:
+    if mechanism not in MECHANISMS:
+        raise ConfigError(
+            f"sasl.enabled.mechanisms: listener {listener} names {mechanism[:100]}, which this version does not have; it has "
+            f"{', '.join(MECHANISMS)}"
+        )
+    if config.listener_value(listener, _HANDLER, mechanism):
+        raise ConfigError(f"{_HANDLER}: listener {listener} names a Java class for {mechanism}; leave it out")
+    lifetime = config.listener_value(listener, "connections.max.reauth.ms", mechanism)
+    return Mechanism(
+        _new_server(mechanism, login_module(config, listener, mechanism)),
+        _whole_number("connections.max.reauth.ms", lifetime),
+    )
+
+
+def _new_server(mechanism: str, module: LoginModule) -> NewSaslServer:
+    assert mechanism == PLAIN
+    return partial(PlainServer, PlainUsers(module.options))
+
+
+def login_module(config: BrokerConfig, listener: str, mechanism: str) -> LoginModule:
+    """The JAAS entry of a mechanism on a listener. ConfigError."""
+    name = f"listener.name.{listener.lower()}.{mechanism.lower()}.{JAAS_CONFIG}"
+    text = config.given.get(name)
+    if text is None:
+        entry = f"{listener.lower()}.KafkaServer"
+        raise ConfigError(
+            f"Could not find a 'KafkaServer' or '{entry}' entry in the JAAS configuration; set {name}"
+        )
+    try:
+        return parse_login_module(text)
+    except JaasError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
+def _whole_number(name: str, text: str | None) -> int:
+    try:
+        return int(text or 0)
+    except ValueError:
+        raise ConfigError.invalid(name, text or "", "Not a number of type LONG") from None

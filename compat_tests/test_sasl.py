@@ -1,0 +1,210 @@
+"""SASL: real clients, and the states of a connection before its client is authenticated."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory, UniqueName
+from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.raw import RawConnection, array, request, string
+from compat_tests.harness.sasl_clients import CLIENTS, Login
+
+PLAIN_USERS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    'username="admin" password="admin-secret" user_admin="admin-secret" user_alice="alice-secret";'
+)
+SETTINGS = {
+    "listeners": "SASL_PLAINTEXT://127.0.0.1:0",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+    "inter.broker.listener.name": "SASL_PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_USERS,
+}
+ALICE = Login("PLAIN", "alice", "alice-secret")
+WRONG = "Authentication failed: Invalid username or password"
+
+
+@pytest.fixture
+def secured(fresh_broker: BrokerFactory) -> Broker:
+    return fresh_broker(SETTINGS)
+
+
+def test_clients_send_and_read(secured: Broker, unique: UniqueName) -> None:
+    for name, round_trip in CLIENTS.items():
+        assert round_trip(secured.bootstrap, unique("topic"), ALICE) == name.encode()
+
+
+def test_clients_are_told_why_they_are_refused(secured: Broker, unique: UniqueName) -> None:
+    with pytest.raises(Exception, match=WRONG):
+        CLIENTS["confluent"](secured.bootstrap, unique("topic"), ALICE._replace(password="wrong"))
+    for name in ("kafka-python", "aiokafka"):
+        with pytest.raises(Exception, match=r"(?i)authentication|unable to bootstrap|NoBrokersAvailable"):
+            CLIENTS[name](secured.bootstrap, unique("topic"), ALICE._replace(password="wrong"))
+    assert "wrong" not in secured.log_text()
+    assert "alice-secret" not in secured.log_text()
+
+
+def test_java_tools_authenticate_themselves(
+    secured: Broker, unique: UniqueName, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(ALICE.java())
+    server = ("--bootstrap-server", secured.bootstrap, "--command-config", str(config))
+    name = unique("topic")
+    java_tools.run("kafka-topics", *server, "--create", "--topic", name)
+    java_tools.run("kafka-console-producer", *server, "--topic", name, stdin="hello\n")
+    read = java_tools.run(
+        "kafka-console-consumer", *server, "--topic", name, "--from-beginning", "--max-messages", "1"
+    )
+    assert read.stdout == "hello\n"
+    config.write_text(ALICE._replace(password="wrong").java())
+    refused = java_tools.run("kafka-topics", *server, "--list", status=1)
+    assert f"SaslAuthenticationException: {WRONG}" in refused.output
+    config.write_text(Login("SCRAM-SHA-256", "alice", "alice-secret").java())
+    refused = java_tools.run("kafka-topics", *server, "--list", status=1)
+    assert "Client SASL mechanism 'SCRAM-SHA-256' not enabled in the server" in refused.output
+
+
+# -- states, with plain sockets
+
+
+def handshake(mechanism: str, version: int = 1) -> bytes:
+    return request(17, version, string(mechanism))
+
+
+def authenticate(token: bytes, version: int = 1) -> bytes:
+    return request(36, version, struct.pack(">i", len(token)) + token)
+
+
+def plain(user: str = "alice", password: str = "alice-secret", authzid: str = "") -> bytes:
+    return f"{authzid}\0{user}\0{password}".encode()
+
+
+def result(answer: bytes) -> tuple[int, str | None]:
+    """Error code and message of a SaslAuthenticate response."""
+    error, length = struct.unpack_from(">hh", answer)
+    return error, None if length < 0 else answer[4 : 4 + length].decode()
+
+
+METADATA = request(3, 1, array([]))
+
+
+def test_requests_are_served_after_the_authentication(secured: Broker) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        assert connection.ask(request(18, 0, b""))[:2] == b"\0\0"
+        assert connection.ask(handshake("PLAIN")) == b"\0\0" + array([string("PLAIN")])
+        assert connection.ask(authenticate(plain()))[:2] == b"\0\0"
+        assert len(connection.ask(METADATA)) > 10
+        assert connection.ask(handshake("PLAIN"))[:2] == struct.pack(">h", 34)
+        assert result(connection.ask(authenticate(plain()))) == (
+            34,
+            "SaslAuthenticate request received after successful authentication",
+        )
+
+
+def test_a_handshake_of_version_0_is_followed_by_bare_tokens(secured: Broker) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        assert connection.ask(handshake("PLAIN", 0))[:2] == b"\0\0"
+        connection.send(plain())
+        assert connection.receive() == b""
+        assert len(connection.ask(METADATA)) > 10
+    with RawConnection(secured.bootstrap) as connection:
+        connection.ask(handshake("PLAIN", 0))
+        connection.send(plain(password="wrong"))
+        assert connection.is_closed()
+
+
+@pytest.mark.parametrize(
+    ("token", "text"),
+    [
+        (plain(password="wrong"), WRONG),
+        (plain(user="nobody"), WRONG),
+        (plain(user=""), "Authentication failed: username not specified"),
+        (plain(password=""), "Authentication failed: password not specified"),
+        (b"", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),
+        (b"a\0b\0c\0d\0e", "Invalid SASL/PLAIN response: expected 3 tokens, got 4"),
+        (b"\xff\xfe\0\xff\0\xff", WRONG),
+        (
+            plain(authzid="admin"),
+            "Authentication failed: Client requested an authorization id that is different from username",
+        ),
+    ],
+)
+def test_refusals_of_plain(secured: Broker, token: bytes, text: str) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        connection.ask(handshake("PLAIN"))
+        assert result(connection.ask(authenticate(token))) == (58, text)
+        assert connection.is_closed()
+
+
+def test_a_mechanism_that_is_not_enabled(secured: Broker) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        assert connection.ask(handshake("GSSAPI")) == struct.pack(">h", 33) + array([string("PLAIN")])
+        assert connection.is_closed()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [authenticate(plain())],
+        [METADATA],
+        [request(0, 7, b"")],
+        [b""],
+        [b"\0"],
+        [request(18, 0, b""), request(18, 0, b"")],
+        [request(17, 2, string("PLAIN"))],
+        [handshake("PLAIN"), authenticate(plain(), 3)],
+        [handshake("PLAIN"), b"garbage"],
+        [handshake("PLAIN", 0), b"garbage"],
+        [handshake("PLAIN", 0), authenticate(plain())],
+    ],
+)
+def test_connections_that_end_without_an_answer(secured: Broker, frames: list[bytes]) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        for frame in frames[:-1]:
+            connection.ask(frame)
+        connection.send(frames[-1])
+        assert connection.is_closed()
+
+
+def test_another_request_in_place_of_a_token(secured: Broker) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        connection.ask(handshake("PLAIN"))
+        assert connection.ask(request(16, 0, b""))[:2] == struct.pack(">h", 34)
+        assert connection.is_closed()
+
+
+def test_an_unsupported_version_of_api_versions_may_be_asked_again(secured: Broker) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        assert connection.ask(request(18, 99, b""))[:2] == struct.pack(">h", 35)
+        assert connection.ask(request(18, 0, b""))[:2] == b"\0\0"
+        assert connection.ask(handshake("PLAIN"))[:2] == b"\0\0"
+
+
+@pytest.mark.parametrize("size", [524288 + 1, -1])
+def test_frames_before_the_authentication_are_bounded(secured: Broker, size: int) -> None:
+    with RawConnection(secured.bootstrap) as connection:
+        connection.socket.sendall(struct.pack(">i", size))
+        assert connection.is_closed()
+    with RawConnection(secured.bootstrap) as connection:
+        connection.ask(handshake("PLAIN"))
+        connection.socket.sendall(struct.pack(">i", size))
+        assert connection.is_closed()
+
+
+def test_a_token_of_the_largest_size_is_refused_as_a_token(secured: Broker) -> None:
+    token = b"\0alice\0".ljust(524288 - 100, b"x")
+    with RawConnection(secured.bootstrap) as connection:
+        connection.ask(handshake("PLAIN"))
+        assert result(connection.ask(authenticate(token))) == (58, WRONG)
+
+
+def test_a_plaintext_listener_expects_no_sasl(broker: Broker) -> None:
+    with RawConnection(broker.bootstrap) as connection:
+        assert connection.ask(handshake("PLAIN"))[:2] == struct.pack(">h", 34)
+        assert result(connection.ask(authenticate(plain())))[0] == 34
