@@ -6,15 +6,24 @@ It adds the group's partition of __consumer_offsets to the transaction. v2 PRODU
 
 from __future__ import annotations
 
+from barnabas.broker.requests.authorization import allows_group, allows_transactional_id
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse
 
 
 @api(25, 0, 4)
-def add_offsets_to_txn(context: HandlerContext, request: AddOffsetsToTxnRequest) -> Outcome:
+def add_offsets_to_txn(
+    context: HandlerContext, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse | Outcome:
+    if not allows_transactional_id(context, Operation.WRITE, request.transactional_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not allows_group(context, Operation.READ, request.group_id):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+
     def added(error: ErrorCode) -> None:
         if error == ErrorCode.PRODUCER_FENCED and context.api_version < 2:
             error = ErrorCode.INVALID_PRODUCER_EPOCH

@@ -12,11 +12,13 @@ from functools import partial
 
 import msgspec
 
+from barnabas.broker.requests.authorization import allows_cluster, allows_transactional_id, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.transactions.transaction import TopicPartition
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_partitions_to_txn import (
@@ -54,10 +56,23 @@ def add_partitions_to_txn(
         if not missing:
             answer_in_slices(context, _answer(context.api_version, asked))
 
+    if context.api_version >= BROKERS_SINCE and not allows_cluster(context, Operation.CLUSTER_ACTION):
+        return AddPartitionsToTxnResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if not asked:
         return AddPartitionsToTxnResponse()
     for each in asked:
-        partitions = yield from _check(context, each)
+        unauthorized = set[str]()
+        if context.api_version < BROKERS_SINCE:
+            transactional_id = each.transaction.transactional_id
+            if not allows_transactional_id(context, Operation.WRITE, transactional_id):
+                return (yield from _refused(each, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+            named = [
+                (topic.name, len(topic.partitions))
+                for topic in each.transaction.topics
+                if topic.name not in INTERNAL_TOPICS
+            ]
+            unauthorized = yield from refused_topics(context, Operation.WRITE, named)
+        partitions = yield from _check(context, each, unauthorized)
         if partitions is None:
             done(each, ErrorCode.OPERATION_NOT_ATTEMPTED)
         else:
@@ -80,8 +95,21 @@ def _transactions(version: int, request: AddPartitionsToTxnRequest) -> list[AddP
     ]
 
 
+def _refused(asked: _Asked, error: ErrorCode) -> Generator[None, None, AddPartitionsToTxnResponse]:
+    """The answer to a client that may not use the transactional id."""
+    asked.outcome = error
+    for topic in asked.transaction.topics:
+        results = AddPartitionsToTxnTopicResult(topic.name, [])
+        asked.results.append(results)
+        for index in topic.partitions:
+            results.results_by_partition.append(AddPartitionsToTxnPartitionResult(index, error))
+            yield
+        yield
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=asked.results)
+
+
 def _check(
-    context: HandlerContext, asked: _Asked
+    context: HandlerContext, asked: _Asked, unauthorized: set[str]
 ) -> Generator[None, None, dict[TopicPartition, None] | None]:
     """The partitions of the transaction; None when one can't be added."""
     known: dict[TopicPartition, None] | None = {}
@@ -89,7 +117,11 @@ def _check(
         results = AddPartitionsToTxnTopicResult(topic.name, [])
         asked.results.append(results)
         for index in topic.partitions:
-            error = _refusal(context, topic.name, index)
+            error = (
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                if topic.name in unauthorized
+                else _refusal(context, topic.name, index)
+            )
             results.results_by_partition.append(AddPartitionsToTxnPartitionResult(index, error))
             if error:
                 known = None

@@ -16,10 +16,12 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from barnabas.broker.config.logger_levels import change_logger_levels
+from barnabas.broker.requests.authorization import config_refusal
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
 from barnabas.broker.services import HandlerContext, Services
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.configs import (
     CONFIGS_MAX,
     SET,
@@ -90,15 +92,15 @@ def _alter(context: HandlerContext, request: Request, kind: _Kind) -> Outcome:
         return PENDING
     services = context.services
     changes = [kind.change(each) for each in resources]
-    loggers = {  # by their place in the request
-        place: kind.responded(change_logger_levels(change, services.node_id, validate_only))
-        for place, change in enumerate(changes)
-        if change.resource_type == BROKER_LOGGER_RESOURCE and kind is _INCREMENTAL
-    }
-    others = [place for place in range(len(changes)) if place not in loggers]
+    settled = _unauthorized(context, changes, kind)  # by their place in the request
+    for place, change in enumerate(changes):
+        if change.resource_type == BROKER_LOGGER_RESOURCE and kind is _INCREMENTAL and place not in settled:
+            result = change_logger_levels(change, services.node_id, validate_only)
+            settled[place] = kind.responded(result)
+    others = [place for place in range(len(changes)) if place not in settled]
 
     def complete(responses: Iterable[Any]) -> None:
-        of_place = {**loggers, **dict(zip(others, responses, strict=True))}
+        of_place = {**settled, **dict(zip(others, responses, strict=True))}
         context.complete(kind.response(responses=[of_place[place] for place in range(len(changes))]))
 
     def decided(results: Sequence[ResourceResult]) -> None:
@@ -118,6 +120,19 @@ def _alter(context: HandlerContext, request: Request, kind: _Kind) -> Outcome:
         forwarded = msgspec.structs.replace(request, resources=[resources[place] for place in others])
         services.controller_channel.send(context.api_key, forwarded, answered)
     return PENDING
+
+
+def _unauthorized(context: HandlerContext, changes: Sequence[ResourceChange], kind: _Kind) -> dict[int, Any]:
+    """The responses of resources whose configs the sender may not alter, by their place in the request."""
+    refused: dict[int, Any] = {}
+    if context.services.authorizer is None:
+        return refused
+    for place, change in enumerate(changes):
+        named = change.resource_type, change.resource_name
+        error = config_refusal(context, Operation.ALTER_CONFIGS, *named)
+        if error:
+            refused[place] = kind.responded(ResourceResult(*named, error, error.message))
+    return refused
 
 
 def _refused(resources: Sequence[Any], kind: _Kind) -> Generator[None, None, msgspec.Struct]:

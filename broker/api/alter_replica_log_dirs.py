@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from functools import partial
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_replica_log_dirs import (
@@ -36,11 +38,17 @@ def alter_replica_log_dirs(
                 yield
             yield
         yield
+    may_alter = allows_cluster(context, Operation.ALTER)
     response = AlterReplicaLogDirsResponse()
     for name, paths in wanted.items():
-        partitions = yield from collect(partial(_begin, context, name), paths.items())
+        serve = partial(_begin, context, name) if may_alter else _refuse
+        partitions = yield from collect(serve, paths.items())
         response.results.append(AlterReplicaLogDirTopicResult(name, partitions))
     return response
+
+
+def _refuse(place: tuple[int, str]) -> AlterReplicaLogDirPartitionResult:
+    return AlterReplicaLogDirPartitionResult(place[0], ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def _begin(context: HandlerContext, topic: str, place: tuple[int, str]) -> AlterReplicaLogDirPartitionResult:

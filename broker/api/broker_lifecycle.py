@@ -8,9 +8,11 @@ BrokerRegistration v2 names the log directories (KIP-858), v3 the epoch of the r
 
 from __future__ import annotations
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext, decide
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.brokers import unregister
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -39,7 +41,12 @@ def heartbeat(context: HandlerContext, request: BrokerHeartbeatRequest) -> Broke
 
 
 @api(64, 0, 0, controller=True)
-def unregister_broker(context: HandlerContext, request: UnregisterBrokerRequest) -> Outcome:
+def unregister_broker(
+    context: HandlerContext, request: UnregisterBrokerRequest
+) -> UnregisterBrokerResponse | Outcome:
+    if not allows_cluster(context, Operation.ALTER):
+        refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return UnregisterBrokerResponse(error_code=refusal, error_message=refusal.message)
     services = context.services
     sessions = services.broker_sessions
     is_alive = sessions is not None and sessions.is_alive(request.broker_id)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Sequence
 
+from barnabas.broker.requests.authorization import allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
 from barnabas.broker.services import HandlerContext, decide
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.partitions import MorePartitions, PartitionsAdded, create_partitions
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS
 from barnabas.wire.errors import ErrorCode
@@ -24,10 +27,13 @@ def create(context: HandlerContext, request: CreatePartitionsRequest) -> Outcome
     if len(request.topics) > PARTITIONS_PER_REQUEST_MAX:
         answer_in_slices(context, _refused(request.topics))
         return PENDING
-    wanted = [_wanted(topic) for topic in request.topics]
+    unauthorized = _unauthorized(context, request.topics)
+    wanted = [_wanted(topic) for topic in request.topics if topic.name not in unauthorized]
 
     def respond(results: Sequence[PartitionsAdded]) -> CreatePartitionsResponse:
-        return CreatePartitionsResponse(results=[_result(topic) for topic in results])
+        return CreatePartitionsResponse(
+            results=[_result(topic) for topic in (*results, *unauthorized.values())]
+        )
 
     return decide(
         context,
@@ -40,6 +46,18 @@ def create(context: HandlerContext, request: CreatePartitionsRequest) -> Outcome
         respond,
         lambda error, message: respond([PartitionsAdded(topic.name, error, message) for topic in wanted]),
     )
+
+
+def _unauthorized(context: HandlerContext, topics: list[CreatePartitionsTopic]) -> dict[str, PartitionsAdded]:
+    """The results of the topics that the sender may not alter; not those that are named twice, which fail by that."""
+    if context.services.authorizer is None:
+        return {}
+    counts = Counter(topic.name for topic in topics)
+    return {
+        name: PartitionsAdded(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        for name, count in counts.items()
+        if count == 1 and not allows_topic(context, Operation.ALTER, name)
+    }
 
 
 def _refused(topics: list[CreatePartitionsTopic]) -> Generator[None, None, CreatePartitionsResponse]:

@@ -10,15 +10,19 @@ next one, which finds the topics that this request has created already and does 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator
 
 from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.requests.authorization import allows_cluster, allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.config.topic_configs import TOPIC_SYNONYMS
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.configs import CONFIGS_MAX, TOO_MANY_CONFIGS
+from barnabas.controller.operations.topic_names import CLUSTER_METADATA_TOPIC
 from barnabas.controller.operations.topics import (
     PARTITIONS_PER_REQUEST_MAX,
     TOO_MANY_PARTITIONS,
@@ -47,18 +51,21 @@ def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
     if too_many:
         answer_in_slices(context, _refused(request.topics, too_many))
         return PENDING
-    wanted = [_wanted(topic) for topic in request.topics]
+    unauthorized = _unauthorized(context, request.topics)
+    wanted = [_wanted(topic) for topic in request.topics if topic.name not in unauthorized]
     request_id = services.controller_channel.request_id_of(context)
 
     def done(created: list[CreatedTopic]) -> None:
-        answer_in_slices(context, _answer(services.config, created))
+        answer_in_slices(context, _answer(context, created, unauthorized))
 
     def failed(error: ErrorCode, message: str) -> None:
         if error is ErrorCode.NOT_CONTROLLER:
             services.controller_channel.send_again(context, request, request_id)
             return
         results = [CreatableTopicResult(name=t.name, error_code=error, error_message=message) for t in wanted]
-        context.complete(CreateTopicsResponse(topics=results))
+        context.complete(
+            CreateTopicsResponse(topics=results + [_unauthorized_result(t) for t in unauthorized])
+        )
 
     services.controller.run(
         lambda image: create_topics(
@@ -73,6 +80,24 @@ def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
         failed,
     )
     return PENDING
+
+
+def _unauthorized(context: HandlerContext, topics: list[CreatableTopic]) -> dict[str, None]:
+    """The topics that the sender may not create; not those that are named twice, which fail by that."""
+    if context.services.authorizer is None or allows_cluster(context, Operation.CREATE, silent=True):
+        return {}
+    counts = Counter(topic.name for topic in topics)
+    return {
+        name: None
+        for name, count in counts.items()
+        if count == 1 and name != CLUSTER_METADATA_TOPIC and not allows_topic(context, Operation.CREATE, name)
+    }
+
+
+def _unauthorized_result(name: str) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=name, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, error_message="Authorization failed."
+    )
 
 
 def _too_many(topics: list[CreatableTopic]) -> str:
@@ -92,19 +117,27 @@ def _refused(topics: list[CreatableTopic], too_many: str) -> Generator[None, Non
     return CreateTopicsResponse(topics=(yield from collect(refuse, names)))
 
 
-def _answer(config: BrokerConfig, created: list[CreatedTopic]) -> Generator[None, None, CreateTopicsResponse]:
+def _answer(
+    context: HandlerContext, created: list[CreatedTopic], unauthorized: dict[str, None]
+) -> Generator[None, None, CreateTopicsResponse]:
+    config = context.services.config
     configs: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # that several topics have
 
     def result_of(topic: CreatedTopic) -> CreatableTopicResult:
         result = _result(topic)
-        if not topic.error:
+        if not topic.error and not allows_topic(context, Operation.DESCRIBE_CONFIGS, topic.name, silent=True):
+            result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            result.num_partitions = result.replication_factor = -1
+            result.configs = None
+        elif not topic.error:
             alike = tuple(sorted(topic.configs.items()))
             if alike not in configs:
                 configs[alike] = _configs(config, topic)
             result.configs = configs[alike]
         return result
 
-    return CreateTopicsResponse(topics=(yield from collect(result_of, created)))
+    results = yield from collect(result_of, created)
+    return CreateTopicsResponse(topics=results + [_unauthorized_result(name) for name in unauthorized])
 
 
 def _wanted(topic: CreatableTopic) -> NewTopic:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from barnabas.broker.requests.authorization import allows_group
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.delete_groups import (
     DeletableGroupResult,
@@ -27,6 +29,10 @@ def delete_groups(
     results: dict[str, ErrorCode] = {}
     by_shard: dict[int, list[str]] = {}
     for group_id in dict.fromkeys(request.groups_names):
+        if not allows_group(context, Operation.DELETE, group_id):
+            results[group_id] = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            yield
+            continue
         shard = context.services.groups.shards.of(group_id)
         results[group_id] = shard if isinstance(shard, ErrorCode) else ErrorCode.NONE
         if not isinstance(shard, ErrorCode):

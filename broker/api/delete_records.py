@@ -11,10 +11,12 @@ from functools import partial
 
 from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.requests.authorization import refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -43,13 +45,21 @@ def delete_records(
             wanted.setdefault(topic.name, {})[partition.partition_index] = partition
             yield
         yield
+    unauthorized = yield from refused_topics(
+        context, Operation.DELETE, ((name, len(each)) for name, each in wanted.items())
+    )
     waiting: list[Waiting] = []
     response = DeleteRecordsResponse()
     for name, partitions in wanted.items():
         delete = partial(_delete, context, name, waiting)
-        results = yield from collect(delete, partitions.values())
+        serve = _refuse if name in unauthorized else delete
+        results = yield from collect(serve, partitions.values())
         response.topics.append(DeleteRecordsTopicResult(name, results))
     return _wait(context, response, waiting, request.timeout_ms) if waiting else response
+
+
+def _refuse(wanted: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+    return _error(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
 
 def _delete(

@@ -6,7 +6,8 @@ v1 endpoint type: this is a broker listener, so controllers are not described he
 
 from __future__ import annotations
 
-from barnabas.broker.cluster.metadata_view import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
+from barnabas.broker.cluster.metadata_view import OPERATIONS_NOT_ASKED
+from barnabas.broker.requests.authorization import authorized_cluster_operations
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
 from barnabas.wire.errors import ErrorCode
@@ -47,7 +48,7 @@ def describe(context: HandlerContext, request: DescribeClusterRequest) -> Descri
             for broker in view.brokers
             if request.include_fenced_brokers or not broker.fenced
         ],
-        cluster_authorized_operations=CLUSTER_OPERATIONS
+        cluster_authorized_operations=authorized_cluster_operations(context)
         if request.include_cluster_authorized_operations
         else OPERATIONS_NOT_ASKED,
     )

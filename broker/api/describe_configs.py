@@ -18,11 +18,13 @@ from barnabas.broker.config.describe import (
     topic_entries,
 )
 from barnabas.broker.config.logger_levels import logger_levels
+from barnabas.broker.requests.authorization import config_refusal
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext, Services
 from barnabas.controller.extension import ConfigTables
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
@@ -68,12 +70,22 @@ def describe_configs(
         try:
             if repetitions.are_too_many(_named_by(resource)):
                 raise ApiError(ErrorCode.INVALID_REQUEST, MESSAGE)
+            _authorize(context, resource)
             result.configs = described.entries(resource)
         except ApiError as api_error:
             result.error_code, result.error_message = api_error.error, api_error.message
         response.results.append(result)
         yield
     return response
+
+
+def _authorize(context: HandlerContext, resource: DescribeConfigsResource) -> None:
+    """ApiError when the sender may not see the configs."""
+    error = config_refusal(
+        context, Operation.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name
+    )
+    if error:
+        raise ApiError(error, error.message)
 
 
 def _named_by(resource: DescribeConfigsResource) -> tuple[int, str]:

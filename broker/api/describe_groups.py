@@ -11,10 +11,12 @@ from collections.abc import Generator
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.member import Member
 from barnabas.broker.groups.state import GroupState
+from barnabas.broker.requests.authorization import allows_group, authorized_operations
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation, ResourceType
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_groups import (
     DescribedGroup,
@@ -22,10 +24,6 @@ from barnabas.wire.messages.describe_groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
 )
-
-# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS as bits of their AclOperation codes: everything
-# that can be allowed on a group, and without an authorizer is.
-GROUP_OPERATIONS = sum(1 << code for code in (3, 6, 8, 10, 11))
 
 
 @api(15, 0, 6)
@@ -36,14 +34,16 @@ def describe_groups(
     repetitions = Repetitions()
 
     def described(group_id: str) -> DescribedGroup:
-        if repetitions.are_too_many(group_id):
+        if not allows_group(context, Operation.DESCRIBE, group_id):
+            group = DescribedGroup(group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        elif repetitions.are_too_many(group_id):
             group = DescribedGroup(
                 group_id=group_id, error_code=ErrorCode.INVALID_REQUEST, error_message=MESSAGE
             )
         else:
             group = _describe(context, group_id)
         if request.include_authorized_operations and not group.error_code:
-            group.authorized_operations = GROUP_OPERATIONS
+            group.authorized_operations = authorized_operations(context, ResourceType.GROUP, group_id)
         return group
 
     return DescribeGroupsResponse(groups=(yield from collect(described, request.groups)))

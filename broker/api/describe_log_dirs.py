@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Iterable, Iterator
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.storage.manager.manager import LogManager
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_log_dirs import (
@@ -32,6 +34,8 @@ Placed = tuple[str, str, DescribeLogDirsPartition]  # (directory, topic, partiti
 def describe_log_dirs(
     context: HandlerContext, request: DescribeLogDirsRequest
 ) -> Generator[None, None, DescribeLogDirsResponse]:
+    if not allows_cluster(context, Operation.DESCRIBE):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     manager = context.services.log_manager
     wanted = None
     if request.topics is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Generator
 
 from barnabas.broker.partitions.current_leaders import missing_error
+from barnabas.broker.requests.authorization import allows_topic
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import MESSAGE, Repetitions
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.storage.log.producers import ProducerEntry
 from barnabas.wire.errors import ErrorCode
@@ -35,9 +37,15 @@ def describe_producers(
         answers = TopicResponse(topic.name, [])
         response.topics.append(answers)
         problem = invalid_topic_name(topic.name)
+        is_refused = problem is None and not allows_topic(
+            context, Operation.READ, topic.name, count=len(topic.partition_indexes)
+        )
         for index in topic.partition_indexes:
             if problem is not None:
                 answer = PartitionResponse(index, ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+            elif is_refused:
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                answer = PartitionResponse(index, error, error.message)
             elif repetitions.are_too_many((topic.name, index)):
                 answer = PartitionResponse(index, ErrorCode.INVALID_REQUEST, MESSAGE)
             else:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumReplica
 from barnabas.controller.operations.topic_names import CLUSTER_METADATA_TOPIC
 from barnabas.wire.errors import ErrorCode
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 def describe(
     context: HandlerContext, request: DescribeQuorumRequest
 ) -> Generator[None, None, DescribeQuorumResponse]:
+    if not allows_cluster(context, Operation.DESCRIBE):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return DescribeQuorumResponse(error_code=error, error_message=error.message)
     if not _asks_for_metadata(request.topics):
         return (yield from _unknown(request.topics))
     quorum = _quorum(context.services)

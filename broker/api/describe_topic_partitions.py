@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from barnabas.broker.cluster.metadata_view import TOPIC_OPERATIONS, MetadataView
+from barnabas.broker.cluster.metadata_view import MetadataView
+from barnabas.broker.requests.authorization import allows_topic, authorized_operations
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation, ResourceType
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
@@ -38,6 +40,11 @@ def describe(
     if len(named) > max(PARTITIONS_NAMED_MAX, len(image.topics)):
         return (yield from _refuse(named))
     names = sorted(set(named or image.topics))
+    unauthorized = list[str]()
+    if context.services.authorizer is not None:
+        shown = yield from _described(context, names, is_named=bool(named))
+        unauthorized = sorted(set(names).difference(shown)) if named else []
+        names = shown
     if cursor is not None:
         if cursor.partition_index < 0 or (named and cursor.topic_name not in named):
             return (yield from _refuse(named))
@@ -52,6 +59,7 @@ def describe(
             break
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         described = _describe(view, name, first, room)
+        described.topic_authorized_operations = authorized_operations(context, ResourceType.TOPIC, name)
         response.topics.append(described)
         room -= len(described.partitions)
         topic = image.topics.get(name)
@@ -60,7 +68,23 @@ def describe(
             response.next_cursor = ResponseCursor(topic_name=name, partition_index=end)
             break
         yield
+    response.topics += yield from collect(
+        lambda name: DescribeTopicPartitionsResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, name),
+        unauthorized,
+    )
     return response
+
+
+def _described(
+    context: HandlerContext, names: list[str], *, is_named: bool
+) -> Generator[None, None, list[str]]:
+    """The topics that the sender may describe."""
+    shown = []
+    for name in names:
+        if allows_topic(context, Operation.DESCRIBE, name, silent=not is_named):
+            shown.append(name)
+        yield
+    return shown
 
 
 def _refuse(names: list[str]) -> Generator[None, None, DescribeTopicPartitionsResponse]:
@@ -79,7 +103,6 @@ def _describe(view: MetadataView, name: str, first: int, room: int) -> DescribeT
             else ErrorCode.INVALID_TOPIC_EXCEPTION,
             name=name,
             is_internal=name in INTERNAL_TOPICS,
-            topic_authorized_operations=TOPIC_OPERATIONS,
         )
     last = min(len(topic.partitions), first + room)
     return DescribeTopicPartitionsResponseTopic(
@@ -87,7 +110,6 @@ def _describe(view: MetadataView, name: str, first: int, room: int) -> DescribeT
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=[_partition(view, index, topic.partitions[index]) for index in range(first, last)],
-        topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 

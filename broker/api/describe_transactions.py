@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from barnabas.broker.requests.authorization import allows_topic, allows_transactional_id
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import Repetitions
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.transactions.state import TransactionState as State
 from barnabas.broker.transactions.transaction import by_topic
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -35,15 +37,20 @@ def describe_transactions(
     repetitions = Repetitions()
 
     def described(transactional_id: str) -> TransactionState:
+        if not allows_transactional_id(context, Operation.DESCRIBE, transactional_id):
+            error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            return TransactionState(error_code=error, transactional_id=transactional_id)
         if repetitions.are_too_many(transactional_id):
             return TransactionState(error_code=ErrorCode.INVALID_REQUEST, transactional_id=transactional_id)
-        return _describe(coordinator, transactional_id)
+        return _describe(context, coordinator, transactional_id)
 
     states = yield from collect(described, request.transactional_ids)
     return DescribeTransactionsResponse(transaction_states=states)
 
 
-def _describe(coordinator: TransactionCoordinator, transactional_id: str) -> TransactionState:
+def _describe(
+    context: HandlerContext, coordinator: TransactionCoordinator, transactional_id: str
+) -> TransactionState:
     found = coordinator.describe(transactional_id)
     if not isinstance(found, ErrorCode) and found.state == State.DEAD:
         found = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
@@ -60,5 +67,6 @@ def _describe(coordinator: TransactionCoordinator, transactional_id: str) -> Tra
         topics=[
             TopicData(topic=topic, partitions=partitions)
             for topic, partitions in by_topic(data.partitions).items()
+            if allows_topic(context, Operation.DESCRIBE, topic, silent=True)
         ],
     )

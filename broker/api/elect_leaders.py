@@ -4,10 +4,12 @@ without a leader (KIP-460).
 
 from __future__ import annotations
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.context import Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import are_too_many_partitions
 from barnabas.broker.services import HandlerContext, decide
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.elections import elect_leaders
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
@@ -15,6 +17,8 @@ from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeade
 
 @api(43, 0, 2, controller=True)
 def elect(context: HandlerContext, request: ElectLeadersRequest) -> ElectLeadersResponse | Outcome:
+    if not allows_cluster(context, Operation.ALTER):
+        return ElectLeadersResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     services = context.services
     named = [len(topic.partitions) for topic in request.topic_partitions or ()]
     if are_too_many_partitions(services.controller.image, named):

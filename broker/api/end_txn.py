@@ -7,15 +7,20 @@ TRANSACTION_ABORTABLE may be answered, v5 raises the epoch and answers the produ
 
 from __future__ import annotations
 
+from barnabas.broker.requests.authorization import allows_transactional_id
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 
 
 @api(26, 0, 5)
-def end_txn(context: HandlerContext, request: EndTxnRequest) -> Outcome:
+def end_txn(context: HandlerContext, request: EndTxnRequest) -> EndTxnResponse | Outcome:
+    if not allows_transactional_id(context, Operation.WRITE, request.transactional_id):
+        return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
     def ended(error: ErrorCode, producer_id: int, producer_epoch: int) -> None:
         if error == ErrorCode.PRODUCER_FENCED and context.api_version < 2:
             error = ErrorCode.INVALID_PRODUCER_EPOCH

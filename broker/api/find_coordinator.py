@@ -12,10 +12,12 @@ from collections.abc import Generator
 from functools import partial
 
 from barnabas.broker.cluster.metadata_view import MetadataView
+from barnabas.broker.requests.authorization import allows_cluster, allows_group, allows_transactional_id
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
     Coordinator,
@@ -50,8 +52,17 @@ def find_coordinator(
     services = context.services
     topics = {GROUP: services.groups.topic, TRANSACTION: services.transactions.topic}
     topic = topics.get(request.key_type)
+    is_refused = request.key_type == SHARE and not allows_cluster(context, Operation.CLUSTER_ACTION)
     for index, key in enumerate(keys):
-        if topic is None:
+        if is_refused:
+            add(index, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, -1)
+        elif request.key_type == GROUP and not allows_group(context, Operation.DESCRIBE, key):
+            add(index, ErrorCode.GROUP_AUTHORIZATION_FAILED, -1)
+        elif request.key_type == TRANSACTION and not allows_transactional_id(
+            context, Operation.DESCRIBE, key
+        ):
+            add(index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
+        elif topic is None:
             add(index, _refusal(request.key_type, key, context.api_version), -1)
         else:
             topic.find(key, partial(add, index))

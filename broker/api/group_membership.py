@@ -23,10 +23,12 @@ from typing import Final
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.classic import Client, join_error
 from barnabas.broker.groups.shard import Shard
+from barnabas.broker.requests.authorization import allows_group
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import encode_in_thread, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -39,6 +41,8 @@ MEMBERS_PER_SLICE: Final = 100
 @api(11, 0, 9)
 def join_group(context: HandlerContext, request: JoinGroupRequest) -> JoinGroupResponse | Outcome:
     version = context.api_version
+    if not allows_group(context, Operation.READ, request.group_id):
+        return _fit(join_error(ErrorCode.GROUP_AUTHORIZATION_FAILED, ""), version)
     shard = _shard_of(context, request.group_id)
     if isinstance(shard, ErrorCode):
         return _fit(join_error(shard, request.member_id), version)
@@ -57,6 +61,8 @@ def join_group(context: HandlerContext, request: JoinGroupRequest) -> JoinGroupR
 def sync_group(context: HandlerContext, request: SyncGroupRequest) -> SyncGroupResponse | Outcome:
     if context.api_version >= 5 and not (request.protocol_type and request.protocol_name):
         return SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    if not allows_group(context, Operation.READ, request.group_id):
+        return SyncGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     shard = _shard_of(context, request.group_id)
     if isinstance(shard, ErrorCode):
         return SyncGroupResponse(error_code=shard)
@@ -66,6 +72,8 @@ def sync_group(context: HandlerContext, request: SyncGroupRequest) -> SyncGroupR
 
 @api(12, 0, 4)
 def heartbeat(context: HandlerContext, request: HeartbeatRequest) -> HeartbeatResponse:
+    if not allows_group(context, Operation.READ, request.group_id):
+        return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     shard = _shard_of(context, request.group_id)
     if isinstance(shard, ErrorCode):
         # As Kafka: while its group is loaded a member is alive without proof, and clients know no such error here.
@@ -80,6 +88,8 @@ def leave_group(
     context: HandlerContext, request: LeaveGroupRequest
 ) -> Generator[None, None, LeaveGroupResponse | Outcome]:
     version = context.api_version
+    if not allows_group(context, Operation.READ, request.group_id):
+        return LeaveGroupResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     members = [MemberIdentity(member_id=request.member_id)] if version < 3 else request.members
     response = LeaveGroupResponse()
     shard = _shard_of(context, request.group_id)

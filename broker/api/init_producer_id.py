@@ -8,9 +8,15 @@ client ask again. Not implemented: two-phase commit (v6, KIP-939), which Kafka 4
 
 from __future__ import annotations
 
+from barnabas.broker.requests.authorization import (
+    allows_cluster,
+    allows_on_any_topic,
+    allows_transactional_id,
+)
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
@@ -19,6 +25,9 @@ from barnabas.wire.messages.init_producer_id import InitProducerIdRequest, InitP
 def init_producer_id(
     context: HandlerContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Outcome:
+    refusal = _refusal(context, request)
+    if refusal:
+        return InitProducerIdResponse(error_code=refusal, producer_epoch=-1)
     if (request.producer_id == -1) != (request.producer_epoch == -1) or request.transactional_id == "":
         return InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
 
@@ -46,3 +55,15 @@ def init_producer_id(
             answer,
         )
     return PENDING
+
+
+def _refusal(context: HandlerContext, request: InitProducerIdRequest) -> ErrorCode:
+    """Why the sender gets no producer id. Without a transactional id WRITE on any topic is enough (KIP-679)."""
+    if request.transactional_id is not None:
+        allowed = allows_transactional_id(context, Operation.WRITE, request.transactional_id)
+        return ErrorCode.NONE if allowed else ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if allows_cluster(context, Operation.IDEMPOTENT_WRITE, silent=True) or allows_on_any_topic(
+        context, Operation.WRITE
+    ):
+        return ErrorCode.NONE
+    return ErrorCode.CLUSTER_AUTHORIZATION_FAILED

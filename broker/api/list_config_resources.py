@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     CLIENT_METRICS_RESOURCE,
@@ -39,6 +41,8 @@ LISTED: Final = (
 def list_config_resources(
     context: HandlerContext, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
+    if not allows_cluster(context, Operation.DESCRIBE_CONFIGS):
+        return ListConfigResourcesResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted: Iterable[int] = (CLIENT_METRICS_RESOURCE,)
     if context.api_version >= 1:
         wanted = dict.fromkeys(request.resource_types) or LISTED

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from barnabas.broker.requests.authorization import allows, allows_cluster
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation, ResourceType
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
@@ -32,10 +34,13 @@ def list_groups(
     response = ListGroupsResponse()
     if types and CLASSIC not in types:
         return response
+    shows_all = allows_cluster(context, Operation.DESCRIBE, silent=True)
     for group in [
         group for shard in context.services.groups.shards.loaded() for group in shard.groups.values()
     ]:
-        if not states or group.state.value.lower() in states:
+        if (not states or group.state.value.lower() in states) and (
+            shows_all or allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id, silent=True)
+        ):
             response.groups.append(
                 ListedGroup(
                     group_id=group.group_id,

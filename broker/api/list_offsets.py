@@ -22,11 +22,13 @@ from typing import TypeAlias
 
 from barnabas.broker.partitions.current_leaders import missing_error
 from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.requests.authorization import refused_topics
 from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.runtime.slices import Steps
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.timestamps import TimestampOffset
@@ -75,6 +77,9 @@ def list_offsets(
 ) -> Generator[None, None, ListOffsetsResponse | Outcome]:
     if request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id):
         return (yield from _refused(request))
+    unauthorized = yield from refused_topics(
+        context, Operation.DESCRIBE, ((topic.name, len(topic.partitions)) for topic in request.topics)
+    )
     named = Counter[Key]()  # how often
     times: dict[Key, int | None] = {}
     for topic in request.topics:
@@ -82,21 +87,25 @@ def list_offsets(
             key = topic.name, part.partition_index
             named[key] += 1
             is_search = part.timestamp >= 0 or part.timestamp == MAX_TIMESTAMP
-            if is_search and context.services.partitions.get(*key) is not None:
+            if (
+                is_search
+                and topic.name not in unauthorized
+                and context.services.partitions.get(*key) is not None
+            ):
                 times[key] = None if part.timestamp == MAX_TIMESTAMP else part.timestamp
             yield
         yield
     for key in [key for key in times if named[key] > 1]:
         del times[key]  # it is refused
     if not times:
-        return (yield from _answer(context, request, named, {}))
+        return (yield from _answer(context, request, unauthorized, named, {}))
 
     def done(found: Found | None, error: BaseException | None) -> None:
         if found is None:
             log.error("a lookup by time failed; closing its connection", exc_info=error)
             context.complete(CLOSE_CONNECTION)
         else:
-            answer_in_slices(context, _answer(context, request, named, found))
+            answer_in_slices(context, _answer(context, request, unauthorized, named, found))
 
     context.services.lookups.add(_look_up(context, times), done)
     return PENDING
@@ -142,7 +151,11 @@ def _is_gone(context: HandlerContext, key: Key, looked: LookupResult) -> bool:
 
 
 def _answer(
-    context: HandlerContext, request: ListOffsetsRequest, named: Counter[Key], found: Found
+    context: HandlerContext,
+    request: ListOffsetsRequest,
+    unauthorized: set[str],
+    named: Counter[Key],
+    found: Found,
 ) -> Generator[None, None, ListOffsetsResponse]:
     response = ListOffsetsResponse()
     for topic in request.topics:
@@ -150,7 +163,9 @@ def _answer(
         response.topics.append(result)
         for part in topic.partitions:
             times = named.pop((topic.name, part.partition_index), 0)
-            if times > 1:
+            if topic.name in unauthorized:
+                result.partitions.append(_error(part, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+            elif times > 1:
                 result.partitions.append(_error(part, ErrorCode.INVALID_REQUEST))
             elif times == 1:  # a repetition is answered once
                 result.partitions.append(_lookup(context, request, topic.name, part, found))

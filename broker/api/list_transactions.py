@@ -11,11 +11,13 @@ from typing import TypeVar
 
 from barnabas.broker.coordinator.re2_parser import PatternError
 from barnabas.broker.coordinator.re2_pattern import Pattern
+from barnabas.broker.requests.authorization import allows_transactional_id
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.transactions.state import STATES_BY_LABEL
 from barnabas.broker.transactions.state import TransactionState as State
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_transactions import (
     ListTransactionsRequest,
@@ -54,6 +56,9 @@ def list_transactions(
             or (labels and data.state not in states)
             or (producer_ids and data.producer_id not in producer_ids)
             or 0 <= request.duration_filter >= now_ms - data.start_timestamp
+            or not allows_transactional_id(
+                context, Operation.DESCRIBE, transaction.transactional_id, silent=True
+            )
         ):
             continue
         if pattern is not None and not (yield from pattern.matches(transaction.transactional_id)):

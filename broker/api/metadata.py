@@ -16,17 +16,20 @@ import logging
 from collections.abc import Callable, Generator, Iterable
 from typing import Final, TypeVar
 
-from barnabas.broker.cluster.metadata_view import (
-    CLUSTER_OPERATIONS,
-    NO_LEADER,
-    OPERATIONS_NOT_ASKED,
-    TOPIC_OPERATIONS,
-)
+from barnabas.broker.cluster.metadata_view import NO_LEADER, OPERATIONS_NOT_ASKED
 from barnabas.broker.cluster.topic_creation import create_topics
+from barnabas.broker.requests.authorization import (
+    allows_cluster,
+    allows_topic,
+    authorized_cluster_operations,
+    authorized_operations,
+    refused_topics,
+)
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation, ResourceType
 from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
 from barnabas.controller.operations.topic_names import invalid_topic_name
@@ -45,6 +48,7 @@ from barnabas.wire.primitives import ZERO_UUID
 log = logging.getLogger("barnabas.metadata")
 
 T = TypeVar("T")
+_WITHOUT_OPERATIONS: Final = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 REFUSED_NAMED_MAX: Final = 10  # of the topics that one request can't create
 
 
@@ -56,8 +60,11 @@ def metadata(
     image = context.services.controller.image
     topics = request.topics
     if topics is None or (context.api_version == 0 and not topics):
+        shown = list(image.topics.values())
+        if context.services.authorizer is not None:
+            shown = yield from _described(context, shown)
         answer = _Answer(context, request)
-        return (yield from answer.response(list(image.topics.values()), answer.topic))
+        return (yield from answer.response(shown, answer.topic))
     ids: dict[bytes, None] = {}
     names: dict[str, None] = {}
     has_null, has_neither = False, False
@@ -78,16 +85,34 @@ def metadata(
     if ids:
         answer = _Answer(context, request)
         return (yield from answer.response(ids, answer.topic_by_id))
+    hidden = yield from refused_topics(context, Operation.DESCRIBE, ((name, 1) for name in names))
+    refused = dict.fromkeys(hidden, False)  # topics, and whether they are shown as internal ones
     if request.allow_auto_topic_creation and context.services.config.auto_create_topics_enable:
         missing = []
         for name in names:
-            if name not in image.topics and _creatable(name):
+            if name not in hidden and name not in image.topics:
                 missing.append(name)
             yield
+        if missing and not allows_cluster(context, Operation.CREATE, silent=True):
+            uncreatable = yield from refused_topics(
+                context, Operation.CREATE, ((name, 1) for name in missing)
+            )
+            refused |= {name: name in INTERNAL_TOPICS for name in uncreatable}
+        missing = [name for name in missing if name not in refused and _creatable(name)]
         if 0 < len(missing) <= PARTITIONS_PER_REQUEST_MAX:
-            _create(context, request, list(names), missing)
+            _create(context, request, list(names), missing, refused)
             return PENDING
-    return (yield from _by_name(context, request, list(names)))
+    return (yield from _by_name(context, request, list(names), refused))
+
+
+def _described(context: HandlerContext, topics: list[TopicImage]) -> Generator[None, None, list[TopicImage]]:
+    """The topics that the sender may describe."""
+    shown = []
+    for topic in topics:
+        if allows_topic(context, Operation.DESCRIBE, topic.name, silent=True):
+            shown.append(topic)
+        yield
+    return shown
 
 
 def _creatable(name: str) -> bool:
@@ -103,7 +128,13 @@ def _refuse(topics: list[MetadataRequestTopic], error: ErrorCode) -> Generator[N
     return MetadataResponse(error_code=error, topics=refused)
 
 
-def _create(context: HandlerContext, request: MetadataRequest, names: list[str], missing: list[str]) -> None:
+def _create(
+    context: HandlerContext,
+    request: MetadataRequest,
+    names: list[str],
+    missing: list[str],
+    unauthorized: dict[str, bool],
+) -> None:
     services = context.services
     wanted = [auto_created_topic(name, services.config) for name in missing]
 
@@ -113,16 +144,25 @@ def _create(context: HandlerContext, request: MetadataRequest, names: list[str],
             log.info("topic %r is not created for %s: %s", name, context.client_host, message)
         if len(refused) > REFUSED_NAMED_MAX:
             log.info("%d topics in all are not created for %s", len(refused), context.client_host)
-        answer_in_slices(context, _by_name(context, request, names))
+        answer_in_slices(context, _by_name(context, request, names, unauthorized))
 
     create_topics(services.controller_channel, wanted, done)
 
 
 def _by_name(
-    context: HandlerContext, request: MetadataRequest, names: list[str]
+    context: HandlerContext, request: MetadataRequest, names: list[str], refused: dict[str, bool]
 ) -> Generator[None, None, MetadataResponse]:
+    """`refused`: names that the sender may not describe or create, and whether they are shown as internal."""
     answer = _Answer(context, request)
-    return (yield from answer.response(names, answer.topic_by_name))
+
+    def topic_of(name: str) -> MetadataResponseTopic:
+        if name in refused:
+            return MetadataResponseTopic(
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED, name, is_internal=refused[name]
+            )
+        return answer.topic_by_name(name)
+
+    return (yield from answer.response(names, topic_of))
 
 
 class _Answer:
@@ -139,8 +179,11 @@ class _Answer:
         topics = yield from collect(topic_of, wanted)
         if self._request.include_topic_authorized_operations:
             for topic in topics:
-                if topic.error_code != ErrorCode.UNKNOWN_TOPIC_ID:
-                    topic.topic_authorized_operations = TOPIC_OPERATIONS
+                if topic.error_code not in _WITHOUT_OPERATIONS:
+                    topic.topic_authorized_operations = authorized_operations(
+                        self._context, ResourceType.TOPIC, topic.name or ""
+                    )
+                yield
         services = self._context.services
         return MetadataResponse(
             brokers=[
@@ -153,7 +196,7 @@ class _Answer:
             cluster_id=services.cluster_id,
             controller_id=self._view.controller_id(services.runtime.random),
             topics=topics,
-            cluster_authorized_operations=CLUSTER_OPERATIONS
+            cluster_authorized_operations=authorized_cluster_operations(self._context)
             if self._request.include_cluster_authorized_operations
             else OPERATIONS_NOT_ASKED,
         )
@@ -162,6 +205,8 @@ class _Answer:
         topic = self._view.image.topic_by_id(topic_id)
         if topic is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+        if not allows_topic(self._context, Operation.DESCRIBE, topic.name):
+            return MetadataResponseTopic(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None, topic_id)
         return self.topic(topic)
 
     def topic_by_name(self, name: str) -> MetadataResponseTopic:

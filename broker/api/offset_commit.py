@@ -6,12 +6,15 @@ v2-4 retention time; v6 leader epochs; v7 static members; v9 KIP-848 (and GROUP_
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
+from barnabas.broker.requests.authorization import allows_group, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
+from barnabas.controller.metadata.image import MetadataImage
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -32,10 +35,15 @@ NO_PARTITION = -(1 << 31)  # the index for a topic that is named without partiti
 def offset_commit(
     context: HandlerContext, request: OffsetCommitRequest
 ) -> Generator[None, None, OffsetCommitResponse | Outcome]:
+    if not allows_group(context, Operation.READ, request.group_id):
+        return (yield from _failed(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
     known: dict[Topic, dict[int, OffsetCommitRequestPartition]] = {}  # the last of repetitions counts
     refused: Errors = {}
     image = context.services.controller.image
     by_id = context.api_version >= 10
+    unauthorized = yield from refused_topics(
+        context, Operation.READ, _named_topics(image, request.topics, by_id)
+    )
     for topic in request.topics:
         found = image.topic_by_id(topic.topic_id) if by_id else image.topics.get(topic.name)
         if found is not None:
@@ -43,6 +51,8 @@ def offset_commit(
         error = (
             ErrorCode.UNKNOWN_TOPIC_ID if by_id and found is None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
+        if topic.name in unauthorized:
+            found, error = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         for partition in topic.partitions:
             index = partition.partition_index
             if found is not None and index in found.partitions:
@@ -73,6 +83,16 @@ def offset_commit(
     ]
     shard.offset_requests.commit(request, topics, context.api_version, reply)
     return PENDING
+
+
+def _named_topics(
+    image: MetadataImage, topics: list[OffsetCommitRequestTopic], by_id: bool
+) -> Iterator[tuple[str, int]]:
+    """The names of topics, without those whose id is not known, and how many of their partitions are named."""
+    for topic in topics:
+        found = image.topic_by_id(topic.topic_id) if by_id else topic
+        if found is not None:
+            yield found.name, len(topic.partitions)
 
 
 def _failed(request: OffsetCommitRequest, error: ErrorCode) -> Generator[None, None, OffsetCommitResponse]:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
+from barnabas.broker.requests.authorization import allows_group, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_delete import (
     OffsetDeleteRequest,
@@ -25,11 +27,16 @@ from barnabas.wire.messages.offset_delete import (
 def offset_delete(
     context: HandlerContext, request: OffsetDeleteRequest
 ) -> Generator[None, None, OffsetDeleteResponse | Outcome]:
+    if not allows_group(context, Operation.DELETE, request.group_id):
+        return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    unauthorized = yield from refused_topics(
+        context, Operation.READ, ((topic.name, len(topic.partitions)) for topic in request.topics)
+    )
     image = context.services.controller.image
     known: dict[str, list[int]] = {}
     refused: dict[str, list[int]] = {}
     for topic in request.topics:
-        found = image.topics.get(topic.name)
+        found = None if topic.name in unauthorized else image.topics.get(topic.name)
         existing = () if found is None else found.partitions
         for partition in topic.partitions:
             index = partition.partition_index
@@ -46,14 +53,17 @@ def offset_delete(
         if error:
             context.complete(OffsetDeleteResponse(error_code=error))
         else:
-            answer_in_slices(context, _answer(refused, known, errors))
+            answer_in_slices(context, _answer(refused, unauthorized, known, errors))
 
     shard.offset_requests.delete(request.group_id, known, reply)
     return PENDING
 
 
 def _answer(
-    refused: dict[str, list[int]], known: dict[str, list[int]], errors: dict[str, ErrorCode]
+    refused: dict[str, list[int]],
+    unauthorized: set[str],
+    known: dict[str, list[int]],
+    errors: dict[str, ErrorCode],
 ) -> Generator[None, None, OffsetDeleteResponse]:
     """One entry for each topic, refused partitions first."""
     response = OffsetDeleteResponse()
@@ -61,7 +71,12 @@ def _answer(
         result = OffsetDeleteResponseTopic(name=name)
         response.topics.append(result)
         for indexes, error in (
-            (refused.get(name, ()), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (
+                refused.get(name, ()),
+                ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                if name in unauthorized
+                else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ),
             (known.get(name, ()), errors.get(name, ErrorCode.NONE)),
         ):
             for index in indexes:

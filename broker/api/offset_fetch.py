@@ -17,11 +17,13 @@ from functools import partial
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.shard import Shard
+from barnabas.broker.requests.authorization import allows_group, allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import Repetitions
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequest,
@@ -56,6 +58,10 @@ def offset_fetch(
     if not groups:
         return OffsetFetchResponse()
     for index, group in enumerate(groups):
+        if not allows_group(context, Operation.DESCRIBE, group.group_id):
+            add(index, ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            yield
+            continue
         _settle(context, group.group_id, request.require_stable, partial(add, index))
         yield
     return PENDING
@@ -143,6 +149,9 @@ def _all(
         known = image.topics.get(name)
         if by_id and known is None:
             continue  # it has no name on this version's wire
+        if not allows_topic(context, Operation.DESCRIBE, name, silent=True):
+            yield
+            continue
         answer.topics.append(
             OffsetFetchResponseTopics(
                 name=name,
@@ -174,10 +183,14 @@ def _asked(
         if by_id:
             known = image.topic_by_id(topic.topic_id)
             if known is None:
-                unknown.append((yield from _unknown_topic(topic)))
+                unknown.append((yield from _refused_topic(topic, "", ErrorCode.UNKNOWN_TOPIC_ID)))
                 yield
                 continue
             name = known.name
+        if not allows_topic(context, Operation.DESCRIBE, name, count=len(topic.partition_indexes)):
+            refused = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            unknown.append((yield from _refused_topic(topic, name, refused)))
+            continue
         described = OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id)
         answer.topics.append(described)
         for index in topic.partition_indexes:
@@ -221,11 +234,11 @@ def _stored(
     )
 
 
-def _unknown_topic(topic: OffsetFetchRequestTopics) -> Generator[None, None, OffsetFetchResponseTopics]:
-    partitions = yield from collect(
-        lambda index: _stored(index, None, ErrorCode.UNKNOWN_TOPIC_ID), topic.partition_indexes
-    )
-    return OffsetFetchResponseTopics(topic_id=topic.topic_id, partitions=partitions)
+def _refused_topic(
+    topic: OffsetFetchRequestTopics, name: str, error: ErrorCode
+) -> Generator[None, None, OffsetFetchResponseTopics]:
+    partitions = yield from collect(lambda index: _stored(index, None, error), topic.partition_indexes)
+    return OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=partitions)
 
 
 def _response(

@@ -10,10 +10,12 @@ from collections.abc import Generator
 from functools import partial
 
 from barnabas.broker.partitions.current_leaders import missing_error
+from barnabas.broker.requests.authorization import allows_cluster, refused_topics
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.replica_authorization import may_act_as_replica
 from barnabas.broker.requests.sliced_handler import collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -31,8 +33,13 @@ def offset_for_leader_epoch(
 ) -> Generator[None, None, OffsetForLeaderEpochResponse]:
     is_refused = request.replica_id >= 0 and not may_act_as_replica(context, request.replica_id)
     response = OffsetForLeaderEpochResponse()
+    unauthorized = set[str]()
+    if not is_refused and not allows_cluster(context, Operation.CLUSTER_ACTION, silent=True):
+        named = ((topic.topic, len(topic.partitions)) for topic in request.topics)
+        unauthorized = yield from refused_topics(context, Operation.DESCRIBE, named)
     for topic in request.topics:
-        serve = _refuse if is_refused else partial(_answer, context, topic.topic)
+        is_topic_refused = is_refused or topic.topic in unauthorized
+        serve = _refuse if is_topic_refused else partial(_answer, context, topic.topic)
         partitions = yield from collect(serve, topic.partitions)
         response.topics.append(OffsetForLeaderTopicResult(topic.topic, partitions))
         yield

@@ -29,12 +29,14 @@ from barnabas.broker.partitions.delayed_produce import (
     failed_answer,
 )
 from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.requests.authorization import allows_topic, allows_transactional_id
 from barnabas.broker.requests.context import CLOSE_CONNECTION, NO_RESPONSE, PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, partitions_named_max
 from barnabas.broker.requests.sliced_handler import encode_in_thread
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.transactions.batch_verifier import BatchVerifier
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.image import INTERNAL_TOPICS
 from barnabas.runtime.slices import TURN_S, run_through
 from barnabas.storage.errors import StorageError
@@ -87,6 +89,7 @@ WAITING_BYTES_MAX: Final = 256 << 20  # of requests that are served in several t
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
 BATCH_LENGTH_MIN = 14  # of the smallest message in any format; Kafka checks it before the magic
+_UNAUTHORIZED: Final = memoryview(b"")  # in place of records that the sender may not write
 _ACKS_MIN: Final = -1
 _ACKS_MAX: Final = 1
 _ATTRIBUTES: Final = ATTRIBUTES_OFFSET + 1  # their low byte
@@ -121,10 +124,10 @@ def produce_large(
             services.large_requests.fail(context, error)
         else:
             in_turns = _ProduceInTurns(context, request, [], DelayedProduce(context), body=body)
-            if _is_transactional(request):
-                in_turns.begin_verification()
+            if services.authorizer is None:
+                in_turns.begin()
             else:
-                in_turns.resume()
+                in_turns.authorize()
 
     services.waiting_produce_bytes += len(body)
     services.large_requests.decode(read_some, body, decoded)
@@ -133,9 +136,36 @@ def produce_large(
 
 @api(0, 3, 13, advertised_min=0, fast_path=fast_produce, large=produce_large)
 def produce(context: HandlerContext, request: ProduceRequest) -> ProduceResponse | Outcome:
-    if _is_transactional(request):
+    is_transactional = _is_transactional(request)
+    if context.services.authorizer is not None:
+        try:
+            run_through(_authorize(context, request, is_transactional))
+        except StorageError as refusal:
+            return _refuse_all(context, request, refusal)
+    if is_transactional:
         return _produce_in_transactions(context, request)
     return _produce(context, request, None)
+
+
+def _authorize(context: HandlerContext, request: ProduceRequest, is_transactional: bool) -> Steps[None]:
+    """Take the records out that the sender may not write. StorageError when the whole request has to be refused."""
+    transactional_id = request.transactional_id
+    if is_transactional and (
+        transactional_id is None or not allows_transactional_id(context, Operation.WRITE, transactional_id)
+    ):
+        raise StorageError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "")
+    image = context.services.controller.image
+    for data in request.topic_data:
+        name: str | None = data.name
+        if context.api_version >= TOPIC_IDS_FROM:
+            known = image.topic_by_id(data.topic_id)
+            name = None if known is None else known.name
+        if name is not None and not allows_topic(
+            context, Operation.WRITE, name, count=len(data.partition_data)
+        ):
+            for part in data.partition_data:
+                part.records = _UNAUTHORIZED
+        yield None
 
 
 def _is_transactional(request: ProduceRequest) -> bool:
@@ -346,6 +376,24 @@ class _ProduceInTurns:
             for part in data.partition_data[len(answers) :]:
                 yield data, part, answers
 
+    def authorize(self) -> None:
+        """Find what the sender may do, in turns, then verify and serve."""
+        steps = _authorize(self._context, self._request, _is_transactional(self._request))
+        self._context.services.medium_inspections.add(steps, self._authorized)
+
+    def _authorized(self, _result: None, error: BaseException | None) -> None:
+        if error is not None:
+            self._verification_begun(None, error)
+        else:
+            self.begin()
+
+    def begin(self) -> None:
+        """Verify and serve."""
+        if _is_transactional(self._request):
+            self.begin_verification()
+        else:
+            self.resume()
+
     def begin_verification(self) -> Outcome:
         """Find what has to be verified, in turns, then verify and serve. Returns PENDING."""
         steps = _begin_verification(self._context, self._request)
@@ -472,6 +520,8 @@ def _serve(
     inspected: Inspected | None = None,
 ) -> PartitionProduceResponse:
     """Append to one partition. RecordsUnread."""
+    if part.records is _UNAUTHORIZED:
+        return _error(part.index, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if not _ACKS_MIN <= request.acks <= _ACKS_MAX:
         return _error(part.index, ErrorCode.INVALID_REQUIRED_ACKS)
     partition = _find(context, data, part.index)

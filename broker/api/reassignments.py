@@ -7,10 +7,14 @@ complete when ListPartitionReassignments no longer lists it.
 
 from __future__ import annotations
 
+from typing import Final
+
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.context import Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import TOO_MANY_PARTITIONS, are_too_many_partitions
 from barnabas.broker.services import HandlerContext, decide
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.reassignments import alter_reassignments, list_reassignments
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
@@ -22,11 +26,15 @@ from barnabas.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 
+_REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+
 
 @api(45, 0, 1, controller=True)
 def alter_partition_reassignments(
     context: HandlerContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Outcome:
+    if not allows_cluster(context, Operation.ALTER):
+        return AlterPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_REFUSED.message)
     services = context.services
     named = [len(topic.partitions) for topic in request.topics]
     if are_too_many_partitions(services.controller.image, named):
@@ -45,6 +53,8 @@ def alter_partition_reassignments(
 def list_partition_reassignments(
     context: HandlerContext, request: ListPartitionReassignmentsRequest
 ) -> ListPartitionReassignmentsResponse:
+    if not allows_cluster(context, Operation.DESCRIBE):
+        return ListPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_REFUSED.message)
     named = [len(topic.partition_indexes) for topic in request.topics or ()]
     if are_too_many_partitions(context.services.controller.image, named):
         return ListPartitionReassignmentsResponse(

@@ -11,10 +11,12 @@ from collections.abc import Generator
 from typing import Final
 
 from barnabas.broker.groups.transactional_commits import commit_in_transaction
+from barnabas.broker.requests.authorization import allows_group, allows_transactional_id, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
-from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -37,9 +39,16 @@ def txn_offset_commit(
     context: HandlerContext, request: TxnOffsetCommitRequest
 ) -> Generator[None, None, TxnOffsetCommitResponse | Outcome]:
     known: Known = {}
+    if not allows_transactional_id(context, Operation.WRITE, request.transactional_id):
+        return (yield from _failed(request, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+    if not allows_group(context, Operation.READ, request.group_id):
+        return (yield from _failed(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+    unauthorized = yield from refused_topics(
+        context, Operation.READ, ((topic.name, len(topic.partitions)) for topic in request.topics)
+    )
     image = context.services.controller.image
     for topic in request.topics:
-        found = image.topics.get(topic.name)
+        found = None if topic.name in unauthorized else image.topics.get(topic.name)
         if found is not None:
             partitions = known.setdefault(topic.name, {})
             for partition in topic.partitions:
@@ -49,7 +58,7 @@ def txn_offset_commit(
         yield
     topics = [TxnOffsetCommitRequestTopic(name, list(each.values())) for name, each in known.items() if each]
     if not topics:
-        return (yield from _answer(request, known, {}))
+        return (yield from _answer(request, known, unauthorized, {}))
 
     def reply(error: ErrorCode, results: list[TxnOffsetCommitResponseTopic]) -> None:
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < KNOWS_LOADING:
@@ -59,7 +68,7 @@ def txn_offset_commit(
             for topic in results
             for each in topic.partitions
         }
-        answer_in_slices(context, _answer(request, known, errors, error))
+        answer_in_slices(context, _answer(request, known, unauthorized, errors, error))
 
     services = context.services
     if not request.group_id:
@@ -79,9 +88,23 @@ def txn_offset_commit(
     return PENDING
 
 
+def _failed(
+    request: TxnOffsetCommitRequest, error: ErrorCode
+) -> Generator[None, None, TxnOffsetCommitResponse]:
+    response = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        partitions = yield from collect(
+            lambda each: TxnOffsetCommitResponsePartition(each.partition_index, error), topic.partitions
+        )
+        response.topics.append(TxnOffsetCommitResponseTopic(topic.name, partitions))
+        yield
+    return response
+
+
 def _answer(
     request: TxnOffsetCommitRequest,
     known: Known,
+    unauthorized: set[str],
     errors: dict[tuple[str, int], int],
     error: ErrorCode = ErrorCode.NONE,
 ) -> Generator[None, None, TxnOffsetCommitResponse]:
@@ -97,7 +120,12 @@ def _answer(
                 index = partition.partition_index
                 if (partitions is not None and index in partitions) == exists:
                     found = errors.get((topic.name, index), error)
-                    code = found if exists else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    missing = (
+                        ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                        if topic.name in unauthorized
+                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    )
+                    code = found if exists else missing
                     if topic.name not in answers:
                         answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
                     answers[topic.name].partitions.append(TxnOffsetCommitResponsePartition(index, code))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.features import FeatureUpdate, update_features
 from barnabas.wire.errors import ErrorCode
@@ -25,6 +27,9 @@ FEATURES_MAX: Final = 1000  # of a request
 
 @api(57, 0, 2, controller=True)
 def update(context: HandlerContext, request: UpdateFeaturesRequest) -> UpdateFeaturesResponse | Outcome:
+    if not allows_cluster(context, Operation.ALTER):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return UpdateFeaturesResponse(error_code=error, error_message=error.message)
     if len(request.feature_updates) > FEATURES_MAX:
         return UpdateFeaturesResponse(
             error_code=ErrorCode.INVALID_REQUEST,

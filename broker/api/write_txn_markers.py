@@ -12,10 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.log import Marker
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.write_txn_markers import (
@@ -49,11 +51,17 @@ _GROUP_ERRORS: Final = dict.fromkeys(
 def write_txn_markers(
     context: HandlerContext, request: WriteTxnMarkersRequest
 ) -> Generator[None, None, WriteTxnMarkersResponse | Outcome]:
+    may_write = allows_cluster(context, Operation.ALTER, silent=True) or allows_cluster(
+        context, Operation.CLUSTER_ACTION
+    )
     waiting = _WaitingMarkers(context)
     for marker in request.markers:
         for topic, indexes in _partitions(marker).items():
             for index in indexes:
-                waiting.append(marker, topic, index)
+                if may_write:
+                    waiting.append(marker, topic, index)
+                else:
+                    waiting.refuse(marker, topic, index)
                 yield
             yield
         yield
@@ -77,6 +85,10 @@ class _WaitingMarkers:
         self._missing = 1  # of markers that are appended and not replicated; 1 more until all are appended
         self._is_over = False
         self._timer: Timer | None = None
+
+    def refuse(self, marker: WritableTxnMarker, topic: str, index: int) -> None:
+        of_topic = self._results.setdefault(marker.producer_id, {}).setdefault(topic, {})
+        of_topic[index] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     def append(self, marker: WritableTxnMarker, topic: str, index: int) -> None:
         """Append one marker."""

@@ -1,8 +1,6 @@
 """The metadata image as clients of one listener see it: addresses of brokers, leaders, errors of partitions.
 
 A broker that is fenced or has not caught up answers from its present image, as in Kafka; it is not in that answer then.
-
-All operations are authorized, as in Kafka without an authorizer. The bits of the fields are Kafka's AclOperation (KIP-430).
 """
 
 from __future__ import annotations
@@ -19,11 +17,7 @@ if TYPE_CHECKING:
 
     from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState
 
-# READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS
-TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
-# CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE
-CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
-OPERATIONS_NOT_ASKED: Final = -(1 << 31)
+OPERATIONS_NOT_ASKED: Final = -(1 << 31)  # of fields with authorized operations (KIP-430)
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):

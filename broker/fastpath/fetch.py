@@ -16,6 +16,7 @@ from barnabas.broker.fastpath.partition_key import (
     learn_key,
 )
 from barnabas.broker.fetch.reader import COPIED_BYTES, copied
+from barnabas.controller.metadata.acls import Operation
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.storage.log.log_config import LONG_MAX
 from barnabas.wire.messages.fast_layouts import (
@@ -99,6 +100,12 @@ def fast_fetch(
         one = session.only_active(partition, version >= 13)
         if one is None:
             return None
+    authorizer = services.authorizer
+    if authorizer is not None and (
+        not authorizer.has_granted(context.caller, Operation.READ, partition.topic)
+        or (session is not None and session.acl_epoch != authorizer.epoch)
+    ):
+        return None
     log = partition.log
     high_watermark = log.high_watermark
     if offset >= high_watermark or (leader_epoch >= 0 and leader_epoch != partition.leader_epoch):

@@ -23,6 +23,7 @@ from barnabas.broker.partitions.delayed_produce import (
 )
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.broker.requests.context import PENDING, Outcome, RawResponse
+from barnabas.controller.metadata.acls import Operation
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.validation import RecordsUnread
 from barnabas.wire.compression import Codec
@@ -63,7 +64,8 @@ def fast_produce(
 ) -> bytes | ProduceResponse | Outcome | None:
     """The response's body for the request body at buffer[start:end], what the handler would return, or None when the request
     has another form (see the package)."""
-    partitions = context.services.partitions
+    services = context.services
+    partitions = services.partitions
     try:
         transactional_id, acks, timeout_ms = _unpack_head(buffer, start)
         start += _HEAD_SIZE
@@ -97,6 +99,11 @@ def fast_produce(
         partition is None
         or header.batch_length + LOG_OVERHEAD != len(records)
         or header.attributes & _TRANSACTION_AND_CODEC > _ZSTD
+    ):
+        return None
+    authorizer = services.authorizer
+    if authorizer is not None and not authorizer.has_granted(
+        context.caller, Operation.WRITE, partition.topic
     ):
         return None
     try:

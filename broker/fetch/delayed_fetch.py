@@ -25,7 +25,9 @@ from barnabas.broker.partitions.current_leaders import (
     leader_addresses,
     missing_error,
 )
+from barnabas.broker.requests.authorization import allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import (
     FetchableTopicResponse,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.requests.context import RequestContext
+    from barnabas.broker.security.authorizer import Authorizer
     from barnabas.runtime.interface import Runtime
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
@@ -63,13 +66,15 @@ class FetchServices(LeaderServices, Protocol):
     purgatory: FetchPurgatory
     fetch_sessions: FetchSessionCache
     leader_quota: ReplicationQuota | None
+    authorizer: Authorizer | None
 
 
 class DelayedFetch:
     """The base of both kinds. `serve` once; the response is its result, or leaves through the context."""
 
     __slots__ = (
-        "_advice", "_by_id", "_context", "_max_bytes", "_quota", "_reader", "_request", "_tries", "_waiter",
+        "_advice", "_by_id", "_context", "_is_authorized", "_max_bytes", "_quota", "_reader", "_request", "_tries",
+        "_waiter",
     )  # fmt: skip
 
     def __init__(self, context: RequestContext[FetchServices], request: FetchRequest) -> None:
@@ -92,6 +97,7 @@ class DelayedFetch:
         self._waiter: FetchWaiter | None = None
         self._tries = 0  # how often a thread has read from the disk for it
         self._reader = self._new_reader()
+        self._is_authorized = services.authorizer is None or self._reader.follower_id >= 0
 
     def _new_reader(self) -> PartitionReader:
         # With little memory the pages that a thread has read may be evicted again: in the end the loop waits.
@@ -129,6 +135,10 @@ class DelayedFetch:
         self._watch(waiter)
         self._release()
         return PENDING
+
+    def _may_read(self, topic: str | None, count: int = 1) -> bool:
+        """Whether the consumer may read the topic; also one that does not exist, by its id."""
+        return topic is None or allows_topic(self._context, Operation.READ, topic, count=count)
 
     def _prepare(self, then: Callable[[], object]) -> None:
         """Have a thread read from the disk; `then()` continues."""
@@ -276,13 +286,25 @@ class FullFetch(DelayedFetch):
         for topic in self._request.topics:
             answers: list[PartitionData] = []
             name = topic.topic_id if self._by_id else topic.topic
+            self._answers.append(FetchableTopicResponse(topic.topic, topic.topic_id, answers))
+            if not self._is_authorized and not self._may_read(self._name(topic), len(topic.partitions)):
+                for wanted in topic.partitions:
+                    found.append(None)
+                    answers.append(self._reader.absence(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+                continue
             for wanted in topic.partitions:
                 partition = find(name, wanted.partition)
                 found.append(partition)
                 answers.append(
                     read(partition, wanted) if partition is not None else self._absent(topic, wanted)
                 )
-            self._answers.append(FetchableTopicResponse(topic.topic, topic.topic_id, answers))
+
+    def _name(self, topic: FetchTopic) -> str | None:
+        """None for a topic id that is not known."""
+        if not self._by_id:
+            return topic.topic
+        known = self._context.services.controller.image.topic_by_id(topic.topic_id)
+        return None if known is None else known.name
 
     def _absent(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
         image = self._context.services.controller.image
@@ -347,13 +369,11 @@ class FullFetch(DelayedFetch):
     def _new_session(self) -> FetchSession:
         committed = self._request.isolation_level == READ_COMMITTED
         session = FetchSession(self._by_id, self._reader.follower_id, committed)
-        image = self._context.services.controller.image
+        authorizer = self._context.services.authorizer
+        session.acl_epoch = 0 if authorizer is None else authorizer.epoch
         found = iter(self._found)
         for topic, answered in zip(self._request.topics, self._answers, strict=True):
-            name: str | None = topic.topic
-            if self._by_id:
-                known = image.topic_by_id(topic.topic_id)
-                name = known.name if known is not None else None
+            name = self._name(topic)
             for wanted, answer, partition in zip(topic.partitions, answered.partitions, found, strict=False):
                 session.settle(session.add(name, topic.topic_id, wanted), partition, answer)
         return session
@@ -390,13 +410,26 @@ class IncrementalFetch(DelayedFetch):
         if self._session.epoch != self._epoch:
             self._reader.failed = True  # a later request came while a thread read
             return
+        authorizer = self._context.services.authorizer
+        if authorizer is not None:
+            self._session.use_acls(authorizer.epoch)
         self._session.use_isolation(self._request.isolation_level == READ_COMMITTED)
         self._answers = list(self._read_active())
 
     def _read_active(self) -> Iterator[tuple[SessionPartition, Partition | None, PartitionData]]:
+        allowed: dict[str | None, bool] = {}  # by topic
         for one in self._session.to_read():
             wanted = one.wanted
             partition = self._find(one)
+            if not self._is_authorized:
+                name = self._name(one)
+                if name not in allowed:
+                    allowed[name] = self._may_read(name)
+                if not allowed[name]:
+                    one.topic = name
+                    answer = self._reader.absence(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    yield one, None, answer
+                    continue
             if partition is None:
                 answer = self._absent(one)
             else:
@@ -404,11 +437,16 @@ class IncrementalFetch(DelayedFetch):
                 answer = self._reader.read(partition, wanted)
             yield one, partition, answer
 
+    def _name(self, one: SessionPartition) -> str | None:
+        """None for a topic id that is not known."""
+        if one.topic is not None:
+            return one.topic
+        known = self._context.services.controller.image.topic_by_id(one.topic_id)
+        return known.name if known is not None else None
+
     def _absent(self, one: SessionPartition) -> PartitionData:
         image = self._context.services.controller.image
-        if one.topic is None:
-            known = image.topic_by_id(one.topic_id)
-            one.topic = known.name if known is not None else None
+        one.topic = self._name(one)
         topic = one.topic_id if self._by_id else one.topic or ""
         error = missing_error(image, topic, one.wanted.partition, name=one.topic)
         if error in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER):

@@ -58,7 +58,7 @@ class FetchSession:
     """The partitions that one client fetches. All calls on the loop's thread."""
 
     __slots__ = (
-        "_changed", "_turns", "active", "committed", "created_ms", "epoch", "evictable_key", "follower_id", "id",
+        "_changed", "_turns", "acl_epoch", "active", "committed", "created_ms", "epoch", "evictable_key", "follower_id", "id",
         "is_closed", "is_old",
         "last_used_ms", "partitions", "privileged", "uses_topic_ids", "waiter",
     )  # fmt: skip
@@ -75,6 +75,7 @@ class FetchSession:
         self.active: set[SessionPartition] = set()
         self.waiter: FetchWaiter | None = None  # the fetch of this session that waits
         self.is_closed = False
+        self.acl_epoch = 0  # of the authorizer when all partitions were authorized last
         self.created_ms = self.last_used_ms = 0
         self.evictable_key: tuple[bool, int, int] | None = None  # the cache's own
         self.is_old = False  # the cache's own
@@ -144,6 +145,12 @@ class FetchSession:
         """Set the isolation level of the request. A partition at its end for one level may not be for the other."""
         if committed != self.committed:
             self.committed = committed
+            self.active.update(self.partitions.values())
+
+    def use_acls(self, epoch: int) -> None:
+        """Read all partitions again when the ACLs have changed."""
+        if epoch != self.acl_epoch:
+            self.acl_epoch = epoch
             self.active.update(self.partitions.values())
 
     def advance(self) -> None:

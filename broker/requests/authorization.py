@@ -6,10 +6,14 @@ a refusal. Where no authorizer is configured everything is allowed. A node of th
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.security.authorizer import ALL_OPERATIONS
 from barnabas.controller.metadata.acls import CLUSTER_NAME, Operation, ResourceType
+from barnabas.controller.metadata.image import GROUP_RESOURCE, TOPIC_RESOURCE
+from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.context import RequestContext
@@ -50,8 +54,10 @@ def allows_cluster(context: RequestContext[Any], operation: Operation, *, silent
     return allows(context, operation, ResourceType.CLUSTER, CLUSTER_NAME, silent=silent)
 
 
-def allows_transactional_id(context: RequestContext[Any], operation: Operation, name: str) -> bool:
-    return allows(context, operation, ResourceType.TRANSACTIONAL_ID, name)
+def allows_transactional_id(
+    context: RequestContext[Any], operation: Operation, name: str, *, silent: bool = False
+) -> bool:
+    return allows(context, operation, ResourceType.TRANSACTIONAL_ID, name, silent=silent)
 
 
 def allows_on_any_topic(context: RequestContext[Any], operation: Operation) -> bool:
@@ -73,3 +79,33 @@ def authorized_cluster_operations(context: RequestContext[Any]) -> int:
     if not allows_cluster(context, Operation.DESCRIBE):
         return 0
     return authorized_operations(context, ResourceType.CLUSTER, CLUSTER_NAME)
+
+
+def refused_topics(
+    context: RequestContext[Any], operation: Operation, named: Iterable[tuple[str, int]]
+) -> Generator[None, None, set[str]]:
+    """The topics with which the sender may not do it, in slices. `named`: topics, with the number of their partitions that the
+    request names."""
+    refused: set[str] = set()
+    if context.services.authorizer is None:
+        return refused
+    counts = Counter[str]()
+    for name, count in named:
+        counts[name] += count
+    for name, count in counts.items():
+        if not allows_topic(context, operation, name, count=count):
+            refused.add(name)
+        yield
+    return refused
+
+
+def config_refusal(context: RequestContext[Any], operation: Operation, kind: int, name: str) -> ErrorCode:
+    """The error of a sender that may not do it with the configs of a resource (`kind`: ConfigResource.Type); NONE for one that
+    may."""
+    if kind == TOPIC_RESOURCE:
+        refused, error = not allows_topic(context, operation, name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif kind == GROUP_RESOURCE:
+        refused, error = not allows_group(context, operation, name), ErrorCode.GROUP_AUTHORIZATION_FAILED
+    else:
+        refused, error = not allows_cluster(context, operation), ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    return error if refused else ErrorCode.NONE

@@ -79,11 +79,13 @@ class Authorizer:
         self._super_users = config.super_users
         self._default = config.allow_everyone_if_no_acl_found
         self._image = image
+        self.epoch = 1  # grows with each change of the ACLs
         # The topics that each caller may read or write
         self._granted: dict[Operation, dict[Caller, set[str]]] = {Operation.READ: {}, Operation.WRITE: {}}
         self._by_type: dict[tuple[Caller, Operation, ResourceType], bool] = {}
 
     def acls_changed(self) -> None:
+        self.epoch += 1
         for granted in self._granted.values():
             granted.clear()
         self._by_type.clear()
