@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from barnabas.testing.contents import Group, StoredRecord
     from barnabas.testing.operations import Done, Ends, Start
+    from barnabas.testing.security import BrokerSecurity, Security
     from barnabas.testing.steering.partitions import PartitionInfo
     from barnabas.testing.steering.transactions import Transactions
 
@@ -55,7 +56,7 @@ class Broker:
     """See the module. Code that a method needs is loaded with its first use. `properties` are Kafka's, such as {"num.partitions": 3};
     `nodes` makes a cluster of so many, each broker and controller; `directory` keeps the files there (node N's below node-N where there
     are several), to be found again by the next Broker on it; `snapshot` is what it begins with, and says how many nodes there are;
-    `as_version` is a release of Kafka, such as "2.8", whose APIs it serves and no others."""
+    `as_version` is a release of Kafka, such as "2.8", whose APIs it serves and no others; `security` is TLS, users and ACLs."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class Broker:
         port: int = 0,
         snapshot: Snapshot | None = None,
         as_version: str | None = None,
+        security: Security | None = None,
     ) -> None:
         nodes = snapshot.nodes if snapshot is not None else nodes
         if nodes < 1:
@@ -76,7 +78,6 @@ class Broker:
         self.as_version = as_version
         self.nodes: list[BrokerNode] = []
         self._directory = None if directory is None else Path(directory)
-        self._properties = {**default_properties(nodes), **given}
         self._begins_alone = nodes == 1
         self._secret = os.urandom(32)  # no other program of this machine may pass for a node
         self._clock = Clock()
@@ -86,6 +87,8 @@ class Broker:
             prefer_uvloop=given.get("barnabas.event.loop") == "uvloop",
             stopping=lambda: self._advances.cut_off("the broker has been stopped"),
         )
+        self._security = None if security is None else self._secured(security)
+        self._properties = {**default_properties(nodes), **self._security_properties(nodes), **given}
         self.clock = BrokerClock(self._clock, self._advances, self._loop)
         self.faults = Faults(
             run_on_loop=self._loop.call_if_running,
@@ -99,6 +102,14 @@ class Broker:
         self.nodes += [self._make_node(node_id, 0, {}) for node_id in range(2, nodes + 1)]
         if snapshot is not None:
             snapshot.put(self.nodes)
+
+    def _secured(self, wanted: Security) -> BrokerSecurity:
+        from barnabas.testing.security import BrokerSecurity  # late: most tests have none
+
+        return BrokerSecurity(wanted, self.nodes, self._loop)
+
+    def _security_properties(self, nodes: int) -> dict[str, str]:
+        return {} if self._security is None else self._security.properties(nodes)
 
     def _make_node(self, node_id: int, port: int, properties: Mapping[str, str]) -> BrokerNode:
         """A node as the others are, with these properties besides."""
@@ -114,6 +125,7 @@ class Broker:
             new_runtime=self._new_runtime,
             make_dispatcher=lambda services: FaultingDispatcher(services, self.faults),
             on_change=self._loop.node_changed,
+            security_protocol="PLAINTEXT" if self._security is None else self._security.wanted.protocol,
         )
 
     def _new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:
@@ -136,17 +148,29 @@ class Broker:
             raise BrokerFailed(NOT_STARTED)
         return ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
+    @property
+    def security(self) -> BrokerSecurity:
+        """What clients need, and its users, ACLs and certificates. ValueError for a broker that was made without `security`."""
+        if self._security is None:
+            raise ValueError(
+                "this broker is open to everyone: Broker(security=Security(...)) makes one that is not"
+            )
+        return self._security
+
     # -- its life
 
     def start(self) -> Self:
         """Serve from a thread of its own; `with` does this."""
         self._loop.start()
+        if self._security is not None:
+            self._begin_secured(self._security)
         return self
 
     def stop(self) -> None:
         """End a broker that was started with `start`. Callers that wait for it in other threads get BrokerFailed. RuntimeError on
         its own thread, as in a rule's function."""
         self._loop.stop()
+        self._remove_files()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -156,10 +180,29 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         await self._loop.enter()
+        if self._security is not None and self._security.is_new:
+            try:
+                await self._loop.perform(self._security.begin)
+            except BaseException:
+                await self._loop.leave()
+                raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._loop.leave()
+        self._remove_files()
+
+    def _begin_secured(self, security: BrokerSecurity) -> None:
+        if security.is_new:
+            try:
+                self._loop.wait(security.begin)
+            except BaseException:
+                self.stop()
+                raise
+
+    def _remove_files(self) -> None:
+        if self._security is not None:
+            self._security.remove_files()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -187,7 +230,10 @@ class Broker:
 
     def wait_until_in_sync(self) -> Awaitable[None]:
         """Wait until all replicas are in sync and consumers may read all that leaders have."""
-        return self._loop.ready_again(settles=True)
+        return self._loop.ready_again(self._settle)
+
+    def _settle(self, done: Done) -> None:
+        operations.when_settled(self.nodes, done)
 
     # -- what it holds
 
@@ -385,7 +431,7 @@ class Broker:
         machine's time. Clients that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
         self._loop.call(self._reset_nodes)
-        return self._loop.ready_again()
+        return self._loop.ready_again(None if self._security is None else self._security.reset)
 
     def snapshot(self) -> Snapshot:
         """Topics, records, offsets and configs as they are now."""
@@ -398,7 +444,7 @@ class Broker:
             raise TypeError(f"what `snapshot` has taken can be restored, and not {snapshot!r}")
         snapshot.check(self.nodes)
         self._loop.call(lambda: self._reset_nodes(snapshot))
-        return self._loop.ready_again(settles=len(self.nodes) > 1)
+        return self._loop.ready_again(self._settle if len(self.nodes) > 1 else None)
 
     def recover(self) -> Awaitable[None]:
         """End all faults: no rules, all nodes run, coordinators answer, the clock is the machine's. Topics and records stay; clients are

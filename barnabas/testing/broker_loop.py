@@ -150,23 +150,21 @@ class BrokerLoop:
     def _are_ready(self) -> bool:
         return all(node.is_ready for node in self._nodes if node.is_running)
 
-    def ready_again(self, *, settles: bool = False) -> Awaitable[None]:
-        """All nodes serve that run; `settles`: with all replicas in sync. BrokerFailed after START_SECONDS_MAX."""
+    def ready_again(self, then: Start | None = None) -> Awaitable[None]:
+        """All nodes serve that run, and the operation `then` is done. BrokerFailed after START_SECONDS_MAX."""
 
         async def ready() -> None:
             await self._await_ready()
-            if settles:
-                from barnabas.testing.operations import when_settled
-
-                await self.wait_async(lambda done: when_settled(self._nodes, done))
+            if then is not None:
+                await self.wait_async(then)
 
         if (calls := self._elsewhere()) is not None:
             calls.run(ready)
             return Finished()
         while not self._are_ready() and self._run_soon():
             pass
-        if self._are_ready() and not settles:
-            return Finished()
+        if self._are_ready():
+            return Finished() if then is None else self.perform(then)
         return Pending(ready())
 
     # -- in a thread

@@ -53,6 +53,7 @@ class BrokerNode:
         new_runtime: Callable[[BrokerNode, asyncio.AbstractEventLoop], NodeRuntime],
         make_dispatcher: Callable[[Services], Dispatcher],
         on_change: Callable[[], object],
+        security_protocol: str = "PLAINTEXT",
     ) -> None:
         self.node_id = node_id
         self.properties = dict(properties)
@@ -63,6 +64,7 @@ class BrokerNode:
         self.is_in_memory = directory is None
         self.port = port  # clients connect here; 0 until it is chosen at the first start
         self.controller_port = 0  # of a cluster's nodes
+        self.internal_port = 0  # of a secured cluster's nodes
         self.is_running = False
         self.is_ready = False  # it serves clients
         self.failure: str | None = None  # why it can't go on, if so
@@ -75,6 +77,7 @@ class BrokerNode:
         self._new_runtime = new_runtime
         self._make_dispatcher = make_dispatcher
         self._on_change = on_change
+        self._security_protocol = security_protocol
         self._has_left_all = False  # as it was, locks and open files
         self._reserved: list[socket.socket] = []
 
@@ -88,16 +91,27 @@ class BrokerNode:
 
     def reserve_ports(self) -> None:
         """Have the ports before the first start: such as no connection gets while the node is down."""
-        self._reserved = [_bound(self.port), _bound(0)]
-        self.port, self.controller_port = (sock.getsockname()[1] for sock in self._reserved)
+        self._reserved = [_bound(self.port), _bound(0), *([_bound(0)] if self._is_secured else [])]
+        self.port, self.controller_port, *others = (sock.getsockname()[1] for sock in self._reserved)
+        self.internal_port = others[0] if others else 0
+
+    @property
+    def _is_secured(self) -> bool:
+        return self._security_protocol != "PLAINTEXT"
+
+    def _listeners(self) -> str:
+        """Nodes of a cluster use listeners of their own for each other, which the cluster's secret protects."""
+        listeners = f"{self._security_protocol}://{HOST}:{self.port}"
+        if self._is_secured and "controller.quorum.voters" in self.properties:
+            listeners += f",INTERNAL://{HOST}:{self.internal_port}"
+        if self.controller_port:
+            listeners += f",CONTROLLER://{HOST}:{self.controller_port}"
+        return listeners
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Blocking, for some milliseconds. OSError, ConfigError, MetadataError, LogDirectoryError."""
         assert not self.is_running, "it runs already"
-        listeners = f"PLAINTEXT://{HOST}:{self.port}"
-        if self.controller_port:
-            listeners += f",CONTROLLER://{HOST}:{self.controller_port}"
-        fixed = {"node.id": str(self.node_id), "listeners": listeners, "log.dirs": self.log_dir}
+        fixed = {"node.id": str(self.node_id), "listeners": self._listeners(), "log.dirs": self.log_dir}
         config = BrokerConfig.from_properties({**fixed, **self.properties}, EXTENSIONS)
         self.is_ready = False
         self.failure = None

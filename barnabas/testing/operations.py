@@ -69,7 +69,7 @@ def create_topic(
         else:
             when(nodes, lambda: _is_led(nodes, name), lambda: done(None), done)
 
-    _ask(nodes, CREATE_TOPICS, CreateTopicsRequest(topics=[topic]), answered, done)
+    ask(nodes, CREATE_TOPICS, CreateTopicsRequest(topics=[topic]), answered, done)
 
 
 def delete_topics(nodes: Sequence[BrokerNode], names: Sequence[str], done: Done) -> None:
@@ -103,7 +103,7 @@ def delete_topics(nodes: Sequence[BrokerNode], names: Sequence[str], done: Done)
     request = DeleteTopicsRequest(
         topics=[DeleteTopicState(name=name) for name in wanted], topic_names=[], timeout_ms=30_000
     )
-    _ask(nodes, DELETE_TOPICS, request, answered, done)
+    ask(nodes, DELETE_TOPICS, request, answered, done)
 
 
 def seed(
@@ -252,13 +252,15 @@ def when_there_is_a_controller(nodes: Sequence[BrokerNode], then: Callable[[], o
     when(nodes, lambda: is_active() or loop.time() >= deadline, found, done)
 
 
-def _ask(
+def ask(
     nodes: Sequence[BrokerNode],
     api_key: int,
     request: msgspec.Struct,
     answered: Callable[[Any], object],
     done: Done,
 ) -> None:
+    """Send a request to the active controller in the name of a node, and call `answered` with the response. RequestFailed to `done`
+    where no controller answers."""
     is_answered = False
     asked = awake_services(nodes)[0]
 

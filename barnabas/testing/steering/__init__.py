@@ -1,4 +1,5 @@
-"""Changes of a running cluster: leaders, groups, transactions, nodes, retention and compaction. They are methods of `Broker`.
+"""Changes of a running cluster: leaders, groups, transactions, nodes, users, ACLs, retention and compaction. They are methods of
+`Broker` and of `broker.security`.
 
 A module is loaded when it is first used (PEP 562); compaction alone takes ten milliseconds.
 """
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from barnabas.testing.steering import groups as groups
     from barnabas.testing.steering import nodes as nodes
     from barnabas.testing.steering import partitions as partitions
+    from barnabas.testing.steering import security as security
     from barnabas.testing.steering import transactions as transactions
     from barnabas.testing.steering import upkeep as upkeep
 
-_MODULES = ("groups", "nodes", "partitions", "transactions", "upkeep")
+_MODULES = ("groups", "nodes", "partitions", "security", "transactions", "upkeep")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,0 +1,143 @@
+"""Users and ACLs of a running broker. Functions run on the broker's loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.controller.metadata.acls import (
+    CLUSTER_NAME,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
+from barnabas.testing.contents import awake_services_of
+from barnabas.testing.operations import RequestFailed, ask, when
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from barnabas.testing.broker_node import BrokerNode
+    from barnabas.testing.operations import Done
+    from barnabas.testing.security import Acl
+
+CREATE_ACLS: Final = 30
+DELETE_ACLS: Final = 31
+ALTER_USER_SCRAM_CREDENTIALS: Final = 51
+ITERATIONS: Final = 4096  # as few as Kafka takes
+SALT: Final = (
+    b"barnabas-testing"  # the same for all: the credential of a user can be kept for the next broker
+)
+_SCRAM: Final = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
+
+_salted: dict[tuple[str, str], bytes] = {}  # by mechanism and password: each takes milliseconds
+
+
+def add_acls(nodes: Sequence[BrokerNode], acls: Sequence[Acl], done: Done) -> None:
+    """`done` when all nodes that are awake decide by them. RequestFailed, ValueError."""
+    creations = [AclCreation(*_fields(acl)) for acl in acls]
+    ask(
+        nodes,
+        CREATE_ACLS,
+        CreateAclsRequest(creations),
+        lambda answer: _changed(nodes, answer.results, done),
+        done,
+    )
+
+
+def remove_acls(nodes: Sequence[BrokerNode], acls: Sequence[Acl], done: Done) -> None:
+    """`done` when no node that is awake has them; those that do not exist are left out. RequestFailed, ValueError."""
+    filters = [DeleteAclsFilter(*_fields(acl)) for acl in acls]
+    ask(
+        nodes,
+        DELETE_ACLS,
+        DeleteAclsRequest(filters),
+        lambda answer: _changed(nodes, answer.filter_results, done),
+        done,
+    )
+
+
+def _fields(acl: Acl) -> tuple[int, str, int, str, str, int, int]:
+    """As the requests have them. ValueError."""
+    names = {
+        ResourceType.TOPIC: acl.topic,
+        ResourceType.GROUP: acl.group,
+        ResourceType.TRANSACTIONAL_ID: acl.transactional_id,
+        ResourceType.CLUSTER: CLUSTER_NAME if acl.cluster else None,
+    }
+    named = [(kind, name) for kind, name in names.items() if name is not None]
+    if len(named) != 1:
+        raise ValueError(f"an ACL is about one of topic, group, transactional_id, cluster: {acl}")
+    [(kind, name)] = named
+    try:
+        operation, permission = Operation[acl.operation.upper()], Permission[acl.permission.upper()]
+    except KeyError as error:
+        raise ValueError(f"ACLs have no {error}: {acl}") from None
+    pattern = PatternType.PREFIXED if acl.prefixed else PatternType.LITERAL
+    return kind, name, pattern, acl.principal, acl.host, operation, permission
+
+
+def put_scram_users(
+    nodes: Sequence[BrokerNode], users: Mapping[str, str], mechanisms: Sequence[str], done: Done
+) -> None:
+    """Create the users, or give them these passwords. `done` when all nodes that are awake know them. RequestFailed."""
+    from barnabas.wire.messages.alter_user_scram_credentials import (
+        AlterUserScramCredentialsRequest,
+        ScramCredentialUpsertion,
+    )
+
+    upsertions = [
+        ScramCredentialUpsertion(user, _SCRAM[each][0], ITERATIONS, SALT, _salted_password(each, password))
+        for user, password in users.items()
+        for each in mechanisms
+    ]
+    _alter_scram(nodes, AlterUserScramCredentialsRequest([], upsertions), done)
+
+
+def remove_scram_user(nodes: Sequence[BrokerNode], user: str, mechanisms: Sequence[str], done: Done) -> None:
+    """`done` when no node that is awake knows the user. RequestFailed."""
+    from barnabas.wire.messages.alter_user_scram_credentials import (
+        AlterUserScramCredentialsRequest,
+        ScramCredentialDeletion,
+    )
+
+    deletions = [ScramCredentialDeletion(user, _SCRAM[each][0]) for each in mechanisms]
+    _alter_scram(nodes, AlterUserScramCredentialsRequest(deletions, []), done)
+
+
+def _alter_scram(nodes: Sequence[BrokerNode], request: Any, done: Done) -> None:
+    ask(
+        nodes,
+        ALTER_USER_SCRAM_CREDENTIALS,
+        request,
+        lambda answer: _changed(nodes, answer.results, done),
+        done,
+    )
+
+
+def _salted_password(mechanism: str, password: str) -> bytes:
+    import hashlib
+
+    found = _salted.get((mechanism, password))
+    if found is None:
+        found = hashlib.pbkdf2_hmac(_SCRAM[mechanism][1], password.encode(), SALT, ITERATIONS)
+        _salted[mechanism, password] = found
+    return found
+
+
+def _changed(nodes: Sequence[BrokerNode], results: Sequence[Any], done: Done) -> None:
+    """`done` with the first error of the results, or when all nodes that are awake have as much of the metadata as any."""
+    for each in results:
+        if each.error_code:
+            done(RequestFailed(ErrorCode.of(each.error_code), each.error_message or ""))
+            return
+    end = max(services.controller.image.offset for services in awake_services_of(nodes))
+    when(
+        nodes,
+        lambda: all(services.controller.image.offset >= end for services in awake_services_of(nodes)),
+        lambda: done(None),
+        done,
+    )
