@@ -10,10 +10,12 @@ import socket
 from collections.abc import Generator
 from typing import Final
 
+from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import quota_entity
 from barnabas.controller.operations.client_quotas import (
@@ -36,6 +38,7 @@ from barnabas.wire.messages.describe_client_quotas import (
     DescribeClientQuotasResponse,
 )
 
+_REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 HOSTS_MAX: Final = 100  # names that a request may have resolved; addresses are not counted
 
 
@@ -44,6 +47,8 @@ HOSTS_MAX: Final = 100  # names that a request may have resolved; addresses are 
 def describe(
     context: HandlerContext, request: DescribeClientQuotasRequest
 ) -> Generator[None, None, DescribeClientQuotasResponse]:
+    if not allows_cluster(context, Operation.DESCRIBE_CONFIGS):
+        return DescribeClientQuotasResponse(error_code=_REFUSED, error_message=_REFUSED.message, entries=None)
     image = context.services.controller.image
     try:
         entries = yield from describe_client_quotas(image, request.components, strict=request.strict)
@@ -54,6 +59,8 @@ def describe(
 
 @api(49, 0, 1, controller=True)
 def alter(context: HandlerContext, request: AlterClientQuotasRequest) -> AlterClientQuotasResponse | Outcome:
+    if not allows_cluster(context, Operation.ALTER_CONFIGS):
+        return _failed(request, _REFUSED, _REFUSED.message)
     entries = request.entries
     names = {name for name in hosts_named(entries) if not is_address(name)}
     if (

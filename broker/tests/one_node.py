@@ -34,9 +34,9 @@ class OneNode:
         self.node.stop()
         self.start()
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create(self, topic: str, partitions: int, principal: Principal = ANONYMOUS) -> None:
         new = CreatableTopic(name=topic, num_partitions=partitions, replication_factor=1)
-        self.ask(CreateTopicsRequest(topics=[new], timeout_ms=1000), 7)
+        self.ask(CreateTopicsRequest(topics=[new], timeout_ms=1000), 7, principal)
 
     def ask(self, request: Any, version: int, principal: Principal = ANONYMOUS) -> Any:
         """The response, or the outcome, when all that follows from the request at once has happened."""
