@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from barnabas.broker.metrics.listener import NodeMetrics
     from barnabas.broker.network.connection import NewAuthenticator
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
     from barnabas.broker.security.caller import Caller
@@ -142,6 +143,7 @@ class Node:
         self._metrics: NodeMetrics | None = None
         self._expired_tokens: ExpiredTokens | None = None
         self._authenticators: Mapping[str, NewAuthenticator] = {}
+        self._client_quotas: ClientQuotas | None = None  # once a client has had a quota
         self._is_ready = False
         self._has_loaded = False
         self._brokers: Sequence[Brokers] = ()
@@ -425,6 +427,8 @@ class Node:
             delegation_tokens=self._make_delegation_tokens(controller),
         )
         controller.add_config_listener(self._configs_changed)
+        controller.add_quota_listener(self._client_quotas_changed)
+        self._client_quotas_changed(controller.image)
         self._partitions = partitions
         self._directories = LogDirectories(
             self._log_manager,
@@ -638,6 +642,14 @@ class Node:
                 self._lifecycle.heartbeat_now()
             if self._fetchers is not None and self._partitions is not None:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
+
+    def _client_quotas_changed(self, image: MetadataImage) -> None:
+        if image.client_quotas and self._client_quotas is None:
+            from barnabas.broker.quotas.client_quotas import ClientQuotas
+
+            self._client_quotas = ClientQuotas(self._runtime, self._config)
+        quotas = self._client_quotas
+        self.services.client_quotas = quotas if quotas is not None and quotas.load(image) else None
 
     def begin_stop(self, stopped: Callable[[], object]) -> None:
         """Controlled shutdown of the broker, then of its controller; then call `stopped()`. Other nodes are leaders by then, so that

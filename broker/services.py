@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.coordinator import GroupCoordinator
     from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.broker.requests.registry import Handler, RawHandler
     from barnabas.broker.security.authorizer import Authorizer
@@ -77,6 +78,7 @@ class Services(msgspec.Struct, eq=False):
     )  # None: this node's controller is never the active one of a cluster
     authorizer: Authorizer | None = None  # None: everything is allowed
     delegation_tokens: DelegationTokens | None = None  # None: delegation.token.secret.key is not set
+    client_quotas: ClientQuotas | None = None  # None: no client has a quota
     endpoints: dict[str, Endpoint] = {}  # advertised, by listener name; filled as the listeners open
     waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)
 

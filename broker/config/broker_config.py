@@ -77,6 +77,8 @@ class _Values:
     controller_listener_names: list[str]
     controller_quorum_bootstrap_servers: list[str]
     controller_quorum_voters: list[str]
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     default_replication_factor: int
     delegation_token_expiry_check_interval_ms: int
     delegation_token_expiry_time_ms: int
@@ -122,6 +124,8 @@ class _Values:
     producer_id_expiration_check_interval_ms: int
     producer_id_expiration_ms: int
     queued_max_request_bytes: int
+    quota_window_num: int
+    quota_window_size_seconds: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_min_bytes: int
@@ -131,6 +135,8 @@ class _Values:
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
     replica_selector_class: str | None
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
     request_timeout_ms: int
     sasl_server_max_receive_size: int
     security_inter_broker_protocol: str

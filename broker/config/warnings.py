@@ -28,7 +28,7 @@ _WITHOUT_EFFECT: Final = frozenset(
         "transaction.two.phase.commit.enable",
     ]
 )
-_WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.", "quota.")
+_WITHOUT_EFFECT_BEGINNINGS: Final = ("sasl.", "ssl.")
 _OF_TLS: Final = "ssl."
 # Choices within Java's TLS.
 _OF_JAVA: Final = (

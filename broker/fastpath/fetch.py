@@ -113,6 +113,9 @@ def fast_fetch(
     fetch_max_bytes = services.config.fetch_max_bytes
     if max_bytes > fetch_max_bytes:
         max_bytes = fetch_max_bytes
+    quotas = services.client_quotas
+    if quotas is not None:
+        max_bytes = min(max_bytes, quotas.fetch_max_bytes(context.caller, context.client_id))
     try:
         result = log.read(
             offset,
@@ -124,6 +127,8 @@ def fast_fetch(
         return None
     size = result.size
     if size == 0 or (size < min_bytes and size < max_bytes and max_wait_ms > 0):
+        return None
+    if quotas is not None and quotas.fetch_throttle_ms(context.caller, context.client_id, size):
         return None
     log_start_offset = log.log_start_offset
     if session is not None and one is not None:

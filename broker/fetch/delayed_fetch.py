@@ -18,7 +18,7 @@ from barnabas.broker.fetch.reader import (
     PartitionReader,
 )
 from barnabas.broker.fetch.replica_selector import read_advice
-from barnabas.broker.fetch.sessions import FetchSession
+from barnabas.broker.fetch.sessions import NO_SESSION, FetchSession
 from barnabas.broker.partitions.current_leaders import (
     LeaderServices,
     current_leader,
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from barnabas.broker.fetch.sessions import FetchSessionCache, SessionPartition
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.requests.context import RequestContext
     from barnabas.broker.security.authorizer import Authorizer
     from barnabas.runtime.interface import Runtime
@@ -67,6 +68,7 @@ class FetchServices(LeaderServices, Protocol):
     fetch_sessions: FetchSessionCache
     leader_quota: ReplicationQuota | None
     authorizer: Authorizer | None
+    client_quotas: ClientQuotas | None
 
 
 class DelayedFetch:
@@ -84,6 +86,9 @@ class DelayedFetch:
         self._max_bytes = min(request.max_bytes, context.services.config.fetch_max_bytes)
         self._advice = self._quota = None
         services = context.services
+        quotas = services.client_quotas
+        if quotas is not None and context.reply.peer.broker_id < 0:
+            self._max_bytes = min(self._max_bytes, quotas.fetch_max_bytes(context.caller, context.client_id))
         if request.rack_id and context.api_version >= FOLLOWERS_FROM:
             self._advice = read_advice(
                 services.config,
@@ -123,7 +128,7 @@ class DelayedFetch:
             return PENDING
         missing_bytes = min(request.min_bytes, self._max_bytes) - reader.size
         if request.max_wait_ms <= 0 or missing_bytes <= 0 or reader.failed or not self._can_grow():
-            return self._response()
+            return self._throttled() or self._response()
         context = self._context
         max_wait_s = request.max_wait_ms / 1000
         if reader.follower_id >= 0 and self._has_news():
@@ -167,7 +172,20 @@ class DelayedFetch:
             self._prepare(self._answer_late)
             return
         self._unwatch(self._waiter)
-        self._context.complete(self._response())
+        self._context.complete(self._throttled() or self._response())
+
+    def _throttled(self) -> FetchResponse | None:
+        """The response to a client that has exceeded its quotas, or would with this one: it is empty, and the session stays as
+        it was. None for others."""
+        context = self._context
+        quotas = context.services.client_quotas
+        if quotas is None or context.reply.peer.broker_id >= 0 or self._is_overtaken():
+            return None
+        throttle_ms = quotas.fetch_throttle_ms(context.caller, context.client_id, self._reader.size)
+        if not throttle_ms:
+            return None
+        self._release()
+        return FetchResponse(throttle_time_ms=throttle_ms, session_id=self._session_id)
 
     def _next_request_came(self, api_key: int) -> None:
         """End the wait of a follower, whose next request is a newer fetch, and of a consumer that sends ListOffsets: it waits for
@@ -183,6 +201,15 @@ class DelayedFetch:
         assert self._waiter is not None
         self._unwatch(self._waiter)
         self._waiter.cancel()
+
+    @property
+    def _session_id(self) -> int:
+        """Of the session that the request continues."""
+        return NO_SESSION
+
+    def _is_overtaken(self) -> bool:
+        """Whether a later request of the session has come."""
+        return False
 
     def _record_follower(self) -> None:
         """Record the fetch offsets of the follower."""
@@ -400,6 +427,13 @@ class IncrementalFetch(DelayedFetch):
             if partition is not None:
                 record(partition, one.wanted)
 
+    @property
+    def _session_id(self) -> int:
+        return self._session.id
+
+    def _is_overtaken(self) -> bool:
+        return self._session.epoch != self._epoch
+
     def _find(self, one: SessionPartition) -> Partition | None:
         partitions = self._context.services.partitions
         if self._by_id:
@@ -480,7 +514,7 @@ class IncrementalFetch(DelayedFetch):
 
     def _response(self) -> FetchResponse:
         session = self._session
-        if session.epoch != self._epoch:
+        if self._is_overtaken():
             return FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.id)
         topics: list[FetchableTopicResponse] = []
         for one, partition, answer in self._answers:

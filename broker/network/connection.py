@@ -116,7 +116,8 @@ class Connection(BufferedProtocol):
     """The connection of one client. Called by the event loop."""
 
     __slots__ = (
-        "_granted", "_is_admitted", "_last_active", "_pauses", "_received", "_session", "_shared", "_transport", "_writer",
+        "_granted", "_is_admitted", "_last_active", "_pauses", "_received", "_session", "_shared", "_throttle_timer", "_transport",
+        "_writer",
         "address", "caller", "client_host", "listener", "peer",
     )  # fmt: skip
 
@@ -134,6 +135,7 @@ class Connection(BufferedProtocol):
         self._granted = 0  # bytes of the unfinished frame that queued.max.request.bytes allows
         self._pauses = 0  # reasons not to read
         self._is_admitted = False
+        self._throttle_timer: Timer | None = None
         self.listener = listener
         self.client_host = ""
         self.caller = Caller(ANONYMOUS, listener, "")
@@ -197,6 +199,8 @@ class Connection(BufferedProtocol):
     def connection_lost(self, _error: Exception | None) -> None:
         self._session.close()
         self._received = None
+        if self._throttle_timer is not None:
+            self._throttle_timer.cancel()
         if self in self._shared.open:
             del self._shared.open[self]
             self._writer.close()
@@ -235,7 +239,9 @@ class Connection(BufferedProtocol):
         if state is SERVING or state is SETTLED:
             return  # `_serve` continues
         self._flush()
-        if self._received is not None:
+        if session.throttled_s and session.state is YIELDED:
+            self._wait_for_turn()
+        elif self._received is not None:
             self._continue()
 
     def send(self, answer: Answer) -> None:
@@ -254,6 +260,11 @@ class Connection(BufferedProtocol):
         session.allow_pipelined_produces(context)
         if session.state is READY:  # the handler has returned
             self._shared.runtime.call_soon(self._continue)
+
+    def throttle(self, delay_s: float) -> None:
+        """Serve nothing more for this long, once the current request is answered: the client has exceeded a quota."""
+        if self._session.state is not CLOSED:
+            self._session.throttle(delay_s)
 
     def on_disconnect(self, callback: Callable[[], object]) -> None:
         """Call back if the connection ends before the current request is answered."""
@@ -434,13 +445,20 @@ class Connection(BufferedProtocol):
 
     def _wait_for_turn(self) -> None:
         """Pause until the other connections have been served: libuv reads up to 32 times in a row from a connection whose bytes
-        fill every buffer, as a bulk producer's do."""
+        fill every buffer, as a bulk producer's do. A throttled client's pause takes as long as it is throttled."""
+        delay_s, self._session.throttled_s = self._session.throttled_s, 0.0
+        if self._pauses & _TURN:
+            return  # it waits already
         self._pause(_TURN)
-        self._shared.runtime.call_soon(self._begin_turn)
+        if delay_s:
+            self._throttle_timer = self._shared.runtime.call_later(delay_s, self._begin_turn)
+        else:
+            self._shared.runtime.call_soon(self._begin_turn)
 
     def _begin_turn(self) -> None:
         if self._session.state is CLOSED:
             return
+        self._throttle_timer = None
         self._session.begin_turn()
         self._pauses &= ~_TURN
         if self._received is not None and self._received.filled:

@@ -9,6 +9,7 @@ It has no sockets and no buffers: `connection.py` passes received bytes to it an
   max.in.flight.requests.per.connection.)
 - A pending request may ask for the API key of the request behind it, and complete early: a consumer's fetch does for a
   ListOffsets, a follower's fetch for any request.
+- A client that has exceeded a quota is not served for a time (broker/quotas); until then its requests are not read.
 - A session that has served for TURN_S ends its turn, so that other connections are served before it continues.
 - Nothing is served while a large response waits to be sent. `serve` returns, and the connection calls it again.
 """
@@ -77,7 +78,7 @@ SERVING: Final = State("SERVING")  # a handler is at work
 SETTLED: Final = State("SETTLED")  # and its request has its answer, or its place in line, already
 PENDING: Final = State("PENDING")  # the current request has no answer yet
 HELD_BACK: Final = State("HELD_BACK")  # the next request waits for the answers in line
-YIELDED: Final = State("YIELDED")  # until the next turn
+YIELDED: Final = State("YIELDED")  # until the next turn, or until a throttle's end
 CLOSING: Final = State("CLOSING")  # as soon as the collected answers are sent
 CLOSED: Final = State("CLOSED")
 
@@ -129,7 +130,7 @@ class Session:
 
     __slots__ = (
         "_line", "_monotonic", "_on_disconnect", "_on_next_request", "_requester", "_server", "answers", "frame_max_bytes",
-        "has_regions", "state",
+        "has_regions", "state", "throttled_s",
     )  # fmt: skip
 
     def __init__(
@@ -142,6 +143,8 @@ class Session:
         self.state = NOT_ADMITTED
         self.answers: list[Part] = []  # to be sent, in this order; the connection takes them out
         self.has_regions = False  # whether anything but bytes is among them
+        # For how long nothing is served once the current request is answered; the connection resets it.
+        self.throttled_s = 0.0
         self._requester = requester
         self._server = server
         self.frame_max_bytes = frame_max_bytes
@@ -189,6 +192,8 @@ class Session:
             else:
                 self._take(answer)
                 is_large = self.has_regions
+            if self.throttled_s and self.state is SERVING:
+                self.state = self.state.yield_
             if position > check_clock_behind:
                 if position < end and self.state is SERVING and self._monotonic() - turn_began > TURN_S:
                     self.state = self.state.yield_
@@ -208,6 +213,12 @@ class Session:
     def end_turn(self) -> None:
         """Serve nothing more before `begin_turn`."""
         self.state = self.state.yield_
+
+    def throttle(self, delay_s: float) -> None:
+        """Serve nothing for this long, once the current request is answered (quotas)."""
+        self.throttled_s = max(self.throttled_s, delay_s)
+        if self.state is READY:
+            self.state = self.state.yield_
 
     def begin_turn(self) -> None:
         self.state = self.state.begin_turn
@@ -232,6 +243,8 @@ class Session:
             line.append(_InLine(None, self._server.encode(context, response)))
         else:
             self._append(self._server.encode(context, response))
+        if self.throttled_s and self.state is READY:
+            self.state = self.state.yield_
 
     def end(self, answer: Answer | None) -> None:
         """Answer the pending request, or not, and end the connection."""

@@ -8,10 +8,11 @@ as in Kafka; a burst that fills them is allowed.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.quotas.rate import NO_LIMIT, Rate
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
 
-NO_LIMIT: Final = float("inf")
 ALL: Final = "*"
 LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
@@ -36,7 +36,6 @@ class ReplicationQuota:
         node_id: int,
         rate: Callable[[], float],
         replicas: Callable[[str], str],
-        *,
         window_count: int = 11,
         window_s: float = 1.0,
     ) -> None:
@@ -45,10 +44,7 @@ class ReplicationQuota:
         self._node_id = node_id
         self._rate = rate
         self._replicas = replicas
-        self._window_count = window_count
-        self._window_s = window_s
-        self._windows: deque[tuple[float, int]] = deque()  # (when it began, bytes)
-        self._total = 0
+        self._copied = Rate(window_count, window_s)
 
     @property
     def is_set(self) -> bool:
@@ -62,15 +58,7 @@ class ReplicationQuota:
 
     def record(self, size: int) -> None:
         """Count `size` bytes of throttled replicas that have been copied."""
-        now = self._runtime.monotonic()
-        self._forget(now)
-        windows = self._windows
-        self._total += size
-        if windows and now - windows[-1][0] < self._window_s:
-            began, counted = windows[-1]
-            windows[-1] = (began, counted + size)
-        else:
-            windows.append((now, size))
+        self._copied.record(size, self._runtime.monotonic())
 
     @property
     def is_exceeded(self) -> bool:
@@ -83,21 +71,10 @@ class ReplicationQuota:
         if rate == NO_LIMIT:
             return 0.0
         now = self._runtime.monotonic()
-        self._forget(now)
-        if not self._windows:
-            return 0.0
-        shortest = (self._window_count - 1) * self._window_s
-        elapsed = max(now - self._windows[0][0], shortest)
-        if self._total <= rate * elapsed:
-            return 0.0
-        missing_s = self._total / rate - elapsed if rate > 0 else _DELAY_MAX_S
-        return min(max(missing_s, _DELAY_MIN_S), _DELAY_MAX_S)
-
-    def _forget(self, now: float) -> None:
-        oldest = now - self._window_count * self._window_s
-        windows = self._windows
-        while windows and windows[0][0] < oldest:
-            self._total -= windows.popleft()[1]
+        if rate <= 0:
+            return _DELAY_MAX_S if self._copied.total(now) > 0 else 0.0
+        excess_s = self._copied.excess_s(rate, now)
+        return min(max(excess_s, _DELAY_MIN_S), _DELAY_MAX_S) if excess_s > 0 else 0.0
 
     def holds_back(self, partition: Partition, follower_id: int) -> bool:
         """As the leader: whether this follower's fetches of the partition get no records for now."""
@@ -140,7 +117,14 @@ def make_quota(
         properties: Mapping[str, str] = image().topic_configs(topic)
         return properties.get(replicas_name, "")
 
-    return ReplicationQuota(runtime, config.node_id, rate, replicas)
+    return ReplicationQuota(
+        runtime,
+        config.node_id,
+        rate,
+        replicas,
+        config.replication_quota_window_num,
+        config.replication_quota_window_size_seconds,
+    )
 
 
 def _stored(config: BrokerConfig, name: str) -> str | None:

@@ -1,4 +1,4 @@
 """Requests between connections and handlers: registrations, contexts, the dispatcher, work in slices, bounds.
 
-It may import security and config.
+It may import quotas, security and config.
 """

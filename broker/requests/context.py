@@ -63,6 +63,10 @@ class Reply(Protocol):
 
     def allow_pipelined_produces(self, context: RequestContext[Any]) -> None: ...
 
+    def throttle(self, delay_s: float) -> None:
+        """Serve nothing more for this long, once the current request is answered."""
+        ...
+
 
 class Requester(Reply, Protocol):
     """A connection, as the dispatcher sees it."""
@@ -175,3 +179,6 @@ class LocalReply:
 
     def on_next_request(self, callback: Callable[[int], object]) -> None:
         """Never called back: no request follows."""
+
+    def throttle(self, delay_s: float) -> None:
+        """Without effect: no request follows."""

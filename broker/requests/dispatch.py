@@ -26,12 +26,14 @@ from barnabas.broker.requests.registry import (
     call_handler,
 )
 from barnabas.broker.requests.server_error import encode_or_server_error
+from barnabas.broker.requests.throttling import throttle_time_of, with_throttle_time
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.primitives import DecodeError, EncodeError, skip_tagged_fields
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.requests.context import Requester
     from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.wire.message_type import Reader, Writer
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 _unpack_header = struct.Struct(">Iih").unpack_from  # API key and version, correlation id, length of client id
 _unpack_key = struct.Struct(">hh").unpack
 _HEADER_SIZE = 10
-PRODUCE = 0  # its API key
+PRODUCE = 0  # API keys
+FETCH = 1
 _pack_response_header = struct.Struct(">ii").pack  # frame size, correlation id
 _pack_flexible_response_header = struct.Struct(">iix").pack  # ... and an empty tagged-field section
 
@@ -67,6 +70,7 @@ class DispatchServices(Protocol):
     """What the dispatcher uses of the broker; handlers get all of it in their contexts."""
 
     large_requests: LargeRequests
+    client_quotas: ClientQuotas | None  # None: no client has a quota
 
     @property
     def forward(self) -> RawHandler:
@@ -124,6 +128,10 @@ class Dispatcher:
                 position = skip_tagged_fields(buffer, position, end, count)
         if end - position > BODY_BYTES_MAX and route.api_key != PRODUCE:
             raise DecodeError(f"{end - position} bytes without records, more than {BODY_BYTES_MAX}")
+        if self._services.client_quotas is not None and not _is_of_a_node(context):
+            return self._dispatch_metered(
+                self._services.client_quotas, route, context, buffer, position, end, end - start
+            )
         response: msgspec.Struct | Outcome | None = None
         fast_path = route.fast_path
         if fast_path is not None:
@@ -135,17 +143,102 @@ class Dispatcher:
                 body[0] = _pack_flexible_response_header(size, correlation_id) + body[0]  # type: ignore[operator]
                 return body
             response = body
-        elif route.is_forwarded:
-            response = self._services.forward(context, buffer, position, end)  # type: ignore[assignment]
         if response is None:
-            if end - position > LARGE_BODY_BYTES:
-                response = self._serve_large(route, context, buffer, position, end)
-            if response is None:
-                request, _ = route.read(buffer, position, end)
-                response = route.handler(context, request)
+            response = self._serve_generally(route, context, buffer, position, end)
         if isinstance(response, Outcome):
             return response
         return _frame(route, correlation_id, response)
+
+    def _serve_generally(
+        self, route: Route, context: RequestContext[Any], buffer: memoryview, position: int, end: int
+    ) -> msgspec.Struct | Outcome:
+        """Serve a request that the fast path does not."""
+        response: msgspec.Struct | Outcome | None = None
+        if route.is_forwarded:
+            response = self._services.forward(context, buffer, position, end)  # type: ignore[assignment]
+        if response is None and end - position > LARGE_BODY_BYTES:
+            response = self._serve_large(route, context, buffer, position, end)
+        if response is None:
+            request, _ = route.read(buffer, position, end)
+            response = route.handler(context, request)
+        return response
+
+    # -- where clients have quotas
+
+    def _dispatch_metered(
+        self,
+        quotas: ClientQuotas,
+        route: Route,
+        context: RequestContext[Any],
+        buffer: memoryview,
+        position: int,
+        end: int,
+        frame_bytes: int,
+    ) -> Answer | Outcome:
+        """As `dispatch`, counting what the client's quotas limit. A Produce is throttled when it comes in, as others behind it may
+        be served before it is answered, all other requests when they are answered."""
+        began = quotas.monotonic()
+        limits = quotas.of(context.caller, context.client_id)
+        throttle_ms = 0
+        if route.api_key == PRODUCE and limits.produce is not None:
+            throttle_ms = limits.produce.record(frame_bytes, began)
+        fast_path = route.fast_path
+        response = None if fast_path is None else fast_path(context, buffer, position, end)
+        if response is None:
+            response = self._serve_generally(route, context, buffer, position, end)
+        if not isinstance(response, Outcome):
+            return self._answer_metered(quotas, route, context, response, began, throttle_ms)
+        if limits.request is not None:
+            throttle_ms = max(throttle_ms, limits.request.record_time(began, quotas.monotonic()))
+        if throttle_ms and route.api_key == PRODUCE:
+            context.reply.throttle(throttle_ms / 1000)
+        return response
+
+    def _answer_metered(
+        self,
+        quotas: ClientQuotas,
+        route: Route,
+        context: RequestContext[Any],
+        response: bytes | list[Part] | msgspec.Struct,
+        began: float,
+        throttle_ms: int,
+        *,
+        throttles: bool = True,
+    ) -> Answer:
+        """Encode the response with the time for which its client is throttled, and throttle it. `began`: since when it has taken
+        time. `throttle_ms`: by other quotas than that of time."""
+        limits = quotas.of(context.caller, context.client_id)
+        key, version, correlation_id = route.api_key, route.api_version, context.correlation_id
+        now = quotas.monotonic()
+        given_ms = 0  # by the handler, or by the active controller
+        if isinstance(response, RawResponse):
+            given_ms = throttle_time_of(key, version, response.body)
+            response = response.body
+        elif isinstance(response, msgspec.Struct):
+            given_ms = getattr(response, "throttle_time_ms", 0)
+        throttle_ms = max(throttle_ms, given_ms)
+        if limits.request is not None:
+            throttle_ms = max(throttle_ms, limits.request.record_time(began, now))
+        answer: Answer
+        if isinstance(response, msgspec.Struct):
+            if throttle_ms and hasattr(response, "throttle_time_ms"):
+                response.throttle_time_ms = throttle_ms
+            answer = _frame(route, correlation_id, response)
+        else:
+            parts: list[Part] = [response] if isinstance(response, bytes) else response
+            if throttle_ms != given_ms:
+                parts = with_throttle_time(key, version, parts, throttle_ms)
+            size = sum(map(len, parts))
+            answer = [_response_header(route, size, correlation_id), *parts]
+            if len(parts) == 1 or not route.answers_records:
+                answer = _joined(answer)
+        if key == FETCH and limits.fetch is not None and not given_ms:
+            limits.fetch.record(len(answer) if isinstance(answer, bytes) else sum(map(len, answer)), now)
+        if limits.request is not None:
+            limits.request.record_time(now, quotas.monotonic())
+        if throttle_ms and throttles:
+            context.reply.throttle(throttle_ms / 1000)
+        return answer
 
     def call(self, context: RequestContext[Any], request: msgspec.Struct) -> None:
         """Serve a request of this broker to itself; its reply takes the response."""
@@ -164,6 +257,16 @@ class Dispatcher:
     def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
         """The frame of a response that comes after its handler returned PENDING."""
         route = self._routes[context.api_key << 16 | context.api_version]
+        quotas = self._services.client_quotas
+        if quotas is not None and not _is_of_a_node(context):
+            throttle_ms = 0
+            now = quotas.monotonic()
+            produce = quotas.of(context.caller, context.client_id).produce
+            if route.api_key == PRODUCE and produce is not None:
+                throttle_ms = produce.throttle_ms(now)
+            return self._answer_metered(
+                quotas, route, context, response, now, throttle_ms, throttles=route.api_key != PRODUCE
+            )
         if type(response) is RawResponse:
             return _response_header(route, len(response.body), context.correlation_id) + response.body
         return _frame(route, context.correlation_id, response)
@@ -230,6 +333,11 @@ class Dispatcher:
             flexible_response_header=False,
             answers_records=False,
         )
+
+
+def _is_of_a_node(context: RequestContext[Any]) -> bool:
+    """Whether it was sent by a broker of this cluster: those have no quotas."""
+    return context.caller.is_node or context.reply.peer.broker_id >= 0
 
 
 def _read_nothing(_buffer: Buffer, position: int, _end: int) -> tuple[None, int]:

@@ -26,6 +26,7 @@ class Reply:
         self.disconnected: Callable[[], object] | None = None  # to be called when the client goes
         self.next_request: Callable[[int], object] | None = None  # to be called when the client sends more
         self.pipelined_produces = False
+        self.throttled_s = 0.0
 
     def complete(self, context: RequestContext[Any], response: Any) -> None:
         assert not self.done, "answered twice"
@@ -42,6 +43,9 @@ class Reply:
 
     def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
         self.pipelined_produces = True
+
+    def throttle(self, delay_s: float) -> None:
+        self.throttled_s = delay_s
 
     @property
     def done(self) -> bool:

@@ -10,12 +10,13 @@ import pytest
 from barnabas.broker.tests.leader import TOPIC_ID, Leader, batch
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.registry import request_type, response_type
 
-PRODUCE, LIST_OFFSETS = 0, 2
-VERSIONS = {PRODUCE: 12, LIST_OFFSETS: 10, API_VERSIONS: 3}
+PRODUCE, FETCH, LIST_OFFSETS = 0, 1, 2
+VERSIONS = {PRODUCE: 12, FETCH: 17, LIST_OFFSETS: 10, API_VERSIONS: 3}
 LATEST = -1
 
 
@@ -72,10 +73,25 @@ class Client:
         header += b"\0" if kind.flexible(version) else b""
         return struct.pack(">i", len(header) + len(body)) + header + body
 
-    def produce(self, *values: str, acks: int = -1, index: int = 0, timeout_ms: int = 30_000) -> bytes:
+    def produce(
+        self, *values: str, acks: int = -1, index: int = 0, timeout_ms: int = 30_000, topic: str = "t"
+    ) -> bytes:
         data = PartitionProduceData(index, memoryview(batch(*values)))
         return self.frame(
-            PRODUCE, ProduceRequest(None, acks, timeout_ms, [TopicProduceData("t", TOPIC_ID, [data])])
+            PRODUCE, ProduceRequest(None, acks, timeout_ms, [TopicProduceData(topic, TOPIC_ID, [data])])
+        )
+
+    def fetch(self, offset: int = 0, *, session_id: int = 0, epoch: int = -1, max_wait_ms: int = 0) -> bytes:
+        wanted = FetchTopic("", TOPIC_ID, [FetchPartition(0, fetch_offset=offset, partition_max_bytes=5000)])
+        return self.frame(
+            FETCH,
+            FetchRequest(
+                max_wait_ms=max_wait_ms,
+                min_bytes=1,
+                session_id=session_id,
+                session_epoch=epoch,
+                topics=[wanted],
+            ),
         )
 
     def latest(self) -> bytes:

@@ -71,6 +71,8 @@ class OwnRequest:
 
     def allow_pipelined_produces(self, context: RequestContext[Any]) -> None: ...
 
+    def throttle(self, _delay_s: float) -> None: ...
+
 
 class Waiting:
     """An answer in the outbox."""

@@ -70,6 +70,9 @@ class Exchange(Call):
     def allow_pipelined_produces(self, context: RequestContext[Any]) -> None:
         """One at a time here: answers that a fault puts off must stay in order."""
 
+    def throttle(self, delay_s: float) -> None:
+        self.connection.throttle(delay_s)
+
 
 class FaultingDispatcher(Dispatcher):
     """See the module."""

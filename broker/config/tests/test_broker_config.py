@@ -281,11 +281,10 @@ def test_properties_without_effect_are_in_one_line_without_their_values() -> Non
         "remote.log.storage.system.enable=true",
         "client.quota.callback.class=a.B",
         "metric.reporters=a.B",
-        "quota.window.num=3",
     ) == [
         "no effect in this version: client.quota.callback.class, "
         "listener.name.plaintext.plain.sasl.jaas.config, listener.name.plaintext.ssl.client.auth, "
-        "metric.reporters, quota.window.num, remote.log.storage.system.enable, sasl.enabled.mechanisms, "
+        "metric.reporters, remote.log.storage.system.enable, sasl.enabled.mechanisms, "
         "security.inter.broker.protocol, ssl.client.auth, ssl.keystore.password"
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.broker.partitions.replication_quota import NO_LIMIT, ReplicationQuota, throttled_partitions
+from barnabas.broker.partitions.replication_quota import ReplicationQuota, throttled_partitions
+from barnabas.broker.quotas.rate import NO_LIMIT
 from barnabas.broker.tests.replicas import Replicas
 from compat_tests.virtual.runtime import VirtualRuntime
 
