@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from barnabas.runtime.interface import Connecting, Runtime
 from compat_tests.virtual.network import VirtualNetwork
+from compat_tests.virtual.tls import client_side, server_side
 from compat_tests.virtual.world import VirtualEvent, VirtualWorld
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class VirtualRuntime(Runtime):
             raise OSError(98, f"address {host}:{port} in use")
         if port == 0:
             port = self.free_port()
-        self.listening[port] = protocol_factory
+        self.listening[port] = protocol_factory if tls is None else server_side(tls, protocol_factory)
         return VirtualServer(self.listening, port)
 
     def free_port(self) -> int:
@@ -180,6 +181,8 @@ class VirtualRuntime(Runtime):
         *,
         tls: ssl.SSLContext | None = None,
     ) -> Connecting:
+        if tls is not None:
+            protocol_factory = client_side(tls, host, protocol_factory, failed)
         return self.network.connect(self, host, port, protocol_factory, failed)
 
     def start_tls(

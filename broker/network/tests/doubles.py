@@ -114,7 +114,7 @@ class Transport:
         self.is_reading = True
         self.is_aborted = False
 
-    def get_extra_info(self, name: str) -> Any:
+    def get_extra_info(self, name: str, _default: Any = None) -> Any:
         return self.socket if name == "socket" else ("127.0.0.1", 1)
 
     def pause_reading(self) -> None:
