@@ -53,6 +53,8 @@ from barnabas.storage.manager.manager import LogManager
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    import ssl
+
     import msgspec
 
     from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
@@ -210,6 +212,11 @@ class Node:
         from barnabas.broker.security.sasl_config import sasl_listeners
 
         return {name: authenticator(each) for name, each in sasl_listeners(self._config).items()}
+
+    def _client_tls(self) -> ssl.SSLContext | None:
+        """Of connections to the inter-broker listeners of other brokers."""
+        tls = self._tls.get(self._config.inter_broker_listener)
+        return None if tls is None else tls.client()
 
     # -- alone
 
@@ -547,6 +554,7 @@ class Node:
                 lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
                 authentication,
                 terms,
+                self._client_tls,
             )
         return Brokers(
             runtime, config.node_id, purpose, self._new_context, self._call, peers, answer_timeout_s
@@ -588,6 +596,7 @@ class Node:
                 backoff_ms=config.replica_fetch_backoff_ms,
                 socket_timeout_ms=config.replica_socket_timeout_ms,
                 quota=make_quota(self._runtime, config, FOLLOWER, lambda: controller.image),
+                tls=self._client_tls,
             ),
             self._log_manager,
             lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),

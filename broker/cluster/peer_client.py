@@ -44,6 +44,7 @@ BACKOFF_MAX_S: Final = 1.0
 _pack_size = struct.Struct(">i").pack
 
 Answered: TypeAlias = Callable[[Any, ErrorCode], object]  # a response and NONE, or None and an error
+ClientTls: TypeAlias = "Callable[[], ssl.SSLContext | None]"
 # `ask(node_id, api_key, version, request, answered)`: a request to a broker, this one or another; `answered` is called once,
 # perhaps before that returns.
 AskBroker: TypeAlias = Callable[[int, int, int, msgspec.Struct, Answered], object]
@@ -67,9 +68,10 @@ class InterBrokerClient:
         authentication: InterBrokerAuthentication | None,
         broker_id: int,
         timeout_s: float = 30.0,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
-        """`endpoint()`: the present address of the broker, `broker_id`; None when it is not known."""
+        """`endpoint()`: the present address of the broker, `broker_id`; None when it is not known. `tls()`: for a connection that is
+        opened now."""
         self.client_id = client_id
         self._runtime = runtime
         self._endpoint = endpoint
@@ -195,7 +197,8 @@ class InterBrokerClient:
                 on_end=self._ended,
             )
 
-        self._connecting = self._runtime.connect(*found, connection, failed, tls=self._tls)
+        tls = None if self._tls is None else self._tls()
+        self._connecting = self._runtime.connect(*found, connection, failed, tls=tls)
 
     def _retry_later(self, why: str, level: int = logging.INFO) -> None:
         if not self._is_open:

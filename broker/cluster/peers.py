@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from barnabas.broker.cluster.peer_client import Answered, InterBrokerClient
+from barnabas.broker.cluster.peer_client import Answered, ClientTls, InterBrokerClient
 from barnabas.broker.requests.context import LocalReply
 from barnabas.broker.security.caller import own_caller
 from barnabas.wire.errors import ErrorCode
@@ -53,13 +53,16 @@ class Peers:
         endpoint: Callable[[int], tuple[str, int] | None],
         authentication: InterBrokerAuthentication | None,
         terms: PeerTerms,
+        tls: ClientTls | None = None,
     ) -> None:
-        """`node_id`: this broker's. `endpoint(node_id)`: the present address of a broker; None when it is not known."""
+        """`node_id`: this broker's. `endpoint(node_id)`: the present address of a broker; None when it is not known. `tls()`: of the
+        inter-broker listener."""
         self._runtime = runtime
         self._endpoint = endpoint
         self._authentication = authentication
         self._client_id = client_id_of(node_id, terms.purpose)
         self._terms = terms
+        self._tls = tls
         self._links: dict[int, _Link] = {}
 
     def ask(
@@ -82,6 +85,7 @@ class Peers:
                 authentication=self._authentication,
                 broker_id=node_id,
                 timeout_s=self._terms.connection_timeout_s,
+                tls=self._tls,
             )
 
         return _Link(self._runtime, self._terms, client, partial(self._drop, node_id))

@@ -336,6 +336,10 @@ class BrokerConfig(_Values):
         ]
 
     def _listeners(self) -> list[ListenerConfig]:
+        if self.inter_broker_listener_name and "security.inter.broker.protocol" in self.given:
+            raise ConfigError(
+                "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."
+            )
         listeners, advertised = self._parsed("listeners"), self._parsed("advertised.listeners")
         assert isinstance(listeners, list)
         assert advertised is None or isinstance(advertised, list)

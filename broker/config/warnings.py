@@ -23,7 +23,6 @@ _WITHOUT_EFFECT: Final = frozenset(
         "metric.reporters",
         "principal.builder.class",
         "remote.log.storage.system.enable",
-        "security.inter.broker.protocol",
         "security.providers",
         "transaction.two.phase.commit.enable",
     ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from barnabas.broker.cluster.peer_client import InterBrokerClient
+from barnabas.broker.cluster.peer_client import ClientTls, InterBrokerClient
 from barnabas.broker.fastpath.replica_fetch import read_fast_fetch_response
 from barnabas.broker.replica_fetcher.session import FollowerSession
 from barnabas.broker.replica_fetcher.state import FetchDelays, FetchState, Status
@@ -27,7 +27,6 @@ from barnabas.storage.log.follower_append import FollowerAppend, UnexpectedAppen
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Callable, Iterable
 
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
@@ -83,7 +82,7 @@ class FetcherSettings:
     wait_max_ms: int = 500
     backoff_ms: int = 1000
     socket_timeout_ms: int = 30_000
-    tls: ssl.SSLContext | None = None
+    tls: ClientTls | None = None  # of the inter-broker listener
     quota: ReplicationQuota | None = None  # follower.replication.throttled.rate
 
 

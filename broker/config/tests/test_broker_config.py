@@ -272,7 +272,6 @@ def test_super_users_without_an_authorizer_are_warned_about() -> None:
 
 def test_properties_without_effect_are_in_one_line_without_their_values() -> None:
     assert _warned(
-        "security.inter.broker.protocol=SSL",
         "ssl.client.auth=required",
         "ssl.keystore.password=hidden",
         "sasl.enabled.mechanisms=PLAIN",
@@ -285,7 +284,7 @@ def test_properties_without_effect_are_in_one_line_without_their_values() -> Non
         "no effect in this version: client.quota.callback.class, "
         "listener.name.plaintext.plain.sasl.jaas.config, listener.name.plaintext.ssl.client.auth, "
         "metric.reporters, remote.log.storage.system.enable, sasl.enabled.mechanisms, "
-        "security.inter.broker.protocol, ssl.client.auth, ssl.keystore.password"
+        "ssl.client.auth, ssl.keystore.password"
     ]
 
 

@@ -86,9 +86,10 @@ class Client:
 class TlsWorld(World):
     """One TLS connection. `connection` is the protocol that the loop sees, `inner` the Kafka connection above it."""
 
-    def __init__(self, tls: dict[str, str] | None = None, **properties: str) -> None:
+    def __init__(self, tls: dict[str, str] | None = None, *, connections: str = "100") -> None:
+        """`tls`: of the listener; `connections`: max.connections."""
         self._tls_properties = tls or {}
-        super().__init__(**properties)
+        super().__init__(**{"max.connections": connections})
         self.inner: Connection = self.connection._connection  # type: ignore[attr-defined]
 
     def _connect(self) -> Any:
@@ -114,8 +115,8 @@ class TlsWorld(World):
         return bytes(client.read)
 
 
-def connected(**properties: str) -> tuple[TlsWorld, Client]:
-    world, client = TlsWorld(**properties), Client()
+def connected() -> tuple[TlsWorld, Client]:
+    world, client = TlsWorld(), Client()
     world.handshake(client)
     return world, client
 
@@ -450,7 +451,7 @@ def test_damaged_records_close_the_connection(at: int, byte: int) -> None:
 
 
 def test_an_unadmitted_connection_may_shake_hands_and_is_not_served() -> None:
-    world = TlsWorld(**{"max.connections": "0"})
+    world = TlsWorld(connections="0")
     client = Client()
     world.handshake(client)
     world.send(client, request(1))

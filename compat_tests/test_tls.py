@@ -1,0 +1,190 @@
+"""Clients over TLS, with and without certificates of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer, KafkaProducer
+
+from barnabas.testing.ports import free_port
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.java_tools import JavaTools, ToolFailed
+from compat_tests.harness.tls_files import TlsFiles
+
+LARGE = bytes(range(256)) * 3000  # 768 KB: many records of TLS
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return TlsFiles(tmp_path_factory.mktemp("tls"))
+
+
+class Secured:
+    """A broker with a plaintext listener, one with TLS, and one that requires certificates."""
+
+    def __init__(self, make: BrokerFactory, files: TlsFiles) -> None:
+        self.files = files
+        ports = [free_port() for _ in range(3)]
+        names = ("PLAINTEXT", "SSL", "MUTUAL")
+        self.broker: Broker = make(
+            {
+                "listeners": ",".join(f"{name}://127.0.0.1:{port}" for name, port in zip(names, ports, strict=True)),
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT",
+                "listener.name.mutual.ssl.client.auth": "required",
+                **files.properties(),
+            }
+        )  # fmt: skip
+        self.plaintext, self.tls, self.mutual = (f"127.0.0.1:{port}" for port in ports)
+
+    def where(self, name: str | None) -> str:
+        return self.tls if name is None else self.mutual
+
+
+@pytest.fixture
+def secured(fresh_broker: BrokerFactory, files: TlsFiles) -> Iterator[Secured]:
+    made = Secured(fresh_broker, files)
+    yield made
+    assert "Traceback" not in made.broker.log_text()
+
+
+WHO = pytest.mark.parametrize("who", [None, "alice"], ids=["tls", "mutual"])
+
+
+@WHO
+def test_kafka_python(secured: Secured, files: TlsFiles, who: str | None) -> None:
+    where = {"bootstrap_servers": secured.where(who), **files.kafka_python(who)}
+    producer = KafkaProducer(**where, max_request_size=2_000_000)
+    sent = [producer.send("topic", LARGE if number == 50 else b"%d" % number) for number in range(COUNT)]
+    assert [each.get(30).offset for each in sent] == list(range(COUNT))
+    producer.close()
+    consumer = KafkaConsumer("topic", **where, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
+    records = [next(consumer) for _ in range(COUNT)]
+    consumer.close()
+    assert [record.value for record in records] == [
+        LARGE if number == 50 else b"%d" % number for number in range(COUNT)
+    ]
+
+
+@WHO
+def test_confluent(secured: Secured, files: TlsFiles, who: str | None) -> None:
+    where = {"bootstrap.servers": secured.where(who), **files.confluent(who)}
+    producer = Producer({**where, "message.max.bytes": 2_000_000})
+    for number in range(COUNT):
+        producer.produce("topic", LARGE if number == 50 else b"%d" % number)
+    assert producer.flush(30) == 0
+    consumer = Consumer({**where, "group.id": "group", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["topic"])
+    values: list[bytes | None] = []
+    while len(values) < COUNT:
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        values.append(message.value())
+    consumer.close()
+    assert values == [LARGE if number == 50 else b"%d" % number for number in range(COUNT)]
+
+
+@WHO
+def test_aiokafka(secured: Secured, files: TlsFiles, who: str | None) -> None:
+    async def scenario() -> list[bytes | None]:
+        where = {"bootstrap_servers": secured.where(who), **files.aiokafka(who)}
+        producer = AIOKafkaProducer(**where, max_request_size=2_000_000)
+        await producer.start()
+        for number in range(20):
+            await producer.send_and_wait("topic", LARGE if number == 5 else b"%d" % number)
+        await producer.stop()
+        consumer = AIOKafkaConsumer("topic", **where, auto_offset_reset="earliest")
+        await consumer.start()
+        values = [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(20)]
+        await consumer.stop()
+        return values
+
+    assert asyncio.run(scenario()) == [LARGE if number == 5 else b"%d" % number for number in range(20)]
+
+
+@WHO
+def test_kafkas_tools(secured: Secured, files: TlsFiles, who: str | None, java_tools: JavaTools) -> None:
+    where = ["--bootstrap-server", secured.where(who)]
+    config = ["--command-config", str(files.java(who))]
+    java_tools.run("kafka-topics", *where, *config, "--create", "--topic", "t", "--partitions", "3")
+    java_tools.run("kafka-console-producer", *where, *config, "--topic", "t", stdin="one\ntwo\nthree\n")
+    read = java_tools.run(
+        "kafka-console-consumer", *where, *config, "--topic", "t", "--from-beginning", "--max-messages", "3",
+        "--timeout-ms", "30000",
+    )  # fmt: skip
+    assert sorted(read.stdout.split()) == ["one", "three", "two"]
+    assert "t" in java_tools.run("kafka-topics", *where, *config, "--list").stdout.split()
+
+
+def test_clients_that_are_refused(
+    secured: Secured, files: TlsFiles, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    """No certificate where one is required; one of another authority; plaintext; a server that is not trusted."""
+    where = ["--bootstrap-server", secured.mutual]
+    with pytest.raises(ToolFailed, match=r"SslAuthenticationException|SSL handshake failed"):
+        java_tools.run("kafka-topics", *where, "--command-config", str(files.java()), "--list", timeout=60)
+    other = tmp_path / "other"
+    other.mkdir()
+    strangers = TlsFiles(other)
+    settings = {**files.confluent(), "ssl.certificate.location": str(strangers.client("mallory")),
+                "ssl.key.location": str(strangers.client("mallory"))}  # fmt: skip
+    for bootstrap, own in (
+        (secured.mutual, files.confluent()),
+        (secured.mutual, settings),
+        (secured.tls, {}),
+        (secured.tls, strangers.confluent()),
+    ):
+        errors: list[KafkaError] = []
+        given: dict[str, Any] = {"bootstrap.servers": bootstrap, "error_cb": errors.append, **own}
+        admin = AdminClient(given)
+        deadline = time.monotonic() + 30
+        while not errors and time.monotonic() < deadline:
+            admin.poll(0.1)
+        assert errors
+        with pytest.raises(Exception, match=r"(?i)transport|timed out"):
+            admin.list_topics(timeout=1)
+    # the others are served
+    assert "t" not in AdminClient({"bootstrap.servers": secured.plaintext}).list_topics(timeout=10).topics
+
+
+@pytest.mark.barnabas_only
+def test_a_flood_of_handshakes_leaves_others_served(secured: Secured, files: TlsFiles) -> None:
+    """Connections that each begin a handshake and say no more; a client beside them is answered in time."""
+    context = files.aiokafka()["ssl_context"]
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    hello = outgoing.read()
+    port = int(secured.tls.rpartition(":")[2])
+    producer = Producer({"bootstrap.servers": secured.plaintext, "linger.ms": 0})
+    producer.produce("t", b"first")
+    assert producer.flush(30) == 0
+    flood: list[socket.socket] = []
+    try:
+        slowest = 0.0
+        for _ in range(20):
+            for _ in range(20):
+                one = socket.create_connection(("127.0.0.1", port))
+                one.sendall(hello if len(flood) % 2 else hello[:20])
+                flood.append(one)
+            began = time.monotonic()
+            producer.produce("t", b"x")
+            assert producer.flush(30) == 0
+            slowest = max(slowest, time.monotonic() - began)
+    finally:
+        for one in flood:
+            one.close()
+    assert slowest < 2, slowest
