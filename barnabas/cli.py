@@ -104,6 +104,24 @@ def _add_testbroker(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--verbose", action="store_true", help="log more than warnings")
     command.add_argument(
+        "--security",
+        choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+        help="the security protocol of clients; certificates are made, and the controls hand them out",
+    )
+    for option, metavar, text in (
+        ("--user", "NAME=PASSWORD", "a user, with --security SASL_SSL or SASL_PLAINTEXT; may be repeated"),
+        ("--mechanism", "MECHANISM", "a SASL mechanism, such as PLAIN; may be repeated"),
+        ("--super-user", "TYPE:NAME", "who may do everything, such as User:alice; may be repeated"),
+    ):
+        command.add_argument(option, action="append", default=[], metavar=metavar, help=text)
+    command.add_argument(
+        "--client-auth",
+        choices=("none", "requested", "required"),
+        default="none",
+        help="whether clients need a certificate (default: none)",
+    )
+    command.add_argument("--acls", action="store_true", help="enforce ACLs, of which there are none at first")
+    command.add_argument(
         "--set",
         dest="settings",
         action="append",
@@ -144,8 +162,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return leave(parsed.file, parsed.settings, show=parsed.show)
     if parsed.command == "testbroker":
+        from barnabas.testbroker import SecurityOptions
         from barnabas.testbroker import serve as serve_tests
 
+        options = (parsed.user, parsed.mechanism, parsed.super_user, parsed.client_auth, parsed.acls)
+        if not parsed.security and options != ([], [], [], "none", False):
+            parsed.refuse(
+                "--user, --mechanism, --super-user, --client-auth and --acls are for a broker with --security"
+            )
         return serve_tests(
             port=parsed.port,
             nodes=parsed.nodes,
@@ -156,6 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             settings=parsed.settings,
             verbose=parsed.verbose,
             stay=parsed.stay,
+            security=SecurityOptions(parsed.security, *options) if parsed.security else None,
             parent=parsed.parent,
         )
     from barnabas.server import serve

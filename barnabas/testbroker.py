@@ -17,7 +17,7 @@ import signal
 import sys
 import threading  # noqa: TID251 - the broker has one, and this process waits in its own
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.controller.config.validators import ConfigError
 
@@ -25,10 +25,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from barnabas.testing.broker import Broker
+    from barnabas.testing.security import Security
 
 LOOK_S: Final = 0.5  # between two checks of a parent that cannot be waited for
 PARENT_ENDED: Final = "barnabas: the process that started it has ended; --stay goes on without it"
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class SecurityOptions(NamedTuple):
+    """What the command line says of it; `users` are NAME=PASSWORD."""
+
+    protocol: str
+    users: list[str]
+    mechanisms: list[str]
+    super_users: list[str]
+    client_auth: str
+    enforces_acls: bool
+
+    def wanted(self) -> Security:
+        """ValueError."""
+        from barnabas.testing.security import Security
+
+        users = {}
+        for each in self.users:
+            name, equals, password = each.partition("=")
+            if not equals:
+                raise ValueError(f"--user takes NAME=PASSWORD, not {name!r}")
+            users[name] = password
+        given = {"mechanisms": self.mechanisms} if self.mechanisms else {}
+        return Security(
+            protocol=self.protocol,
+            users=users,
+            super_users=self.super_users,
+            client_auth=self.client_auth,
+            acls=[] if self.enforces_acls else None,
+            **given,
+        )
 
 
 def serve(
@@ -42,6 +74,7 @@ def serve(
     settings: Iterable[str],
     verbose: bool,
     stay: bool,
+    security: SecurityOptions | None = None,
     parent: int | None = None,
 ) -> int:
     """Run until a signal or the end of the parent; the process's exit code."""
@@ -60,9 +93,14 @@ def serve(
     try:
         properties = dict(_property(each) for each in settings)
         broker = Broker(
-            properties, nodes=nodes, directory=directory, port=port, as_version=as_version
+            properties,
+            nodes=nodes,
+            directory=directory,
+            port=port,
+            as_version=as_version,
+            security=None if security is None else security.wanted(),
         ).start()
-    except (BrokerFailed, ConfigError, LogDirectoryError, OSError, ValueError) as error:
+    except (BrokerFailed, ConfigError, ImportError, LogDirectoryError, OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.filename is None else None
         print(f"barnabas: {why or error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1
@@ -84,7 +122,7 @@ def serve(
 def ready_line(broker: Broker, control_url: str) -> str:
     """The line that is printed when it serves."""
     servers = broker.bootstrap_servers
-    listeners = ",".join(f"PLAINTEXT://{each}" for each in servers.split(","))
+    listeners = ",".join(f"{broker.security_protocol}://{each}" for each in servers.split(","))
     return f"ready {listeners} nodes={len(broker.nodes)} bootstrap={servers} control={control_url}"
 
 

@@ -125,7 +125,7 @@ class Broker:
             new_runtime=self._new_runtime,
             make_dispatcher=lambda services: FaultingDispatcher(services, self.faults),
             on_change=self._loop.node_changed,
-            security_protocol="PLAINTEXT" if self._security is None else self._security.wanted.protocol,
+            security_protocol=self.security_protocol,
         )
 
     def _new_runtime(self, node: BrokerNode, loop: asyncio.AbstractEventLoop) -> NodeRuntime:
@@ -156,6 +156,11 @@ class Broker:
                 "this broker is open to everyone: Broker(security=Security(...)) makes one that is not"
             )
         return self._security
+
+    @property
+    def security_protocol(self) -> str:
+        """How clients connect, such as SASL_SSL."""
+        return "PLAINTEXT" if self._security is None else self._security.wanted.protocol
 
     # -- its life
 

@@ -56,6 +56,34 @@ def test_it_serves_and_ends_in_order() -> None:
     assert process.stdout.read() == ""
 
 
+def test_a_secured_one_names_its_protocol_and_needs_users_that_make_sense() -> None:
+    options = [
+        "--security",
+        "SASL_SSL",
+        "--user",
+        "alice=secret",
+        "--mechanism",
+        "PLAIN",
+        "--super-user",
+        "User:alice",
+    ]
+    process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("ready SASL_SSL://127.0.0.1:"), line
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    process.stdout.close()
+    for wrong, reason in (
+        (["--security", "SSL", "--user", "alice=secret"], "SSL is without"),
+        (["--security", "SASL_SSL", "--user", "alice"], "--user takes NAME=PASSWORD"),
+        (["--user", "alice=secret"], "are for a broker with --security"),
+    ):
+        failed = subprocess.run([*COMMAND, *wrong], capture_output=True, text=True)
+        assert failed.returncode != 0
+        assert reason in failed.stderr
+
+
 def test_it_dies_with_its_parent() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, *COMMAND], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None

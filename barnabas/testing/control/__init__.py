@@ -5,5 +5,6 @@
 
 from barnabas.testing.control import routes as routes
 from barnabas.testing.control import routes_faults as routes_faults
+from barnabas.testing.control import routes_security as routes_security
 from barnabas.testing.control import routes_steering as routes_steering
 from barnabas.testing.control.control import Control as Control

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from barnabas.testing.security import Acl
+
 
 class Failure(msgspec.Struct):
     """Why a request did not succeed."""
@@ -296,3 +298,55 @@ class Clock(msgspec.Struct):
 
     time_ms: int
     ahead_s: float
+
+
+class SecurityStatus(msgspec.Struct):
+    """What a client needs: the names of `users`, and the authority `ca` (PEM, null without TLS) that it has to trust."""
+
+    protocol: str
+    mechanisms: list[str]
+    client_auth: str
+    users: list[str]
+    ca: str | None
+
+
+class ClientChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """Who a client is: a user, and the name in its certificate. `password`: another one than the user's."""
+
+    user: str | None = None
+    password: str | None = None
+    mechanism: str | None = None
+    certificate: str | None = None
+
+
+class ClientSettings(msgspec.Struct):
+    """`properties` is the text of a file for Java's clients and tools; `librdkafka` has names and values."""
+
+    properties: str
+    librdkafka: dict[str, str | bool]
+
+
+class CertificateKind(msgspec.Struct, forbid_unknown_fields=True):
+    """Which certificate: an `expired` one, or a `foreign` one, of an authority that the broker does not trust."""
+
+    expired: bool = False
+    foreign: bool = False
+
+
+class ClientCertificate(msgspec.Struct):
+    """PEM; the key is PKCS#8."""
+
+    certificate: str
+    key: str
+
+
+class Password(msgspec.Struct, forbid_unknown_fields=True):
+    """Of a user."""
+
+    password: str
+
+
+class Acls(msgspec.Struct, forbid_unknown_fields=True):
+    """Each is about one of topic, group, transactional_id, cluster."""
+
+    acls: list[Acl]

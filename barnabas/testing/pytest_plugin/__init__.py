@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from barnabas.testing.pytest_plugin.backends import Backend, Backends
     from barnabas.testing.pytest_plugin.kafka_fixture import Kafka
+    from barnabas.testing.security import BrokerSecurity, Security
 
 _REPORTED = pytest.StashKey["list[Callable[[], list[tuple[str, str]]]]"]()
 
@@ -49,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "kafka(**properties): properties of kafka_broker and kafka_cluster in this test; a name with dots stands in a "
-        "mapping: @pytest.mark.kafka({'num.partitions': 3})",
+        "mapping: @pytest.mark.kafka({'num.partitions': 3}); security=Security(...) makes them secured ones",
     )
 
 
@@ -152,21 +153,37 @@ def kafka(request: pytest.FixtureRequest, _kafka_shared: Backend) -> Iterator[Ka
 @pytest.fixture
 def kafka_broker(request: pytest.FixtureRequest, _kafka_backends: Backends) -> Iterator[Any]:
     """A broker of this test alone: `barnabas.testing.Broker`, or with --kafka apache an `ApacheKafka`."""
-    backend = _kafka_backends.make_fresh(1, _marked_properties(request))
+    properties, security = _marked(request)
+    backend = _kafka_backends.make_fresh(1, properties, security=security)
     _report_with(request, backend)
     yield backend.broker
     backend.stop()
 
 
 @pytest.fixture
+def kafka_security(kafka_broker: Any) -> BrokerSecurity:
+    """`kafka_broker.security`, of a test that is marked with kafka(security=...): settings of clients, users, ACLs, certificates."""
+    security: BrokerSecurity = kafka_broker.security
+    return security
+
+
+@pytest.fixture
 def kafka_cluster(request: pytest.FixtureRequest, _kafka_backends: Backends) -> Iterator[Callable[..., Any]]:
     """`kafka_cluster(3, properties)` starts a cluster of this test alone, as `kafka_broker` does a single node;
-    `kafka_cluster(3, processes=True)` one whose nodes are processes, a `barnabas.testing.BrokerProcesses`."""
+    `kafka_cluster(3, processes=True)` one whose nodes are processes, a `barnabas.testing.BrokerProcesses`; `security` as in a
+    mark."""
     ending = ExitStack()
 
-    def make(nodes: int = 3, properties: dict[str, object] | None = None, *, processes: bool = False) -> Any:
+    def make(
+        nodes: int = 3,
+        properties: dict[str, object] | None = None,
+        *,
+        processes: bool = False,
+        security: Security | None = None,
+    ) -> Any:
+        marked, marked_security = _marked(request)
         backend = _kafka_backends.make_fresh(
-            nodes, {**_marked_properties(request), **(properties or {})}, processes=processes
+            nodes, {**marked, **(properties or {})}, processes=processes, security=security or marked_security
         )
         ending.callback(backend.stop)
         _report_with(request, backend)
@@ -194,7 +211,9 @@ def kafka_consumer(kafka: Kafka, kafka_topic: str) -> Any:
     return kafka.consumer(kafka_topic)
 
 
-def _marked_properties(request: pytest.FixtureRequest) -> dict[str, object]:
-    from barnabas.testing.pytest_plugin.marks import marked_properties
+def _marked(request: pytest.FixtureRequest) -> tuple[dict[str, object], Security | None]:
+    """The properties and the security that marks give to a test."""
+    from barnabas.testing.pytest_plugin.marks import marked_properties, take_security
 
-    return marked_properties(request.node)
+    properties = marked_properties(request.node)
+    return properties, take_security(properties)

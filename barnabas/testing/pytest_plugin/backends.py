@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from barnabas.testing.external.apache_kafka import ApacheKafka
     from barnabas.testing.external.broker_processes import BrokerProcesses
     from barnabas.testing.external.remote_kafka import RemoteKafka
+    from barnabas.testing.security import Security
 
 LOG_LINES_MAX = 2000  # of the log, and requests, in the report of a failing test
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -54,7 +55,14 @@ class Backends:
         """The broker of the session."""
         return self.make_fresh(1, {})
 
-    def make_fresh(self, nodes: int, properties: Mapping[str, object], *, processes: bool = False) -> Backend:
+    def make_fresh(
+        self,
+        nodes: int,
+        properties: Mapping[str, object],
+        *,
+        processes: bool = False,
+        security: Security | None = None,
+    ) -> Backend:
         """A broker of one test; `processes`: each node is one."""
         raise NotImplementedError
 
@@ -225,14 +233,23 @@ class InProcess(Backends):
         self._plugins = plugins
         plugins.register(self._log, "barnabas-log")
 
-    def make_fresh(self, nodes: int, properties: Mapping[str, object], *, processes: bool = False) -> Backend:
+    def make_fresh(
+        self,
+        nodes: int,
+        properties: Mapping[str, object],
+        *,
+        processes: bool = False,
+        security: Security | None = None,
+    ) -> Backend:
         if processes:
+            if security is not None:
+                pytest.fail("security=... is for nodes in this process, not for processes", pytrace=False)
             from barnabas.testing.external.broker_processes import BrokerProcesses
 
             return ProcessesBackend(BrokerProcesses({**self._properties, **properties}, nodes=nodes).start())
         from barnabas.testing.broker import Broker
 
-        broker = Broker({**self._properties, **properties}, nodes=nodes).start()
+        broker = Broker({**self._properties, **properties}, nodes=nodes, security=security).start()
         return InProcessBackend(broker, self._log)
 
     def close(self) -> None:
@@ -275,7 +292,10 @@ class Apache(Backends):
         properties: Mapping[str, object],
         *,
         processes: bool = False,  # noqa: ARG002 - they are processes anyway
+        security: Security | None = None,
     ) -> Backend:
+        if security is not None:
+            pytest.skip("needs a broker of this process: security=... is not for --kafka apache")
         from barnabas.testing.external.apache_kafka import ApacheKafka
 
         folder = self._folders.mktemp("kafka")
@@ -303,5 +323,6 @@ class Elsewhere(Backends):
         properties: Mapping[str, object],  # noqa: ARG002
         *,
         processes: bool = False,  # noqa: ARG002
+        security: Security | None = None,  # noqa: ARG002
     ) -> Backend:
         pytest.skip(f"needs a broker of its own; --kafka {self._address} is one that runs already")

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
     from _pytest.nodes import Node  # pytest exports its subclasses alone
 
+    from barnabas.testing.security import Security
+
 HEEDING = frozenset({"kafka_broker", "kafka_cluster"})  # fixtures that take properties from a mark
 SHARING = frozenset({"kafka", "kafka_session"})  # fixtures that have the session's broker
 MARK = "kafka"
+SECURITY = "security"
 _HEEDING = pytest.StashKey["set[Node]"]()
 
 
@@ -28,6 +31,20 @@ def marked_properties(node: pytest.Item) -> dict[str, object]:
         for mark in _marks(each):
             properties = {**_given(mark), **properties}
     return properties
+
+
+def take_security(properties: dict[str, object]) -> Security | None:
+    """What marks say of `security`, which is no property. pytest.fail."""
+    found = properties.pop(SECURITY, None)
+    if found is None:
+        return None
+    from barnabas.testing.security import Security
+
+    if not isinstance(found, Security):
+        pytest.fail(
+            f"@pytest.mark.kafka takes security=Security(...), and not {type(found).__name__}", pytrace=False
+        )
+    return found
 
 
 def refuse_unheeded(item: pytest.Item) -> None:

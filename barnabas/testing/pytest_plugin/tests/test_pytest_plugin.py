@@ -530,3 +530,33 @@ def test_a_cluster_of_processes_ends_with_its_test_and_its_log_is_shown(pytester
     result.stdout.fnmatch_lines(
         ["*{'orders': 3} == {'orders': 4}*", "*- Kafka broker's log -*", "*running on*"]
     )
+
+
+def test_a_mark_secures_the_brokers_of_a_test(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import pytest
+        from barnabas.testing import Security
+        from kafka import KafkaProducer
+
+        SECURED = Security(protocol="SASL_PLAINTEXT", mechanisms=["PLAIN"], users={"alice": "secret"})
+
+        @pytest.mark.kafka({"num.partitions": 3}, security=SECURED)
+        def test_secured(kafka_broker, kafka_security):
+            producer = KafkaProducer(**kafka_security.client("kafka-python", user="alice"))
+            producer.send("orders", b"1").get(30)
+            producer.close()
+            assert kafka_broker.topics() == {"orders": 3}
+
+        def test_open(kafka_cluster):
+            assert kafka_cluster(1, security=SECURED).security.users == ["alice"]
+            with pytest.raises(ValueError, match="open to everyone"):
+                kafka_cluster(1).security
+
+        @pytest.mark.kafka(security="SASL_SSL")
+        def test_none(kafka_broker): ...
+        """,
+    )
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*takes security=Security(...), and not str*"])
