@@ -209,9 +209,12 @@ class Node:
         if not self._config.sasl_listeners:
             return {}
         from barnabas.broker.network.sasl_authenticator import authenticator
-        from barnabas.broker.security.sasl_config import sasl_listeners
+        from barnabas.broker.security.sasl_config import Authority, sasl_listeners
 
-        return {name: authenticator(each) for name, each in sasl_listeners(self._config).items()}
+        authority = Authority(
+            self._runtime, lambda: self.services.controller.image, lambda: self.services.delegation_tokens
+        )
+        return {name: authenticator(each) for name, each in sasl_listeners(self._config, authority).items()}
 
     def _client_tls(self) -> ssl.SSLContext | None:
         """Of connections to the inter-broker listeners of other brokers."""
@@ -233,7 +236,6 @@ class Node:
             controller.open()
             controller.serve()
         self._metadata = metadata_log, controller
-        self._kafka_metadata.warn_of_unsupported_records(controller.image)
         if config.controller_listeners:
             self._member = self._make_member()
             self._member.start_alone()

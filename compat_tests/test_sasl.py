@@ -25,6 +25,13 @@ SETTINGS = {
     "sasl.mechanism.inter.broker.protocol": "PLAIN",
     "listener.name.sasl_plaintext.plain.sasl.jaas.config": PLAIN_USERS,
 }
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+WITH_SCRAM = {
+    **SETTINGS,
+    "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+    "listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config": SCRAM_MODULE,
+    "listener.name.sasl_plaintext.scram-sha-512.sasl.jaas.config": SCRAM_MODULE,
+}
 ALICE = Login("PLAIN", "alice", "alice-secret")
 WRONG = "Authentication failed: Invalid username or password"
 
@@ -68,6 +75,37 @@ def test_java_tools_authenticate_themselves(
     config.write_text(Login("SCRAM-SHA-256", "alice", "alice-secret").java())
     refused = java_tools.run("kafka-topics", *server, "--list", status=1)
     assert "Client SASL mechanism 'SCRAM-SHA-256' not enabled in the server" in refused.output
+
+
+def test_users_of_scram(
+    fresh_broker: BrokerFactory, unique: UniqueName, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    broker = fresh_broker(WITH_SCRAM)
+    config = tmp_path / "client.properties"
+    config.write_text(ALICE.java())
+    configs = ("--bootstrap-server", broker.bootstrap, "--command-config", str(config))
+    olga = ("--entity-type", "users", "--entity-name", "olga")
+    for secret in ("SCRAM-SHA-256=[password=first]", "SCRAM-SHA-512=[iterations=8192,password=second]"):
+        java_tools.run("kafka-configs", *configs, "--alter", "--add-config", secret, *olga)
+    shown = java_tools.run("kafka-configs", *configs, "--describe", *olga).stdout
+    assert "SCRAM-SHA-256=iterations=4096" in shown
+    assert "SCRAM-SHA-512=iterations=8192" in shown
+    broker.restart()
+    configs = ("--bootstrap-server", broker.bootstrap, "--command-config", str(config))
+    for mechanism, password in (("SCRAM-SHA-256", "first"), ("SCRAM-SHA-512", "second")):
+        login = Login(mechanism, "olga", password)
+        for name, round_trip in CLIENTS.items():
+            assert round_trip(broker.bootstrap, unique("topic"), login) == name.encode()
+        config.write_text(login.java())
+        assert "__" not in java_tools.run("kafka-topics", *configs, "--list", "--exclude-internal").stdout
+    generic = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
+    for wrong in (Login("SCRAM-SHA-256", "olga", "second"), Login("SCRAM-SHA-256", "nobody", "first")):
+        config.write_text(wrong.java())
+        refused = java_tools.run("kafka-topics", *configs, "--list", status=1)
+        assert f"SaslAuthenticationException: {generic}" in refused.output
+        with pytest.raises(Exception, match=generic):
+            CLIENTS["confluent"](broker.bootstrap, unique("topic"), wrong)
+    assert not any(secret in broker.log_text() for secret in ("first", "second"))
 
 
 # -- states, with plain sockets

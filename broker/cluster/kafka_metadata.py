@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.kraft_files.directory import KraftDirectory
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.metadata.unsupported_records import describe
 from barnabas.storage.manager.directory import LogDirectory
 from barnabas.wire.uuids import uuid_from_string
 
@@ -57,14 +56,6 @@ class KafkaMetadata:
                 self._log_manager.directories.cluster_id, self._config.node_id, self._runtime
             )
         self._kraft.enter(self._config.node_id, self._directory_ids)
-
-    def warn_of_unsupported_records(self, image: MetadataImage) -> None:
-        """Log what Kafka has written and this version does not act on."""
-        if image.unsupported_records:
-            log.warning(
-                "the metadata has %s, which this version keeps for Kafka and does not act on",
-                describe(image.unsupported_records.values()),
-            )
 
     def leave(self, image: MetadataImage) -> None:
         """Write the metadata for Kafka. A failure is logged: then Kafka can't start, and the next clean stop tries again."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from barnabas.broker.requests.context import Outcome
-from barnabas.broker.security.caller import USER, Caller, Principal
+from barnabas.broker.security.caller import Caller
 from barnabas.broker.security.sasl import Identity, Mechanism, SaslFailure, SaslListener, SaslServer
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import (
@@ -175,7 +175,7 @@ class SaslAuthenticator:
     def _complete(self, identity: Identity) -> int:
         """Let the client's requests be served; the lifetime of the session in ms. SaslFailure."""
         connection, shared = self._connection, self._shared
-        principal = Principal(USER, identity.name)
+        principal = identity.principal
         if self._caller is not None and principal != self._caller.principal:
             old = self._caller.principal
             raise SaslFailure(

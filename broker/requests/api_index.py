@@ -68,6 +68,8 @@ SERVED: Final[dict[int, Served]] = {
     47: Served("offset_delete", 0, 0, False),
     48: Served("client_quotas", 0, 1, False),
     49: Served("client_quotas", 0, 1, False),
+    50: Served("user_scram_credentials", 0, 0, False),
+    51: Served("user_scram_credentials", 0, 0, False),
     55: Served("describe_quorum", 0, 2, False),
     56: Served("broker_to_controller", 2, 3, True),
     57: Served("update_features", 0, 2, False),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from hmac import compare_digest
 from typing import Final
 
+from barnabas.broker.security.caller import USER, Principal
 from barnabas.broker.security.sasl import Identity, SaslFailure
 
 _USER: Final = "user_"
@@ -57,5 +58,5 @@ class PlainServer:
             raise SaslFailure(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
-        self.identity = Identity(user)
+        self.identity = Identity(Principal(USER, user))
         return b""

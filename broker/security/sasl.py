@@ -11,6 +11,8 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from barnabas.broker.security.caller import Principal
+
 PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
@@ -28,7 +30,7 @@ class SaslFailure(Exception):
 class Identity(msgspec.Struct, frozen=True):
     """Who a client has proven to be."""
 
-    name: str
+    principal: Principal
     expires_at_ms: int | None = None  # wall-clock time at which the credential ends; None: never
     is_token: bool = False  # a delegation token
 

@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.security.jaas import JaasError, LoginModule, parse_login_module
 from barnabas.broker.security.plain import PlainServer, PlainUsers
-from barnabas.broker.security.sasl import PLAIN, Mechanism, NewSaslServer, SaslListener
+from barnabas.broker.security.sasl import (
+    PLAIN,
+    SCRAM_SHA_256,
+    SCRAM_SHA_512,
+    Mechanism,
+    NewSaslServer,
+    SaslListener,
+)
 from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import ListenerConfig
+    from barnabas.broker.security.delegation_tokens import DelegationTokens
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.runtime.interface import Runtime
 
-MECHANISMS: Final = (PLAIN,)
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
 JAAS_CONFIG: Final = "sasl.jaas.config"
 _HANDLER: Final = "sasl.server.callback.handler.class"
 
 
-def sasl_listeners(config: BrokerConfig) -> dict[str, SaslListener]:
+class Authority(NamedTuple):
+    """What mechanisms use of the node; its metadata is known when the first client connects."""
+
+    runtime: Runtime
+    image: Callable[[], MetadataImage]
+    tokens: Callable[[], DelegationTokens | None]
+
+
+def sasl_listeners(config: BrokerConfig, authority: Authority) -> dict[str, SaslListener]:
     """Those listeners for clients that use SASL, by name. ConfigError names a property that is wrong."""
     with_sasl = config.sasl_listeners
     if not config.quorum.is_alone and config.inter_broker_listener in {each.name for each in with_sasl}:
@@ -27,23 +47,23 @@ def sasl_listeners(config: BrokerConfig) -> dict[str, SaslListener]:
             f"inter.broker.listener.name: listener {config.inter_broker_listener} uses SASL, which brokers don't between each "
             f"other in this version; add a listener without it for them"
         )
-    return {each.name: _sasl_listener(config, each) for each in with_sasl}
+    return {each.name: _sasl_listener(config, authority, each) for each in with_sasl}
 
 
-def _sasl_listener(config: BrokerConfig, listener: ListenerConfig) -> SaslListener:
+def _sasl_listener(config: BrokerConfig, authority: Authority, listener: ListenerConfig) -> SaslListener:
     name = listener.name
     enabled = config.listener_value(name, "sasl.enabled.mechanisms") or ""
     mechanisms = [each.strip() for each in enabled.split(",") if each.strip()]
     if not mechanisms:
         raise ConfigError(f"sasl.enabled.mechanisms is empty, and listener {name} uses SASL")
     return SaslListener(
-        {each: _mechanism(config, name, each) for each in mechanisms},
+        {each: _mechanism(config, authority, name, each) for each in mechanisms},
         config.sasl_server_max_receive_size,
         config.connection_failed_authentication_delay_ms / 1000,
     )
 
 
-def _mechanism(config: BrokerConfig, listener: str, mechanism: str) -> Mechanism:
+def _mechanism(config: BrokerConfig, authority: Authority, listener: str, mechanism: str) -> Mechanism:
     if mechanism not in MECHANISMS:
         raise ConfigError(
             f"sasl.enabled.mechanisms: listener {listener} names {mechanism[:100]}, which this version does not have; it has "
@@ -53,14 +73,21 @@ def _mechanism(config: BrokerConfig, listener: str, mechanism: str) -> Mechanism
         raise ConfigError(f"{_HANDLER}: listener {listener} names a Java class for {mechanism}; leave it out")
     lifetime = config.listener_value(listener, "connections.max.reauth.ms", mechanism)
     return Mechanism(
-        _new_server(mechanism, login_module(config, listener, mechanism)),
+        _new_server(authority, mechanism, login_module(config, listener, mechanism)),
         _whole_number("connections.max.reauth.ms", lifetime),
     )
 
 
-def _new_server(mechanism: str, module: LoginModule) -> NewSaslServer:
-    assert mechanism == PLAIN
-    return partial(PlainServer, PlainUsers(module.options))
+def _new_server(authority: Authority, mechanism: str, module: LoginModule) -> NewSaslServer:
+    if mechanism == PLAIN:
+        return partial(PlainServer, PlainUsers(module.options))
+    from barnabas.broker.security.scram import ScramCredentials, ScramServer
+    from barnabas.broker.security.scram_users import ScramUsers
+    from barnabas.controller.operations.scram import MECHANISM_NAMES
+
+    number, random_bytes = MECHANISM_NAMES[mechanism], authority.runtime.random_bytes
+    users = ScramUsers(number, authority.image, authority.tokens, random_bytes)
+    return partial(ScramServer, ScramCredentials(number, random_bytes, users.of_user, users.of_token))
 
 
 def login_module(config: BrokerConfig, listener: str, mechanism: str) -> LoginModule:

@@ -18,11 +18,6 @@ import msgspec
 
 from barnabas.controller.metadata.acls import Acl, AclSet
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.metadata.unsupported_records import (
-    UNSUPPORTED_RECORDS,
-    UnsupportedRecords,
-    replay_unsupported,
-)
 from barnabas.wire.messages import metadata_records as wire
 
 # Ids of topics that were created, changed or removed, and which of their partitions were created or changed.
@@ -40,6 +35,7 @@ _LEADER_AS_BEFORE: Final = -2
 
 # Whom a client quota is for: (type, name), sorted by type; the types are user, client-id and ip, the name None is the default.
 QuotaEntity = tuple[tuple[str, str | None], ...]
+ScramKey = tuple[str, int]  # a user, and the mechanism's number
 
 T = TypeVar("T")
 
@@ -139,7 +135,7 @@ class MetadataImage:
         self.next_producer_id = 0
         self.acls = AclSet()
         self.delegation_tokens: dict[str, wire.DelegationTokenRecord] = {}  # by token id
-        self.unsupported_records: UnsupportedRecords = {}  # kept for Kafka, without effect here
+        self.scram_credentials: dict[ScramKey, wire.UserScramCredentialRecord] = {}
         self._topics_by_id: dict[bytes, TopicImage] = {}
         self._producer_id_block = (-1, -1)  # broker id and epoch that took the last block
         self._broker_lists: dict[tuple[int, ...], list[int]] = {}
@@ -160,6 +156,7 @@ class MetadataImage:
         copy.next_producer_id = self.next_producer_id
         copy.acls = self.acls.copy()
         copy.delegation_tokens = self.delegation_tokens.copy()
+        copy.scram_credentials = self.scram_credentials.copy()
         copy._producer_id_block = self._producer_id_block
         copy._broker_lists = self._broker_lists
         copy._directory_lists = self._directory_lists
@@ -211,7 +208,7 @@ class MetadataImage:
         for acl_id, acl in self.acls.by_id.items():
             yield acl.record(acl_id)
         yield from self.delegation_tokens.values()
-        yield from self.unsupported_records.values()
+        yield from self.scram_credentials.values()
 
     # Replaying
 
@@ -411,8 +408,13 @@ class MetadataImage:
     ) -> None:
         self.delegation_tokens.pop(record.token_id, None)
 
-    def _replay_unsupported(self, record: msgspec.Struct, _delta: MetadataDelta) -> None:
-        replay_unsupported(self.unsupported_records, record)
+    def _replay_scram_credential(self, record: wire.UserScramCredentialRecord, _delta: MetadataDelta) -> None:
+        self.scram_credentials[record.name, record.mechanism] = record
+
+    def _replay_remove_scram_credential(
+        self, record: wire.RemoveUserScramCredentialRecord, _delta: MetadataDelta
+    ) -> None:
+        self.scram_credentials.pop((record.name, record.mechanism), None)
 
     def _replay_nothing(self, record: wire.NoOpRecord, _delta: MetadataDelta) -> None:
         """NoOpRecord: Kafka writes it periodically."""
@@ -525,5 +527,6 @@ _REPLAYERS: Final[dict[type, Callable[..., None]]] = {
     wire.DelegationTokenRecord: MetadataImage._replay_delegation_token,
     wire.RemoveDelegationTokenRecord: MetadataImage._replay_remove_delegation_token,
     wire.NoOpRecord: MetadataImage._replay_nothing,
-    **dict.fromkeys(UNSUPPORTED_RECORDS, MetadataImage._replay_unsupported),
+    wire.UserScramCredentialRecord: MetadataImage._replay_scram_credential,
+    wire.RemoveUserScramCredentialRecord: MetadataImage._replay_remove_scram_credential,
 }

@@ -34,7 +34,7 @@ class Server:
         if text == "more":
             return b"challenge"
         user, _, until = text.partition(" until ")
-        self.identity = Identity(user, int(until) if until else None)
+        self.identity = Identity(Principal("User", user), int(until) if until else None)
         return b"welcome"
 
 

@@ -14,6 +14,7 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from barnabas.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
+from barnabas.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_delegation_token import CreateDelegationTokenRequest
@@ -36,6 +37,7 @@ from barnabas.wire.messages.describe_quorum import DescribeQuorumRequest
 from barnabas.wire.messages.describe_quorum import TopicData as QuorumTopic
 from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
+from barnabas.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
@@ -66,6 +68,8 @@ from barnabas.wire.messages.offset_fetch import (
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
+from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -160,6 +164,10 @@ def sample_requests(name: str) -> dict[str, object]:
         "RenewDelegationToken": RenewDelegationTokenRequest(),
         "ExpireDelegationToken": ExpireDelegationTokenRequest(),
         "DescribeDelegationToken": DescribeDelegationTokenRequest(),
+        "SaslHandshake": SaslHandshakeRequest(mechanism="PLAIN"),
+        "SaslAuthenticate": SaslAuthenticateRequest(),
+        "DescribeUserScramCredentials": DescribeUserScramCredentialsRequest(),
+        "AlterUserScramCredentials": AlterUserScramCredentialsRequest(),
         "DescribeQuorum": DescribeQuorumRequest(topics=[QuorumTopic(topic_name=name)]),
         "UpdateFeatures": UpdateFeaturesRequest(
             feature_updates=[FeatureUpdateKey(feature=name, max_version_level=1)], validate_only=True

@@ -23,7 +23,6 @@ from barnabas.controller.metadata.acls import Acl
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
 from barnabas.controller.metadata.records import decode_record, encode_record
-from barnabas.controller.metadata.unsupported_records import describe
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages import metadata_records as wire
 from barnabas.wire.messages.control_records import KRaftVersionRecord, SnapshotHeaderRecord, VotersRecord
@@ -82,7 +81,9 @@ def test_kafkas_log_is_read_from_a_checkpoint_and_from_its_start_alike(without: 
         (4, "1"): {"log.cleaner.threads": "2"},
     }
     assert image.next_producer_id == 1000
-    assert describe(image.unsupported_records.values()) == "1 SCRAM credentials"
+    ((user, mechanism),) = image.scram_credentials
+    assert mechanism == 1
+    assert user == "olga"
     assert list(image.client_quotas.values()) == [{"producer_byte_rate": 1024.0}]
     (acl,) = image.acls.by_id.values()
     assert acl == Acl(2, "orders", 3, "User:olga", "*", 3, 3)
@@ -292,7 +293,7 @@ def test_an_image_survives_export_and_import() -> None:
     again = import_image(found, 1, [DIRECTORY_ID])
     for topic in again.topics.values():
         assert {state.leader_epoch for state in topic.partitions.values()} == {4}
-    assert again.unsupported_records == image.unsupported_records
+    assert again.scram_credentials == image.scram_credentials
     assert again.client_quotas == image.client_quotas
     assert again.configs == image.configs
     assert again.features == image.features
@@ -343,14 +344,14 @@ def test_many_records_are_written_in_several_batches() -> None:
     assert batches > 3
 
 
-def test_unsupported_records_and_acls_survive_a_snapshot() -> None:
+def test_scram_users_and_acls_survive_a_snapshot() -> None:
     image = import_image(read(golden_disk()), 1, [DIRECTORY_ID])
     again = MetadataImage()
     for content in encoded(image):
         record = decode_record(content)
         if not isinstance(record, (wire.PartitionRecord, wire.TopicRecord)):
             again.replay(record, MetadataDelta())
-    assert again.unsupported_records == image.unsupported_records
+    assert again.scram_credentials == image.scram_credentials
     assert again.acls.by_id == image.acls.by_id
     (acl_id,) = image.acls.by_id
     delta = MetadataDelta()

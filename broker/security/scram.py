@@ -1,0 +1,156 @@
+"""SASL SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): the client proves that it knows a password, without sending it.
+
+    client-first   n,,n=user,r=<nonce of the client>
+    server-first   r=<both nonces>,s=<salt>,i=<iterations>
+    client-final   c=biws,r=<both nonces>,p=<proof>
+    server-final   v=<the server's proof>
+
+Credentials are those of the metadata. An unknown user gets a salt too, and fails at its proof, so that users can't be found out.
+With the extension `tokenauth=true` the user is the id of a delegation token, and the password its HMAC (KIP-48).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from barnabas.broker.security.caller import USER, Principal
+from barnabas.broker.security.sasl import Identity, SaslFailure
+from barnabas.controller.operations.scram import HASHES, ITERATIONS_MIN
+
+_NONCE_BYTES: Final = 18
+_FAKE_SALT_BYTES: Final = 26
+_NAME: Final = rb"(?:[^=,\x00]|=2C|=3D)+"
+_PRINTABLE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS: Final = rb"(?:,[A-Za-z]+=[^,\x00]+)*"
+_BASE64: Final = rb"[a-zA-Z0-9/+]+={0,2}"
+_CLIENT_FIRST: Final = re.compile(
+    rb"(?P<header>n,(?:a=(?P<authorization_id>%b))?,)(?:m=[^,\x00]+,)?"
+    rb"(?P<bare>n=(?P<user>%b),r=(?P<nonce>%b)(?P<extensions>%b))" % (_NAME, _NAME, _PRINTABLE, _EXTENSIONS),
+    re.DOTALL,
+)
+_CLIENT_FINAL: Final = re.compile(
+    rb"(?P<without_proof>c=(?P<binding>%b),r=(?P<nonce>%b)%b),p=(?P<proof>%b)"
+    % (_BASE64, _PRINTABLE, _EXTENSIONS, _BASE64),
+    re.DOTALL,
+)
+_TOKEN_EXTENSION: Final = b"tokenauth=true"
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """What proves that a client knows a password, and whom it then is. Its keys are not shown."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+    identity: Identity
+
+    def __repr__(self) -> str:
+        return f"Credential({self.identity})"
+
+
+class ScramCredentials:
+    """What one mechanism of a node authenticates by."""
+
+    def __init__(
+        self,
+        mechanism: int,
+        random_bytes: Callable[[int], bytes],
+        of_user: Callable[[str], Credential | None],
+        of_token: Callable[[str], Credential | None],
+    ) -> None:
+        """`of_user(name)`, `of_token(id)`: None where there is none. `mechanism`: of HASHES."""
+        self.digest = HASHES[mechanism]
+        self.random_bytes = random_bytes
+        self.of_user = of_user
+        self.of_token = of_token
+        self._fake_salt_key = random_bytes(32)
+
+    def fake(self, user: bytes) -> Credential:
+        """Always the same salt for a name, and keys that nobody has a password for."""
+        salt = hmac.digest(self._fake_salt_key, user, self.digest)[:_FAKE_SALT_BYTES]
+        size = hashlib.new(self.digest).digest_size
+        nobody = Identity(Principal(USER, ""))
+        return Credential(salt, bytes(size), bytes(size), ITERATIONS_MIN, nobody)
+
+
+class ScramServer:
+    """The server's side of one authentication."""
+
+    def __init__(self, credentials: ScramCredentials) -> None:
+        self.identity: Identity | None = None
+        self._credentials = credentials
+        self._credential: Credential | None = None  # from the first message on
+        self._is_fake = False
+        self._header = b""
+        self._bare = b""
+        self._server_first = b""
+        self._nonce = b""
+
+    def evaluate(self, token: bytes) -> bytes:
+        if self._credential is None:
+            return self._first(token)
+        credential, self._credential = self._credential, None
+        return self._final(token, credential)
+
+    def _first(self, token: bytes) -> bytes:
+        found = _CLIENT_FIRST.fullmatch(token)
+        if found is None or self._nonce:
+            raise SaslFailure
+        user = found["user"].replace(b"=2C", b",").replace(b"=3D", b"=")
+        credentials = self._credentials
+        try:
+            name = user.decode()
+            authorization_id = (found["authorization_id"] or b"").decode()
+        except UnicodeDecodeError:
+            raise SaslFailure from None
+        is_token = _TOKEN_EXTENSION in found["extensions"].split(b",")
+        credential = credentials.of_token(name) if is_token else credentials.of_user(name)
+        if authorization_id not in ("", name):
+            raise SaslFailure(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self._is_fake = credential is None or credential.iterations < ITERATIONS_MIN
+        if credential is None or self._is_fake:
+            credential = credentials.fake(user)
+        self._credential = credential
+        self._header, self._bare = found["header"], found["bare"]
+        self._nonce = found["nonce"] + b64encode(credentials.random_bytes(_NONCE_BYTES))
+        self._server_first = b"r=%b,s=%b,i=%d" % (
+            self._nonce,
+            b64encode(credential.salt),
+            credential.iterations,
+        )
+        return self._server_first
+
+    def _final(self, token: bytes, credential: Credential) -> bytes:
+        found = _CLIENT_FINAL.fullmatch(token)
+        # Some clients bind an empty header always.
+        if (
+            found is None
+            or found["nonce"] != self._nonce
+            or found["binding"] not in (b"biws", b64encode(self._header))
+        ):
+            raise SaslFailure
+        digest = self._credentials.digest
+        message = b",".join((self._bare, self._server_first, found["without_proof"]))
+        signature = hmac.digest(credential.stored_key, message, digest)
+        try:
+            proof = b64decode(found["proof"], validate=True)
+        except ValueError:
+            raise SaslFailure from None
+        if len(proof) != len(signature):
+            raise SaslFailure
+        client_key = bytes(left ^ right for left, right in zip(proof, signature, strict=True))
+        is_equal = hmac.compare_digest(hashlib.new(digest, client_key).digest(), credential.stored_key)
+        if not is_equal or self._is_fake:
+            raise SaslFailure
+        self.identity = credential.identity
+        return b"v=" + b64encode(hmac.digest(credential.server_key, message, digest))
