@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.context import Reply
     from barnabas.broker.security.caller import Caller
     from barnabas.broker.security.delegation_tokens import DelegationTokens
-    from barnabas.broker.security.listener_tls import ListenerTls
+    from barnabas.broker.security.listener_tls import TlsListeners
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
@@ -152,7 +152,7 @@ class Node:
         self._directories: LogDirectories
         self._connections: Connections
         self._listeners: Listeners
-        self._tls: Mapping[str, ListenerTls] = {}
+        self._tls: TlsListeners | None = None
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -190,19 +190,14 @@ class Node:
             self._log_manager.close()
             raise
 
-    def _make_tls(self) -> Mapping[str, ListenerTls]:
-        """Of the listeners that use TLS, by name. ConfigError."""
+    def _make_tls(self) -> TlsListeners | None:
+        """ConfigError. None where no listener uses TLS."""
         if not self._config.tls_listeners:
-            return {}
-        from barnabas.broker.security.listener_tls import ListenerTls
+            return None
+        from barnabas.broker.security.listener_tls import TlsListeners
 
         between_nodes = self._config.inter_broker_listener if self._may_have_followers else None
-        return {
-            each.name: ListenerTls(
-                self._config, each.name, each.security_protocol, is_between_nodes=each.name == between_nodes
-            )
-            for each in self._config.tls_listeners
-        }
+        return TlsListeners(self._runtime, self._config, between_nodes)
 
     def _make_authenticators(self) -> Mapping[str, NewAuthenticator]:
         """Of the listeners whose clients authenticate themselves. ConfigError."""
@@ -218,7 +213,7 @@ class Node:
 
     def _client_tls(self) -> ssl.SSLContext | None:
         """Of connections to the inter-broker listeners of other brokers."""
-        tls = self._tls.get(self._config.inter_broker_listener)
+        tls = None if self._tls is None else self._tls.get(self._config.inter_broker_listener)
         return None if tls is None else tls.client()
 
     # -- alone
@@ -373,6 +368,9 @@ class Node:
             has_session=lambda: self._lifecycle is None or self._lifecycle.has_session(),
         )
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
+        if self._tls is not None:
+            self._tls.reload_now()
+            self._tls.start()
         channel = ControllerChannel(
             runtime,
             controller,
@@ -434,6 +432,7 @@ class Node:
             broker_sessions=None if member is None else member.make_sessions(controller),
             authorizer=self._make_authorizer(controller),
             delegation_tokens=self._make_delegation_tokens(controller),
+            tls=self._tls,
         )
         controller.add_config_listener(self._configs_changed)
         controller.add_quota_listener(self._client_quotas_changed)
@@ -653,6 +652,8 @@ class Node:
                 self._lifecycle.heartbeat_now()
             if self._fetchers is not None and self._partitions is not None:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
+            if self._tls is not None and self._partitions is not None:
+                self._tls.reload()
 
     def _client_quotas_changed(self, image: MetadataImage) -> None:
         if image.client_quotas and self._client_quotas is None:
@@ -685,6 +686,8 @@ class Node:
         """Stop serving and close everything cleanly; blocking. To be called when the loop has stopped or is about to."""
         if self._partitions is not None:  # put together: not where the metadata could not be read
             self._listeners.close()
+        if self._tls is not None:
+            self._tls.stop()
         if self._metrics is not None:
             self._metrics.close()
         if self._lifecycle is not None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.registry import Handler, RawHandler
     from barnabas.broker.security.authorizer import Authorizer
     from barnabas.broker.security.delegation_tokens import DelegationTokens
+    from barnabas.broker.security.listener_tls import TlsListeners
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -78,6 +79,7 @@ class Services(msgspec.Struct, eq=False):
     )  # None: this node's controller is never the active one of a cluster
     authorizer: Authorizer | None = None  # None: everything is allowed
     delegation_tokens: DelegationTokens | None = None  # None: delegation.token.secret.key is not set
+    tls: TlsListeners | None = None  # None: no listener uses TLS
     client_quotas: ClientQuotas | None = None  # None: no client has a quota
     endpoints: dict[str, Endpoint] = {}  # advertised, by listener name; filled as the listeners open
     waiting_produce_bytes: int = 0  # batches of requests that are served in several turns (api/produce.py)

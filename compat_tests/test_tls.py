@@ -16,8 +16,10 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 
+from barnabas.broker.security.certificates import alternative_names
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.java_tools import JavaTools, ToolFailed
 from compat_tests.harness.tls_files import TlsFiles
@@ -188,3 +190,50 @@ def test_a_flood_of_handshakes_leaves_others_served(secured: Secured, files: Tls
         for one in flood:
             one.close()
     assert slowest < 2, slowest
+
+
+def shown_names(address: str) -> set[str]:
+    """The alternative names of the certificate that a listener shows."""
+    host, port = address.split(":")
+    certificate = ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port))))
+    return set(alternative_names(certificate))
+
+
+def test_a_key_store_is_renewed_while_clients_are_connected(
+    secured: Secured, files: TlsFiles, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    """With kafka-configs and the same path: the file is read again. One that does not fit is refused, with Kafka's reason."""
+    producer = Producer({"bootstrap.servers": secured.tls, **files.confluent()})
+    producer.produce("topic", b"before")
+    assert producer.flush(30) == 0
+    path = tmp_path / "own.pem"
+    files.authority.sign("broker", ["localhost", "127.0.0.1", "renewed.example"]).write(path)
+    where = [
+        "--bootstrap-server",
+        secured.plaintext,
+        "--entity-type",
+        "brokers",
+        "--entity-name",
+        "1",
+        "--alter",
+    ]
+
+    def alter(name: str, value: str) -> None:
+        java_tools.run("kafka-configs", *where, "--add-config", f"listener.name.ssl.{name}={value}")
+
+    alter("ssl.keystore.location", str(path))
+    eventually(lambda: "DNS:renewed.example" in shown_names(secured.tls), 30)
+    assert "DNS:renewed.example" not in shown_names(secured.mutual)
+    files.authority.sign("broker", ["localhost", "127.0.0.1", "renewed.example", "again.example"]).write(path)
+    alter("ssl.keystore.location", str(path))
+    eventually(lambda: "DNS:again.example" in shown_names(secured.tls), 30)
+    other = files.authority.sign("another").write(tmp_path / "another.pem")
+    with pytest.raises(ToolFailed, match=r"Keystore DistinguishedName does not match"):
+        alter("ssl.keystore.location", str(other))
+    with pytest.raises(
+        ToolFailed, match=r"These security configs can be dynamically updated only per-listener"
+    ):
+        java_tools.run("kafka-configs", *where, "--add-config", f"ssl.keystore.location={path}")
+    producer.produce("topic", b"after")
+    assert producer.flush(30) == 0
+    assert "DNS:again.example" in shown_names(secured.tls)

@@ -4,14 +4,15 @@ AlterConfigs replaces all properties of a resource: those that it does not name 
 KIP-339 and still used. IncrementalAlterConfigs sets, deletes, appends to or subtracts from single properties, also the
 levels of this broker's loggers (KIP-412), which AlterConfigs refuses, as in Kafka.
 
-The active controller changes the resources of the metadata, this broker its loggers; the response leaves when both are done.
+The active controller changes the resources of the metadata, this broker its loggers; the response leaves when both are done. Before
+that this broker reads the stores that changes of its own listeners' TLS name, as in Kafka: what it can't use is refused.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -22,8 +23,10 @@ from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
 from barnabas.broker.services import HandlerContext, Services
 from barnabas.controller.metadata.acls import Operation
+from barnabas.controller.metadata.image import BROKER_RESOURCE
 from barnabas.controller.operations.configs import (
     CONFIGS_MAX,
+    DELETE,
     SET,
     TOO_MANY_CONFIGS,
     ConfigChange,
@@ -34,6 +37,9 @@ from barnabas.controller.operations.configs import alter_configs as decide_confi
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_configs as replacing
 from barnabas.wire.messages import incremental_alter_configs as incremental
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.listener_tls import TlsListeners
 
 BROKER_LOGGER_RESOURCE: Final = 8
 CHANGES_PER_TURN: Final = 500  # take 20 ms to decide
@@ -97,6 +103,65 @@ def _alter(context: HandlerContext, request: Request, kind: _Kind) -> Outcome:
         if change.resource_type == BROKER_LOGGER_RESOURCE and kind is _INCREMENTAL and place not in settled:
             result = change_logger_levels(change, services.node_id, validate_only)
             settled[place] = kind.responded(result)
+
+    def alter() -> None:
+        _alter_others(context, request, kind, changes, settled)
+
+    if services.tls is None:
+        alter()
+    else:
+        _check_tls(services, services.tls, changes, settled, kind, alter)
+    return PENDING
+
+
+def _check_tls(
+    services: Services,
+    tls: TlsListeners,
+    changes: Sequence[ResourceChange],
+    settled: dict[int, Any],
+    kind: _Kind,
+    done: Callable[[], object],
+) -> None:
+    """Add the refusals of changes to this broker's TLS to `settled`, then call `done()`."""
+    own = BROKER_RESOURCE, str(services.node_id)
+    places = [
+        place
+        for place, change in enumerate(changes)
+        if (change.resource_type, change.resource_name) == own and place not in settled
+    ]
+    if len(places) != 1:  # several are refused
+        done()
+        return
+    (place,) = places
+    change = changes[place]
+    stored = {} if change.replace else dict(services.config.stored_node)
+    for each in change.changes:
+        if each.operation == SET and each.value is not None:
+            stored[each.name] = each.value
+        elif each.operation == DELETE:
+            stored.pop(each.name, None)
+    names = {each.name for each in change.changes}
+    if change.replace:
+        names.update(services.config.stored_node)
+
+    def checked(error: BaseException | None) -> None:
+        if error is not None:
+            message = f"Validation of dynamic config update of SSLFactory failed: {error}"
+            settled[place] = kind.responded(ResourceResult(*own, ErrorCode.INVALID_REQUEST, message))
+        done()
+
+    tls.check(stored, names, checked)
+
+
+def _alter_others(
+    context: HandlerContext,
+    request: Request,
+    kind: _Kind,
+    changes: Sequence[ResourceChange],
+    settled: dict[int, Any],
+) -> None:
+    services, validate_only = context.services, request.validate_only
+    resources = request.resources
     others = [place for place in range(len(changes)) if place not in settled]
 
     def complete(responses: Iterable[Any]) -> None:
@@ -119,7 +184,6 @@ def _alter(context: HandlerContext, request: Request, kind: _Kind) -> Outcome:
     else:
         forwarded = msgspec.structs.replace(request, resources=[resources[place] for place in others])
         services.controller_channel.send(context.api_key, forwarded, answered)
-    return PENDING
 
 
 def _unauthorized(context: HandlerContext, changes: Sequence[ResourceChange], kind: _Kind) -> dict[int, Any]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from barnabas.broker.config.listeners import ListenerConfig
     from barnabas.broker.network.connection import Connections, NewAuthenticator
     from barnabas.broker.network.tls_transport import TlsConnections
-    from barnabas.broker.security.listener_tls import ListenerTls
+    from barnabas.broker.security.listener_tls import TlsListeners
     from barnabas.runtime.interface import Runtime, Server
 
 
@@ -29,10 +29,10 @@ class Listeners:
         config: BrokerConfig,
         connections: Connections,
         advertised: dict[str, Endpoint],
-        tls: Mapping[str, ListenerTls],
+        tls: TlsListeners | None,
         authenticators: Mapping[str, NewAuthenticator],
     ) -> None:
-        """`advertised`, by listener name, is filled here. `tls`: of those listeners that use it, by name. `authenticators`: of
+        """`advertised`, by listener name, is filled here. `tls`: of those listeners that use it. `authenticators`: of
         those whose clients authenticate themselves by SASL."""
         self._runtime = runtime
         self._config = config
@@ -84,7 +84,7 @@ class Listeners:
             self._servers.pop().close()
 
     def _protocol_factory(self, listener: ListenerConfig) -> Callable[[], Any]:
-        tls = self._tls.get(listener.name)
+        tls = None if self._tls is None else self._tls.get(listener.name)
         authenticate = self._authenticators.get(listener.name)
         if tls is None:
             return partial(Connection, self._connections, listener.name, authenticate)

@@ -86,7 +86,7 @@ def read_ssl_config(
     dynamic = config.stored_node if stored is None else stored
 
     def own(name: str) -> str | None:
-        text = dynamic.get(prefix + name)
+        text = dynamic.get(prefix + name) if name in RECONFIGURABLE else None
         return config.given.get(prefix + name) if text is None else text
 
     def value(name: str) -> str | None:
