@@ -1,4 +1,4 @@
-"""The `barnabas` command. It starts nodes, and recovers the metadata of a lost quorum; Kafka's own tools do the rest."""
+"""The `barnabas` command. It starts nodes, formats directories, and recovers the metadata of a lost quorum; Kafka's own tools do the rest."""
 
 from __future__ import annotations
 
@@ -35,6 +35,16 @@ left:
 What only lost voters had committed is gone.
 """
 
+_FORMAT_HELP = """\
+Prepare the empty directories of a node, with users of SCRAM in the metadata, so that clients can log in. A node
+that starts on empty directories without this makes what it needs; it has no users then. Of several voters format one: the
+others take its metadata when the quorum forms.
+
+--add-scram takes what kafka-storage takes, and may be repeated:
+  SCRAM-SHA-256=[name=admin,password=secret]
+  SCRAM-SHA-512=[name="admin",iterations=8192,salt="...",saltedpassword="..."]
+"""
+
 _TESTBROKER_HELP = """\
 Run a broker for a test suite: on 127.0.0.1, with free ports and its data in memory unless set otherwise. It ends when the
 process that has started it ends.
@@ -67,6 +77,22 @@ def build_parser() -> argparse.ArgumentParser:
         "--show", action="store_true", help="only tell how far the metadata goes; nothing is changed"
     )
     _add_properties(leave)
+    format_ = commands.add_parser(
+        "format",
+        help="prepare empty directories, with users of SCRAM",
+        description=_FORMAT_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    format_.add_argument("--cluster-id", "-t", metavar="ID", help="default: a new one")
+    format_.add_argument(
+        "--add-scram",
+        "-S",
+        action="append",
+        default=[],
+        metavar="MECHANISM=[...]",
+        help="a user; may be repeated",
+    )
+    _add_properties(format_)
     _add_testbroker(
         commands.add_parser(
             "testbroker",
@@ -161,6 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from barnabas.leave_quorum import leave
 
         return leave(parsed.file, parsed.settings, show=parsed.show)
+    if parsed.command == "format":
+        from barnabas.format_storage import format_storage
+
+        return format_storage(parsed.file, parsed.settings, parsed.cluster_id, parsed.add_scram)
     if parsed.command == "testbroker":
         from barnabas.testbroker import SecurityOptions
         from barnabas.testbroker import serve as serve_tests

@@ -99,7 +99,7 @@ def test_users_of_scram(
         config.write_text(login.java())
         assert "__" not in java_tools.run("kafka-topics", *configs, "--list", "--exclude-internal").stdout
     generic = "Authentication failed during authentication due to invalid credentials with SASL mechanism SCRAM-SHA-256"
-    for wrong in (Login("SCRAM-SHA-256", "olga", "second"), Login("SCRAM-SHA-256", "nobody", "first")):
+    for wrong in (Login("SCRAM-SHA-256", "olga", "second"), Login("SCRAM-SHA-256", "unknown", "first")):
         config.write_text(wrong.java())
         refused = java_tools.run("kafka-topics", *configs, "--list", status=1)
         assert f"SaslAuthenticationException: {generic}" in refused.output
@@ -161,7 +161,7 @@ def test_a_handshake_of_version_0_is_followed_by_bare_tokens(secured: Broker) ->
     ("token", "text"),
     [
         (plain(password="wrong"), WRONG),
-        (plain(user="nobody"), WRONG),
+        (plain(user="unknown"), WRONG),
         (plain(user=""), "Authentication failed: username not specified"),
         (plain(password=""), "Authentication failed: password not specified"),
         (b"", "Invalid SASL/PLAIN response: expected 3 tokens, got 1"),

@@ -20,7 +20,7 @@ OAUTHBEARER: Final = "OAUTHBEARER"
 
 
 class SaslFailure(Exception):
-    """The client is refused. `text` is what it is told; None: only that its credentials are invalid, whatever is wrong."""
+    """The client is refused. `text` is for the client; None: it learns only that its credentials are invalid, whatever is wrong."""
 
     def __init__(self, text: str | None = None) -> None:
         super().__init__(text)

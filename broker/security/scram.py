@@ -74,11 +74,10 @@ class ScramCredentials:
         self._fake_salt_key = random_bytes(32)
 
     def fake(self, user: bytes) -> Credential:
-        """Always the same salt for a name, and keys that nobody has a password for."""
+        """Always the same salt for a name, and keys that no password has."""
         salt = hmac.digest(self._fake_salt_key, user, self.digest)[:_FAKE_SALT_BYTES]
         size = hashlib.new(self.digest).digest_size
-        nobody = Identity(Principal(USER, ""))
-        return Credential(salt, bytes(size), bytes(size), ITERATIONS_MIN, nobody)
+        return Credential(salt, bytes(size), bytes(size), ITERATIONS_MIN, Identity(Principal(USER, "")))
 
 
 class ScramServer:

@@ -96,7 +96,7 @@ def refused_credentials(session: Session) -> None:
 @case("DescribeUserScramCredentials")
 def described_users(session: Session) -> None:
     name, other = session.name(), session.name("b")
-    _describe(session, name, note="nobody")
+    _describe(session, name, note="unknown")
     _describe(session, "", note="no name")
     _alter(session, _set(name), note="set")
     _alter(session, _set(name, SHA_512, 16384), _set(other, iterations=5000), note="set")
@@ -111,4 +111,4 @@ def described_users(session: Session) -> None:
         session, ScramCredentialDeletion(name, SHA_512), ScramCredentialDeletion(other, SHA_256), note="all"
     )
     _wait_for(session, name, 0)
-    _describe(session, name, other, note="nobody again")
+    _describe(session, name, other, note="unknown again")
