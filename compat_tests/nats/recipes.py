@@ -50,12 +50,12 @@ class Block(NamedTuple):
     line: int  # of its first line in the page
 
 
-def read_page() -> dict[str, list[Block]]:
+def read_page(page: Path = PAGE) -> dict[str, list[Block]]:
     """The blocks below each heading, without the numbers of recipes."""
     sections: dict[str, list[Block]] = {}
     heading, kind, start = "", "", 0
     lines: list[str] = []
-    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
+    for number, line in enumerate(page.read_text().splitlines(), 1):
         if not kind and (found := _HEADING.fullmatch(line)):
             heading = found[1]
             assert heading not in sections, heading
