@@ -54,6 +54,7 @@ FIRST_ELECTION_S: Final = 0.1  # at most, from the start to the first pre-vote
 SINGLE_VOTER_TICK_S: Final = 0.5
 HOUSEKEEPING_S: Final = 1.0  # the library has something to do once a second
 DISK_RETRY_S: Final = 1.0
+SLOW_WRITE_S: Final = 5.0  # then it is logged: without its journal a leader has no majority
 JOURNAL_BYTES_MIN: Final = 1 << 20  # the journal may always grow to this size
 JOURNAL_TO_SNAPSHOT: Final = 4  # and to this many times the size of the snapshot
 
@@ -145,6 +146,8 @@ class RaftEngine:
         self._state = VoterState()
         self._in_library = False
         self._tick_is_due = False
+        self._write_began_at = 0.0
+        self._is_slow_write_logged = False
         self._timer: Timer | None = None
         self._timer_at = float("inf")  # on the runtime's clock
         self._housekeeping_at = 0.0
@@ -433,10 +436,17 @@ class RaftEngine:
     def _sync(self) -> None:
         if self._state.state is State.RUNNING and self.journal.has_changes:
             self._write()
+        elif self._state.is_writing and not self._is_slow_write_logged:
+            elapsed = self._runtime.monotonic() - self._write_began_at
+            if elapsed > SLOW_WRITE_S:
+                self._is_slow_write_logged = True
+                log.warning("a write to %s has taken %.0f s so far", self._files.journal_path, elapsed)
 
     def _write(self) -> None:
         changes = self.journal.take_changes()
         self._state.apply(Event.WRITE)
+        self._write_began_at = self._runtime.monotonic()
+        self._is_slow_write_logged = False
         self._runtime.run_in_thread(
             lambda: self._files.write(changes), lambda encoded, error: self._synced(changes, encoded, error)
         )

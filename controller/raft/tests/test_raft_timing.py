@@ -142,6 +142,18 @@ def test_a_slow_disk_does_not_change_the_leader(who: str) -> None:
     assert terms(world) == before
 
 
+def test_a_write_that_does_not_end_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    world.run(0.5)
+    leader.runtime.thread_delay_s = lambda: 20.0
+    leader.propose(b"x")
+    world.run(19.0)
+    assert [line for line in caplog.messages if "has taken 5 s so far" in line] == [
+        "a write to /meta/raft.journal has taken 5 s so far"
+    ]
+
+
 @pytest.mark.parametrize("operation", ["write", "sync"])
 def test_a_leader_with_a_failing_disk_is_replaced_and_comes_back(operation: str) -> None:
     world = RaftWorld()
