@@ -9,6 +9,7 @@ from barnabas.broker.requests.authorization import allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
+from barnabas.broker.requests.throttling import partition_permits
 from barnabas.broker.services import HandlerContext, decide
 from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.partitions import MorePartitions, PartitionsAdded, create_partitions
@@ -30,9 +31,12 @@ def create(context: HandlerContext, request: CreatePartitionsRequest) -> Outcome
     unauthorized = _unauthorized(context, request.topics)
     wanted = [_wanted(topic) for topic in request.topics if topic.name not in unauthorized]
 
+    permits = partition_permits(context, strict_from=3)
+
     def respond(results: Sequence[PartitionsAdded]) -> CreatePartitionsResponse:
         return CreatePartitionsResponse(
-            results=[_result(topic) for topic in (*results, *unauthorized.values())]
+            throttle_time_ms=permits.throttle_ms,
+            results=[_result(topic) for topic in (*results, *unauthorized.values())],
         )
 
     return decide(
@@ -42,6 +46,7 @@ def create(context: HandlerContext, request: CreatePartitionsRequest) -> Outcome
             wanted,
             validate_only=request.validate_only,
             draw=context.services.runtime.random.randrange,
+            charge=permits.charge,
         ),
         respond,
         lambda error, message: respond([PartitionsAdded(topic.name, error, message) for topic in wanted]),

@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Generator
 
 from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.quotas.client_quotas import PartitionPermits
 from barnabas.broker.requests.authorization import allows_cluster, allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
+from barnabas.broker.requests.throttling import partition_permits
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.config.topic_configs import TOPIC_SYNONYMS
 from barnabas.controller.metadata.acls import Operation
@@ -54,9 +56,10 @@ def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
     unauthorized = _unauthorized(context, request.topics)
     wanted = [_wanted(topic) for topic in request.topics if topic.name not in unauthorized]
     request_id = services.controller_channel.request_id_of(context)
+    permits = partition_permits(context, strict_from=6)
 
     def done(created: list[CreatedTopic]) -> None:
-        answer_in_slices(context, _answer(context, created, unauthorized))
+        answer_in_slices(context, _answer(context, created, unauthorized, permits))
 
     def failed(error: ErrorCode, message: str) -> None:
         if error is ErrorCode.NOT_CONTROLLER:
@@ -75,6 +78,7 @@ def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
             lambda name: derived_uuid(request_id + name.encode()),
             validate_only=request.validate_only,
             draw=services.runtime.random.randrange,
+            charge=permits.charge,
         ),
         done,
         failed,
@@ -118,7 +122,10 @@ def _refused(topics: list[CreatableTopic], too_many: str) -> Generator[None, Non
 
 
 def _answer(
-    context: HandlerContext, created: list[CreatedTopic], unauthorized: dict[str, None]
+    context: HandlerContext,
+    created: list[CreatedTopic],
+    unauthorized: dict[str, None],
+    permits: PartitionPermits,
 ) -> Generator[None, None, CreateTopicsResponse]:
     config = context.services.config
     configs: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = {}  # that several topics have
@@ -137,7 +144,10 @@ def _answer(
         return result
 
     results = yield from collect(result_of, created)
-    return CreateTopicsResponse(topics=results + [_unauthorized_result(name) for name in unauthorized])
+    return CreateTopicsResponse(
+        throttle_time_ms=permits.throttle_ms,
+        topics=results + [_unauthorized_result(name) for name in unauthorized],
+    )
 
 
 def _wanted(topic: CreatableTopic) -> NewTopic:

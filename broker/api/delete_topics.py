@@ -13,6 +13,7 @@ from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_TOPICS
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect
+from barnabas.broker.requests.throttling import partition_permits
 from barnabas.broker.services import HandlerContext, decide
 from barnabas.controller.metadata.acls import Operation
 from barnabas.controller.operations.topics import DeletedTopic, delete_topics
@@ -43,11 +44,13 @@ def delete(context: HandlerContext, request: DeleteTopicsRequest) -> DeleteTopic
     refused = _unauthorized(context, wanted)
     allowed = [topic for topic in wanted if topic not in refused]
 
+    permits = partition_permits(context, strict_from=5)
     return decide(
         context,
-        lambda image: delete_topics(image, allowed),
+        lambda image: delete_topics(image, allowed, permits.charge),
         lambda results: DeleteTopicsResponse(
-            responses=[_result(topic) for topic in (*results, *refused.values())]
+            throttle_time_ms=permits.throttle_ms,
+            responses=[_result(topic) for topic in (*results, *refused.values())],
         ),
         lambda error, message: _refuse(wanted, error, message),
     )

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 import msgspec
 
 from barnabas.broker.quotas.rate import Rate, TokenBucket
+from barnabas.controller.metadata.decision import ApiError
+from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
@@ -42,6 +44,10 @@ class _Shared(Protocol):
 
 
 S = TypeVar("S", bound=_Shared)
+
+
+def _in_ms(seconds: float) -> int:
+    return round(min(seconds * 1000, _THROTTLE_MS_MAX))
 
 
 class Quota:
@@ -81,7 +87,7 @@ class Quota:
         return self._rate.is_idle(now)
 
     def _ms(self, excess_s: float) -> int:
-        return min(round(min(excess_s, self._throttle_s_max) * 1000), _THROTTLE_MS_MAX)
+        return _in_ms(min(excess_s, self._throttle_s_max))
 
 
 class MutationQuota(TokenBucket):
@@ -89,6 +95,29 @@ class MutationQuota(TokenBucket):
 
     def is_idle(self, now: float) -> bool:
         return self.tokens(now) >= self._windows_s * self.rate
+
+
+class PartitionPermits:
+    """The charge of one request that creates or deletes partitions. Strict: with ApiError while the quota is overdrawn."""
+
+    __slots__ = ("_is_strict", "_now", "_quota", "throttle_ms")
+
+    def __init__(self, quota: MutationQuota | None, now: float, *, is_strict: bool) -> None:
+        self._quota = quota
+        self._now = now
+        self._is_strict = is_strict
+        self.throttle_ms = 0  # for the response
+
+    def charge(self, partitions: int) -> None:
+        quota = self._quota
+        if quota is None:
+            return
+        if self._is_strict and quota.tokens(self._now) < 0:
+            self.throttle_ms = _in_ms(quota.missing_s(self._now))
+            raise ApiError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, None)  # Kafka says no more either
+        quota.take(partitions, self._now)
+        if not self._is_strict:
+            self.throttle_ms = _in_ms(quota.missing_s(self._now))
 
 
 class ClientLimits(msgspec.Struct, frozen=True):

@@ -1,19 +1,39 @@
-"""ThrottleTimeMs in responses, as structs and as bytes."""
+"""ThrottleTimeMs in responses that are bytes already, and the charge for requests that create or delete partitions."""
 
 from __future__ import annotations
 
 import struct
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from barnabas.broker.quotas.client_quotas import PartitionPermits
 from barnabas.wire.primitives import EncodeError
 from barnabas.wire.registry import response_type
 
 if TYPE_CHECKING:
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
+    from barnabas.broker.requests.context import RequestContext
     from barnabas.wire.primitives import Part
+
+
+class MeteredServices(Protocol):
+    """What is used of the broker."""
+
+    client_quotas: ClientQuotas | None
+
 
 _int32: Final = struct.Struct(">i")
 _PROBE: Final = 0x7B5D3A19
+
+
+def partition_permits(context: RequestContext[MeteredServices], *, strict_from: int) -> PartitionPermits:
+    """The charge of a request to the active controller (controller_mutation_rate). Versions from `strict_from` on are refused
+    beyond the quota, older ones throttled."""
+    quotas = context.services.client_quotas
+    if quotas is None or context.caller.is_node:
+        return PartitionPermits(None, 0.0, is_strict=False)
+    quota = quotas.of(context.caller, context.client_id).mutation
+    return PartitionPermits(quota, quotas.monotonic(), is_strict=context.api_version >= strict_from)
 
 
 @lru_cache(maxsize=512)

@@ -10,7 +10,12 @@ import msgspec
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, TopicImage, partition_record
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
-from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX, TOO_MANY_PARTITIONS
+from barnabas.controller.operations.topics import (
+    PARTITIONS_PER_REQUEST_MAX,
+    TOO_MANY_PARTITIONS,
+    Charge,
+    free,
+)
 from barnabas.wire.errors import ErrorCode
 
 
@@ -36,6 +41,7 @@ def create_partitions(
     *,
     validate_only: bool = False,
     draw: Draw | None = None,
+    charge: Charge = free,
 ) -> Decision[list[PartitionsAdded]]:
     """Add partitions to each topic that may have them. `draw`: the first broker of the placement; by default the one after the
     existing partitions.
@@ -61,7 +67,9 @@ def create_partitions(
             budget -= max(0, wanted.count - len(topic.partitions))
             if budget < 0:
                 raise ApiError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
-            records += _add(image, topic, wanted, draw)
+            added = _add(image, topic, wanted, draw)
+            charge(len(added))
+            records += added
             results.append(PartitionsAdded(wanted.name))
         except ApiError as api_error:
             results.append(PartitionsAdded(wanted.name, api_error.error, api_error.message or None))

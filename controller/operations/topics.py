@@ -36,6 +36,14 @@ PARTITIONS_PER_REQUEST_MAX: Final = 10_000
 TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 
 
+# Charges the sender's quota for partitions; ApiError when it is exceeded (KIP-599).
+Charge = Callable[[int], object]
+
+
+def free(_partitions: int) -> None:
+    """Charges no one."""
+
+
 class TopicSettings(NodeValues, Protocol):
     """The broker's configuration for new topics."""
 
@@ -90,6 +98,7 @@ def create_topics(
     *,
     validate_only: bool = False,
     draw: Draw = lambda _count: 0,
+    charge: Charge = free,
 ) -> Decision[list[CreatedTopic]]:
     """Create each topic that may be created. `new_topic_id(name)`: 16 bytes that no other topic has, and the same when the
     request is repeated: an existing topic with this id was created by the same request. `draw`: for the placement."""
@@ -110,6 +119,7 @@ def create_topics(
                 results.append(_created_before(image, own))
                 continue
             created, its_records = _create(image, topic, settings, topic_id, draw, checks, collisions)
+            charge(created.num_partitions)
         except ApiError as api_error:
             created, its_records = CreatedTopic(topic.name, api_error.error, api_error.message), []
         else:
@@ -251,7 +261,7 @@ def _assigned_partitions(image: MetadataImage, topic: NewTopic) -> list[Partitio
 
 
 def delete_topics(
-    image: MetadataImage, wanted: Sequence[tuple[str | None, bytes]]
+    image: MetadataImage, wanted: Sequence[tuple[str | None, bytes]], charge: Charge = free
 ) -> Decision[list[DeletedTopic]]:
     """Delete topics, each given by name or by id (ZERO_UUID: none)."""
     results: list[DeletedTopic] = []
@@ -280,7 +290,7 @@ def delete_topics(
             results.append(DeletedTopic(name, topic.topic_id, ErrorCode.INVALID_REQUEST, message))
             claimed.add(topic.topic_id)
         else:
-            _delete(topic, results, records)
+            _delete(topic, results, records, charge)
     for topic_id, count in ids.items():
         if topic_id in claimed:
             continue
@@ -290,7 +300,7 @@ def delete_topics(
         elif topic is None:
             results.append(_unknown(DeletedTopic(None, topic_id), ErrorCode.UNKNOWN_TOPIC_ID))
         else:
-            _delete(topic, results, records)
+            _delete(topic, results, records, charge)
     return Decision(records, results)
 
 
@@ -298,6 +308,13 @@ def _unknown(topic: DeletedTopic, error: ErrorCode) -> DeletedTopic:
     return msgspec.structs.replace(topic, error=error, message=error.message)
 
 
-def _delete(topic: TopicImage, results: list[DeletedTopic], records: list[msgspec.Struct]) -> None:
+def _delete(
+    topic: TopicImage, results: list[DeletedTopic], records: list[msgspec.Struct], charge: Charge
+) -> None:
+    try:
+        charge(len(topic.partitions))
+    except ApiError as api_error:
+        results.append(DeletedTopic(topic.name, topic.topic_id, api_error.error, api_error.message))
+        return
     results.append(DeletedTopic(topic.name, topic.topic_id))
     records.append(RemoveTopicRecord(topic_id=topic.topic_id))

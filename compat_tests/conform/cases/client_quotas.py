@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+
 from barnabas.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,
     EntryData,
     OpData,
 )
+from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_client_quotas import ComponentData, DescribeClientQuotasRequest
 from compat_tests.conform.case import case
+from compat_tests.conform.client import CLIENT_ID
 from compat_tests.conform.session import Session
 from compat_tests.harness.eventually import eventually
 
@@ -206,3 +212,65 @@ def refused_filters(session: Session) -> None:
     ):
         for strict in (False, True):
             _describe(session, *components, strict=strict, note=f"{components}, strict={strict}")
+
+
+MUTATIONS = "controller_mutation_rate"
+_CONFORM: dict[str, str | None] = {"client-id": CLIENT_ID}
+
+
+def _overdraw(session: Session) -> str:
+    """Leave the quota overdrawn for some minutes; the name of a topic of one partition that exists."""
+    _set_up(session, _CONFORM, key=MUTATIONS, value=1e9)  # what was overdrawn before is there again
+    small = session.create_topic("small").name
+    session.quiet(AlterClientQuotasRequest([_entry(_CONFORM, [(MUTATIONS, 0.5)])]))
+    numbers = itertools.count()
+
+    def is_overdrawn() -> bool:
+        number = next(numbers)
+        topic = CreatableTopic(session.name(f"large{number}"), 100, 1)
+        answer = session.quiet(CreateTopicsRequest([topic], 5000), on=f"setup {number}")
+        return bool(answer.topics[0].error_code == 89)
+
+    eventually(is_overdrawn)
+    return small
+
+
+def _ask_apart(session: Session, request: object, note: str) -> None:
+    """On a connection of its own: one that is throttled is not served for long."""
+    session.ask(request, on=note, note=note)
+
+
+@case("CreateTopics")
+def beyond_the_quota(session: Session) -> None:
+    _overdraw(session)
+    for note, topic, validate_only in (
+        ("small", CreatableTopic(session.name("new"), 1, 1), False),
+        ("validated", CreatableTopic(session.name("other"), 1, 1), True),
+        ("invalid", CreatableTopic(session.name("other"), 1, 77), False),
+    ):
+        _ask_apart(session, CreateTopicsRequest([topic], 5000, validate_only), note)
+    _clean_up(session, _CONFORM, key=MUTATIONS)
+
+
+@case("DeleteTopics")
+def deletes_beyond_the_quota(session: Session) -> None:
+    small = _overdraw(session)
+    for note, name in (("absent", session.name("absent")), ("small", small)):
+        request = DeleteTopicsRequest(
+            topics=[DeleteTopicState(name=name)],
+            topic_names=[name] if session.version < 6 else [],
+            timeout_ms=5000,
+        )
+        _ask_apart(session, request, note)
+    _clean_up(session, _CONFORM, key=MUTATIONS)
+
+
+@case("CreatePartitions")
+def partitions_beyond_the_quota(session: Session) -> None:
+    small = _overdraw(session)
+    for note, count, validate_only in (("fewer", 1, False), ("validated", 2, True), ("more", 2, False)):
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(small, count, None)], timeout_ms=5000, validate_only=validate_only
+        )
+        _ask_apart(session, request, note)
+    _clean_up(session, _CONFORM, key=MUTATIONS)

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas.broker.requests.registry import REGISTRATIONS
+from barnabas.broker.requests.throttling import throttle_time_of, with_throttle_time
 from barnabas.broker.tests.leader import Leader
+from barnabas.broker.tests.one_node import OneNode
+from barnabas.broker.tests.reply import encoded
 from barnabas.broker.tests.virtual_client import Client
+from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import QuotaEntity, quota_record
+from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from barnabas.wire.messages.create_topics import (
+    CREATE_TOPICS_RESPONSE,
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.registry import response_type
 
 USER: QuotaEntity = (("user", "ANONYMOUS"),)
+CREATE_TOPICS = 19
 WINDOW_S = 10  # over which a new rate is measured
 
 
@@ -200,3 +217,86 @@ def test_without_its_quota_a_client_is_as_before(leader: Leader) -> None:
     client = Client(leader)
     client.send(client.produce("x" * 2000))
     assert throttle_times(client) == [0]
+
+
+def make_requests_take(leader: Leader, seconds: float) -> None:
+    """Each look at the clock costs so much; a request takes two of them at least."""
+    quotas = leader.node.services.client_quotas
+    assert quotas is not None
+    looks = itertools.count()
+    quotas.monotonic = lambda: leader.runtime.monotonic() + next(looks) * seconds
+
+
+def test_a_client_that_takes_too_much_time_is_throttled_for_a_second_at_most(leader: Leader) -> None:
+    limit(leader, "request_percentage", 1)
+    make_requests_take(leader, 0.03)
+    client = Client(leader)
+    client.send(client.versions())
+    assert throttle_times(client) == [0], "a tenth of a second is allowed in 10 s"
+    client.send(client.latest() + client.latest())
+    assert [answer.throttle_time_ms > 0 for _, answer in client.answers] == [False, True]
+    assert throttle_times(client)[1] <= 1000
+    advance(leader, throttle_times(client)[1] / 1000 + 0.01)
+    assert len(client.answers) == 3, "the other is served then"
+
+
+def test_a_consumer_that_takes_too_much_time_gets_nothing(leader: Leader) -> None:
+    fill(leader, 1)
+    limit(leader, "request_percentage", 0.1)
+    make_requests_take(leader, 0.03)
+    client = Client(leader)
+    client.send(client.versions())
+    advance(leader, 1.1)
+    client.send(client.fetch(0))
+    answer = client.answers[1][1]
+    assert answer.throttle_time_ms > 0
+    assert answer.responses == []
+
+
+def created(node: OneNode, name: str, partitions: int, version: int = 7) -> tuple[int, int]:
+    """The error, and the throttle time."""
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    answer = node.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), version)
+    return answer.topics[0].error_code, answer.throttle_time_ms
+
+
+def test_partitions_beyond_the_quota_are_not_created(tmp_path: Path) -> None:
+    node = OneNode(f"log.dirs={tmp_path}")
+    record = quota_record(USER, "controller_mutation_rate", 1)
+    node.node.services.controller.run(lambda _: Decision([record], None), lambda _: None)
+    node.runtime.advance(0)
+    assert created(node, "a", 15) == (0, 0), "a burst of 11, which one request may exceed"
+    error, throttle_ms = created(node, "b", 1)
+    assert error == E.THROTTLING_QUOTA_EXCEEDED
+    assert is_near(throttle_ms, 4)
+    answer = node.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=1000), 6)
+    assert answer.responses[0].error_code == E.THROTTLING_QUOTA_EXCEEDED
+    more = CreatePartitionsTopic(name="a", count=16, assignments=None)
+    answer = node.ask(CreatePartitionsRequest(topics=[more], timeout_ms=1000), 3)
+    assert answer.results[0].error_code == E.THROTTLING_QUOTA_EXCEEDED
+    error, throttle_ms = created(node, "old", 6, version=5)
+    assert error == 0, "versions that do not know the error are throttled"
+    assert is_near(throttle_ms, 10)
+    node.runtime.advance(10.1)
+    assert created(node, "b", 1) == (0, 0)
+    node.node.stop()
+
+
+def test_what_the_active_controller_says_of_a_throttle_holds_here() -> None:
+    for version in (6, 7):
+        body = encoded(CREATE_TOPICS_RESPONSE, version, CreateTopicsResponse(throttle_time_ms=77))
+        assert throttle_time_of(CREATE_TOPICS, version, body) == 77
+        (changed,) = with_throttle_time(CREATE_TOPICS, version, [body], 99)
+        assert throttle_time_of(CREATE_TOPICS, version, bytes(changed)) == 99  # type: ignore[call-overload]
+
+
+def test_every_response_that_has_a_throttle_time_gets_one() -> None:
+    for key in REGISTRATIONS:
+        kind = response_type(key)
+        for version in range(REGISTRATIONS[key].min_version, REGISTRATIONS[key].max_version + 1):
+            body = encoded(kind, version, kind.message_class())
+            if "throttle_time_ms" not in kind.message_class.__struct_fields__:
+                assert with_throttle_time(key, version, [body], 99) == [body]
+                continue
+            as_bytes = b"".join(map(bytes, with_throttle_time(key, version, [body], 99)))  # type: ignore[arg-type]
+            assert as_bytes == encoded(kind, version, kind.message_class(throttle_time_ms=99))
