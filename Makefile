@@ -78,7 +78,8 @@ test: $(JARS) $(KAFKA_PYTHON) ## everything, with real clients; needs Java 17 or
 	$(PYTEST) $(WORKERS) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
-test-durability: $(JARS) ## fifty rounds of kill -9 under load, thousands of simulated crashes
+test-durability: $(JARS) ## fifty rounds of kill -9 under load, thousands of simulated crashes, a thousand examples of each property
+	$(PYTEST) $(WORKERS) -q --no-sockets -m hypothesis --hypothesis-profile long wire storage controller broker barnabas $(ARGS)
 	BARNABAS_CRASH_SEEDS=5000 $(PYTEST) -q storage/tests/test_crashes.py $(ARGS)
 	BARNABAS_RAFT_SEEDS=1000 $(PYTEST) -q controller/raft/tests/test_raft_chaos.py $(ARGS)
 	BARNABAS_KILL_ROUNDS=50 $(PYTEST) -q compat_tests/test_kill.py $(ARGS)

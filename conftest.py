@@ -1,4 +1,4 @@
-"""Fixtures and options of all tests: Hypothesis without deadlines, `--no-sockets`, and the installed nats-servers.
+"""Fixtures and options of all tests: how many examples Hypothesis tries, `--no-sockets`, and the installed nats-servers.
 
 With `--no-sockets` (`make unit`) the tests marked `sockets`, `jvm` or `slow` are left out, and a test without one of these
 marks fails when it opens a socket or starts a process.
@@ -27,7 +27,8 @@ from hypothesis import settings
 
 from compat_tests.harness.nats_server import default_executable, installed_executables
 
-settings.register_profile("barnabas", deadline=None)
+settings.register_profile("barnabas", deadline=None, max_examples=50)
+settings.register_profile("long", deadline=None, max_examples=1000)  # `make test-durability`
 settings.load_profile("barnabas")
 
 _MARK = "every_nats_server"

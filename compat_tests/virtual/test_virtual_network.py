@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from compat_tests.virtual.network import CONNECT_TIMEOUT_S, VirtualNetwork
@@ -82,7 +82,6 @@ class TwoHosts:
         self.world.run_until(self.world.now + seconds)
 
 
-@settings(max_examples=50)
 @given(pieces=st.lists(st.binary(max_size=3000), max_size=30), seed=st.integers(0, 1000))
 def test_bytes_arrive_in_order_in_pieces_of_any_size(pieces: list[bytes], seed: int) -> None:
     chance = random.Random(seed)

@@ -25,7 +25,7 @@ def test_names_are_kafkas() -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @given(data=st.binary(max_size=5000), repeat=st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_round_trip(codec: Codec, data: bytes, repeat: int) -> None:
     data *= repeat
     packed = compress(codec, memoryview(data))
@@ -38,7 +38,6 @@ def test_round_trip(codec: Codec, data: bytes, repeat: int) -> None:
 
 @pytest.mark.parametrize("codec", PACKED)
 @given(data=st.binary(max_size=300), flip=st.integers(0), cut=st.integers(0))
-@settings(max_examples=150, deadline=None)
 def test_damage_gives_only_the_modules_error(codec: Codec, data: bytes, flip: int, cut: int) -> None:
     packed = bytearray(compress(codec, data))
     packed[flip // 8 % len(packed)] ^= 1 << flip % 8

@@ -9,7 +9,7 @@ from typing import Any
 import aiokafka.record.default_records as aiokafka_records
 import kafka.record.default_records as kafka_python_records
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.wire.compression import Codec
@@ -43,7 +43,6 @@ def record_lists(draw: st.DrawFn) -> list[Record]:
 
 
 @given(records=record_lists(), codec=st.sampled_from(list(Codec)), transactional=st.booleans())
-@settings(deadline=None)
 def test_round_trip(records: list[Record], codec: Codec, transactional: bool) -> None:
     batch = build_batch(
         records,
@@ -169,7 +168,6 @@ def test_the_start_of_a_small_batch_in_one_step() -> None:
     cut=st.none() | st.integers(0),
     fix_crc=st.booleans(),
 )
-@settings(max_examples=400, deadline=None)
 def test_damage_gives_only_the_modules_errors(
     records: list[Record], codec: Codec, flips: list[int], cut: int | None, fix_crc: bool
 ) -> None:

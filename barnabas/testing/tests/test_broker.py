@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.topic import partition_for
@@ -223,7 +223,6 @@ def test_one_record_is_given_back_as_it_is_stored() -> None:
     assert record == StoredRecord("made", 0, 1, 9, b"key", b"second", (("h", None),))
 
 
-@settings(max_examples=100)
 @given(st.binary(max_size=40), st.integers(1, 50))
 def test_keys_go_where_kafka_s_producers_put_them(key: bytes, count: int) -> None:
     from kafka.partitioner.default import murmur2

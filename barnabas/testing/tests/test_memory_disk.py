@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.storage.disk.disk import Disk, RealDisk
@@ -222,7 +222,6 @@ def _is_unlike_a_broker(disk: Disk, root: str, step: tuple[object, ...]) -> bool
     return False
 
 
-@settings(max_examples=150)
 @given(st.lists(ANY_STEP, max_size=20), st.booleans())
 def test_it_answers_as_the_system_does(steps: list[tuple[object, ...]], power_failures: bool) -> None:
     memory, real = MemoryDisk(power_failures=power_failures), RealDisk()

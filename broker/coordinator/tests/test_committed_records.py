@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.compacted_records import CommittedRecords, CompactedRecords
@@ -62,7 +62,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=400)
 @given(steps=STEPS)
 def test_committed_records_equal_those_of_a_simple_reader(steps: list[Step]) -> None:
     records = CommittedRecords()

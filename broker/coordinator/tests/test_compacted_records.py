@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.compacted_records import CommittedRecords, CompactedRecords
@@ -94,14 +94,12 @@ def fast(batches: list[bytes], cuts: list[int], *, every: bool = False) -> list[
     return replayed
 
 
-@settings(max_examples=200, deadline=None)
 @given(log=LOG, cuts=st.lists(st.integers(0, 300), max_size=3))
 def test_the_last_record_of_each_key_equals_that_of_a_simple_reader(log: list[Any], cuts: list[int]) -> None:
     batches = made(log)
     assert [pair for pair in fast(batches, cuts) if pair[0] is not None] == slow(batches)
 
 
-@settings(max_examples=100, deadline=None)
 @given(log=LOG)
 def test_every_record_is_replayed_with_every(log: list[Any]) -> None:
     batches = made(log)
@@ -112,7 +110,6 @@ def test_every_record_is_replayed_with_every(log: list[Any]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
 @given(
     log=LOG, damage=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), min_size=1, max_size=4)
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.api.fetch import fetch
@@ -180,7 +180,6 @@ offsets = st.one_of(st.integers(-1, 2 * BATCHES + 1), st.sampled_from([0, 1, 8, 
 limits = st.one_of(st.sampled_from([-1, 0, 1, 100, 300, 9000, 19_000, 1 << 20]), st.integers(0, 60_000))
 
 
-@settings(deadline=None, max_examples=600)
 @given(data=st.data())
 def test_whatever_comes_both_ways_answer_the_same(side: Side, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(VERSIONS), label="version")
@@ -285,7 +284,6 @@ def test_a_consumer_with_a_session_takes_the_short_way(pair: Pair, version: int)
     assert pair.short_answers == before + 3
 
 
-@settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_sessions_are_the_same_in_both_ways(pair: Pair, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from([12, 13, 18]), label="version")

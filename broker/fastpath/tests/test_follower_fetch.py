@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.api.fetch import fetch
@@ -264,7 +264,6 @@ others = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.one_of(fetches, fetches, produces, produces, others), min_size=5, max_size=60))
 def test_both_ways_behave_alike(steps: list[tuple[Any, ...]]) -> None:
     both = begun()

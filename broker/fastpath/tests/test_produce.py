@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.api.produce import produce
@@ -230,7 +230,6 @@ batches = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=400)
 @given(data=st.data())
 def test_whatever_comes_both_ways_do_the_same(sides: Sides, data: st.DataObject) -> None:
     version = data.draw(st.sampled_from(VERSIONS), label="version")

@@ -6,7 +6,7 @@ import heapq
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.fetch import reader
@@ -160,7 +160,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
 @given(steps=steps, replicated=st.booleans(), max_bytes=st.sampled_from([1, 200, 1 << 20]))
 def test_consumers_get_what_is_committed_and_wait_no_longer(
     steps: list[tuple[str, int, int]], replicated: bool, max_bytes: int

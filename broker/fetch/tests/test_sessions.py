@@ -231,7 +231,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(steps, max_size=40))
 def test_a_session_answers_as_if_it_looked_at_everything(broker: Broker, script: list[Any]) -> None:
     topic = broker.create_topic(PARTITIONS)
@@ -494,7 +494,6 @@ class ModelCache:
         self.sessions[session_id] = session
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.integers(0, 4),
     st.lists(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator import compacted_records as last_records
@@ -172,7 +172,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
 def test_returned_offsets_are_in_the_log_and_committed(
     slow_loads: None, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.groups.offsets import CommittedOffset
@@ -90,7 +90,6 @@ def loaded(bench: Any, batches: list[bytes], *, every: bool) -> dict[str, Any]:
     return {"offsets": offsets, "groups": groups}
 
 
-@settings(max_examples=200, deadline=None)
 @given(steps=st.lists(STEP, max_size=14))
 def test_compacted_records_give_the_state_of_all_records(make_bench: Any, steps: list[Any]) -> None:
     log = batches(steps)

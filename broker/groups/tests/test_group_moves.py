@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.groups.settings import GroupSettings
@@ -69,7 +69,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(steps=STEPS)
 def test_what_was_answered_survives_every_move(make_bench: Any, steps: list[tuple[str, Any, int]]) -> None:
     cluster = Cluster(make_bench)
@@ -119,7 +118,6 @@ def members_of(group: Any) -> dict[str, tuple[Any, ...]]:
     }
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     member_count=st.integers(1, 4),
     offsets=st.dictionaries(st.integers(0, 5), st.integers(0, 1 << 40), max_size=6),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.groups.settings import GroupSettings
@@ -177,7 +177,6 @@ class World:
 ACTIONS = ["join", "join", "join", "sync", "sync", "heartbeat", "leave", "restart_client", "wait", "commit"]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     delay=st.sampled_from([0, 0, 2_000]),
@@ -192,7 +191,6 @@ def test_invariants(make_bench: Any, seed: int, delay: int, steps: list[tuple[st
     world.finish()
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 1000),
     steps=st.lists(

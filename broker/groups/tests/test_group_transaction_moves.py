@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.log import Marker
@@ -211,7 +211,6 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(steps=st.lists(STEP, min_size=15, max_size=40))
 def test_offsets_equal_those_of_a_slow_model_over_moves(make_bench: Any, steps: list[Any]) -> None:
     cluster = Cluster(make_bench)

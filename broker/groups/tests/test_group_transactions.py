@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.log import Marker
@@ -132,7 +132,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(steps=STEPS)
 def test_pending_offsets_equal_those_of_a_simple_model(make_bench: Any, steps: list[Any]) -> None:
     bench = make_bench()

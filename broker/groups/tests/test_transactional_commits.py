@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.log import Marker
@@ -379,7 +379,6 @@ REFUSALS = (
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(steps=st.lists(STEP, min_size=15, max_size=50))
 def test_no_offset_is_left_pending_by_late_commits(steps: list[Any]) -> None:
     walk = Walk()

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.network.connection import BACKLOG_BYTES, KEPT_BUFFER_BYTES, SHARED_BUFFER_BYTES
@@ -586,7 +586,6 @@ def test_a_frame_waits_for_memory_and_goes_on_where_it_was() -> None:
 KINDS = st.sampled_from(["answer", "answer", "pending", "pipelined", "early", "no response", "large"])
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(KINDS, st.booleans(), st.sampled_from([0, 12, 3000, 70_000, 300_000])), max_size=25),
     st.randoms(use_true_random=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.tests.leader import Leader
@@ -121,7 +121,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
 @given(steps=steps)
 def test_whatever_comes_is_answered_once_and_in_order(steps: list[tuple[Any, ...]]) -> None:
     """Requests arrive in pieces while followers fetch at any time; in the end everything is answered."""

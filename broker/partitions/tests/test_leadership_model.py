@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.tests.leader import Leader
@@ -170,7 +170,6 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
 @given(steps=steps, min_isr=st.integers(1, 2))
 def test_what_a_leader_has_acknowledged_holds(steps: list[tuple[Any, ...]], min_isr: int) -> None:
     world = World(min_isr)

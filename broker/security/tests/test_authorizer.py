@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.config.authorizer import AUDIT_LOGGER, AuthorizerConfig
@@ -118,7 +118,6 @@ def obvious_any(acls: list[Acl], principal: str, host: str, operation: Operation
     st.booleans(),
     st.sets(st.integers(0, 7)),
 )
-@settings(max_examples=300, deadline=None)
 def test_decisions_are_those_of_the_rules(
     acls: list[Acl],
     principal: str,

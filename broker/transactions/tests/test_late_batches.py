@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.tests.leader import TOPIC_ID, Leader
@@ -220,7 +220,6 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(steps, min_size=5, max_size=30))
 def test_late_batches_and_repeated_ones(script: list[tuple[str, int, int]]) -> None:
     world = World()

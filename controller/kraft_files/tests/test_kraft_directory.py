@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.kraft_files.directory import FENCE, KraftDirectory
@@ -132,7 +132,6 @@ RUN = st.tuples(
 )
 
 
-@settings(deadline=None, max_examples=300)
 @given(runs=st.lists(RUN, min_size=1, max_size=8), data=st.data())
 def test_crossings_between_brokers_lose_no_acknowledged_change(
     runs: list[tuple[str, list[str], int | None, bool]], data: st.DataObject

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.kraft_files.exporter import kafka_records
@@ -138,7 +138,6 @@ def test_a_checkpoint_of_the_same_records_is_byte_for_byte_kafkas() -> None:
 # --- damage
 
 
-@settings(deadline=None, max_examples=60)
 @given(cut=st.integers(1, 3876))
 def test_a_torn_tail_is_cut_off(cut: int) -> None:
     whole = read(golden_disk(CHECKPOINT_34))
@@ -151,7 +150,6 @@ def test_a_torn_tail_is_cut_off(cut: int) -> None:
         assert found.records == whole.records[: len(found.records)]
 
 
-@settings(deadline=None, max_examples=60)
 @given(position=st.integers(0, 3876 - 160))
 def test_damage_before_the_last_batch_is_refused(position: int) -> None:
     """The last two batches are 87 bytes and 72 (a NoOp) or more."""
@@ -170,7 +168,6 @@ def test_damage_before_the_last_batch_is_refused(position: int) -> None:
     assert KRAFT in refusal
 
 
-@settings(deadline=None, max_examples=60)
 @given(position=st.integers(0, 1495), bit=st.integers(0, 7))
 def test_a_checkpoint_is_read_as_it_was_written_or_refused(position: int, bit: int) -> None:
     disk = golden_disk()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.link import messages
@@ -56,7 +56,6 @@ def test_frames_are_read_as_they_were_written(frames: list[Frame], cuts: list[in
     assert list(read_cut(reader, content, cuts)) == frames
 
 
-@settings(max_examples=100)
 @given(
     frames=frames_strategy.filter(bool),
     cuts=st.lists(st.integers(0, 5000), max_size=5),
@@ -126,7 +125,6 @@ def test_a_length_allocates_nothing_before_its_bytes_come() -> None:
     assert peak < 100_000
 
 
-@settings(max_examples=150)
 @given(content=st.binary(max_size=400), after_preface=st.booleans())
 def test_garbage_is_refused_or_incomplete(content: bytes, after_preface: bool) -> None:
     reader = FrameReader()
@@ -136,7 +134,6 @@ def test_garbage_is_refused_or_incomplete(content: bytes, after_preface: bool) -
         pass
 
 
-@settings(max_examples=150)
 @given(
     content=st.binary(max_size=200)
     | st.recursive(

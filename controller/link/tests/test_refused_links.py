@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.link import messages
@@ -442,7 +442,6 @@ def test_a_recorded_link_can_not_be_replayed() -> None:
     assert one.events == ["+9", "-9"]
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     content=st.lists(
         st.tuples(st.integers(0, 20), st.binary(max_size=60)).map(lambda pair: encode_frame(*pair, None))
@@ -466,7 +465,6 @@ def test_garbage_from_callers_does_not_affect_links(content: list[bytes], cuts: 
     assert one.events == ["+2"]
 
 
-@settings(max_examples=100, deadline=None)
 @given(kind=st.integers(0, 20), payload=st.binary(max_size=60))
 def test_garbage_on_an_open_link_closes_at_most_that_link(kind: int, payload: bytes) -> None:
     world = LinkWorld()

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
@@ -184,7 +184,6 @@ def run(world: World, model: Model, step: tuple[str, ...], answers: list[tuple[l
     world.controller.run(operations[kind](name, *rest), lambda got: answers.append((got, expected)))
 
 
-@settings(deadline=None)
 @given(
     steps=st.lists(st.tuples(OPERATIONS, st.sampled_from(["go on", "settle", "restart"])), max_size=25),
     data=st.data(),

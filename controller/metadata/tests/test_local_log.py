@@ -67,7 +67,6 @@ def records(max_groups: int, min_groups: int = 0) -> st.SearchStrategy[list[Grou
     )
 
 
-@settings(deadline=None)
 @given(groups=records(12), together=st.booleans(), journal_bytes_min=st.sampled_from([1, 100, ENOUGH]))
 def test_a_restart_applies_the_same_records(
     groups: list[Group], together: bool, journal_bytes_min: int
@@ -87,7 +86,7 @@ def test_a_restart_applies_the_same_records(
     assert again.offset == len(flat(groups)) - 1
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(groups=records(5, 1))
 def test_a_journal_torn_anywhere_keeps_every_whole_group(groups: list[Group]) -> None:
     disk = MemoryDisk()
@@ -104,7 +103,6 @@ def test_a_journal_torn_anywhere_keeps_every_whole_group(groups: list[Group]) ->
         assert Opened(disk).applied == [*flat(groups[:whole]), b"next"]
 
 
-@settings(deadline=None)
 @given(groups=records(8, 1), data=st.data())
 def test_a_power_failure_at_any_time_keeps_what_was_acknowledged(
     groups: list[Group], data: st.DataObject
@@ -130,7 +128,6 @@ def test_a_power_failure_at_any_time_keeps_what_was_acknowledged(
         assert found == flat(groups)[: len(found)]
 
 
-@settings(deadline=None)
 @given(groups=records(6, 2), data=st.data())
 def test_damage_in_the_middle_stops_the_start(groups: list[Group], data: st.DataObject) -> None:
     disk = MemoryDisk()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from barnabas.controller.extension import WITHOUT_EXTENSIONS
@@ -344,7 +344,6 @@ steps = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=300)
 @given(steps, st.integers(1, 3), st.booleans(), st.booleans())
 @example([("stop", 2), ("fence", 3), ("restart", 1), ("restart", 3)], 2, True, False)
 def test_leaders_have_all_committed_records(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.storage.compaction.checkpoint import CLEANER_OFFSET_FILE
@@ -700,7 +700,6 @@ def test_a_process_killed_at_any_step_leaves_the_old_or_the_new() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(kill_after=st.integers(0, 90), data=st.data())
 def test_a_power_failure_at_any_step_leaves_the_old_or_the_new(kill_after: int, data: st.DataObject) -> None:
     before, after, _ = whole_run()

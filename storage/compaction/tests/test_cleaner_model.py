@@ -7,7 +7,7 @@ import heapq
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.storage.compaction.tests.test_cleaner import CleanerWorld
@@ -174,7 +174,6 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(steps=steps, data=st.data())
 def test_a_reader_of_committed_records_misses_nothing(
     steps: list[tuple[Any, ...]], data: st.DataObject

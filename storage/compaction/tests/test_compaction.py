@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.storage.compaction.cleaning import Cleaning, Source, clean, group_sources
@@ -236,7 +236,6 @@ steps = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(steps=steps)
 def test_cleaning_leaves_what_the_model_says(steps: list[tuple[Any, ...]]) -> None:
     partition = Partition()

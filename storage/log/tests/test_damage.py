@@ -35,7 +35,7 @@ def try_to(act: Callable[[], object]) -> None:
     segment_ms=st.sampled_from([1, 10**9]),
     transactional=st.booleans(),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_but_kafkas_errors(
     make_workshop: Callable[[], Any],
     damaged: int,

@@ -28,7 +28,7 @@ def refused(log: Any, batch: bytes) -> None:
 
 @pytest.mark.parametrize("size", [10, 30_000])
 @given(room=st.integers(0, 31_000))
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_full_disk_refuses_and_recovers(make_workshop: Any, size: int, room: int) -> None:
     workshop = make_workshop()
     log = workshop.log(segment_bytes=100_000)

@@ -14,9 +14,7 @@ from barnabas.storage.errors import OffsetOutOfRange
 from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp
 from barnabas.wire.record_batch import read_header
 
-RELAXED = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 appends = st.tuples(
     st.just("append"), st.integers(1, 5), st.integers(0, 300), st.integers(-3000, 3000), st.integers(0, 2)

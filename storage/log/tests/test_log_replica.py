@@ -21,9 +21,7 @@ from barnabas.storage.tests.workshop import aborted_transactions
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import iterate_headers
 
-RELAXED = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 SETTINGS: dict[str, Any] = {"segment_bytes": 1500, "index_interval_bytes": 200, "max_message_bytes": 1400}
 
 

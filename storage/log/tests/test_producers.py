@@ -72,7 +72,7 @@ attempts = st.tuples(
 @given(
     steps=st.lists(st.one_of(attempts, attempts, attempts, st.just("restart"), st.just("kill")), max_size=60)
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_the_model(make_workshop: Callable[[], Any], steps: list[Any]) -> None:
     workshop = make_workshop()
     log = workshop.log(segment_bytes=700)

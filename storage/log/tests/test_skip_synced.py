@@ -128,7 +128,7 @@ def test_an_index_that_a_power_failure_has_damaged_is_no_guide(
     share=st.floats(0, 1),
     lost=st.integers(0, 3000),
 )
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_from_any_recovery_point_the_same_log_is_found(
     make_workshop: Callable[[], Any], sizes: list[int], share: float, lost: int
 ) -> None:

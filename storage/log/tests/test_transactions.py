@@ -211,7 +211,7 @@ steps = st.one_of(
 
 
 @given(steps=st.lists(steps, max_size=40), max_bytes=st.integers(1, 1500))
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_consumers_get_what_was_committed(
     make_workshop: Callable[[], Any], steps: list[tuple[str, Any, int]], max_bytes: int
 ) -> None:
@@ -304,7 +304,7 @@ replicated_steps = st.one_of(
         ("truncate", 1),
     ]
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_an_end_that_is_not_replicated_is_not_seen(
     make_workshop: Callable[[], Any], steps: list[tuple[str, int]]
 ) -> None:
@@ -313,7 +313,7 @@ def test_an_end_that_is_not_replicated_is_not_seen(
 
 
 @given(steps=st.lists(replicated_steps, max_size=40), bytes_max=st.sampled_from([0, 300, 600]))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_it_is_not_seen_where_a_start_cannot_look_for_its_transaction(
     make_workshop: Callable[[], Any], steps: list[tuple[str, int]], bytes_max: int
 ) -> None:

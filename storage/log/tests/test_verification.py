@@ -371,7 +371,7 @@ class Run:
 
 
 @given(steps=st.lists(steps, max_size=50))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_against_the_model(make_workshop: Callable[[], Any], steps: list[tuple[Any, ...]]) -> None:
     run = Run(make_workshop)
     for step in steps:

@@ -200,7 +200,7 @@ def test_files_are_renamed_at_once_and_removed_after_the_delay(workshop: Any) ->
     assert region.read() == before  # still to be sent
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=8),
     st.integers(-1, 4),

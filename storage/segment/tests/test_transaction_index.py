@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.storage.segment.transaction_index import (
@@ -53,7 +53,6 @@ def searched(entries: list[AbortedTransaction], start: int, end: int) -> list[Ab
     return [each for each in entries if each.first_offset < end and each.last_offset >= start]
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     steps=st.lists(st.integers(0, 12), max_size=400),
     start=st.integers(0, 400),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
@@ -176,7 +176,6 @@ def finish(bench: Bench) -> None:
 
 
 @given(steps("store", "silent"), st.booleans())
-@settings(max_examples=150)
 def test_lost_acknowledgements_and_connections(what: list[tuple[Any, ...]], awaits_acks: bool) -> None:
     bench = Bench(awaits_acks)
     for step in what:
@@ -186,7 +185,6 @@ def test_lost_acknowledgements_and_connections(what: list[tuple[Any, ...]], awai
 
 
 @given(steps("store", "silent", "refuse"))
-@settings(max_examples=150)
 def test_refused_messages_are_published_again(what: list[tuple[Any, ...]]) -> None:
     bench = Bench(awaits_acks=True)
     for step in what:

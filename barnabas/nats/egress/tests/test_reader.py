@@ -7,7 +7,7 @@ from mmap import mmap
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
@@ -116,7 +116,6 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.integers(0, 60), st.integers(1, 9), st.sampled_from([300, 1000, 100_000]), st.booleans())
-@settings(max_examples=150)
 def test_it_reads_the_records_that_read_committed_consumers_see(
     steps: list[Any], start: int, count: int, read_bytes: int, in_threads: bool
 ) -> None:

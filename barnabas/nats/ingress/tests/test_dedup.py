@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.nats.ingress.dedup import DedupWindow, kept_id, message_id
@@ -47,7 +47,6 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-@settings(max_examples=150, deadline=None)
 def test_the_window_is_that_of_the_model(steps: list[tuple[str, int]]) -> None:
     window, model = DedupWindow(WINDOW_MS), Model()
     now_ms, end_offset = 1_000, 7

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
@@ -213,7 +213,6 @@ _LOGS = st.lists(
 
 
 @given(_LOGS)
-@settings(max_examples=50, deadline=None)
 def test_any_log(contents: list[tuple[list[bytes | None], int]]) -> None:
     world = World([1])
     partition = world.partition()

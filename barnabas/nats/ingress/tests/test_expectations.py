@@ -207,7 +207,7 @@ _MESSAGES = st.lists(
 
 
 @pytest.mark.sockets
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(messages=_MESSAGES)
 def test_any_messages_are_answered_as_by_jetstream(
     shared_nats_servers: Callable[[Path], NatsServer], messages: list[list[tuple[bytes, bytes]]]

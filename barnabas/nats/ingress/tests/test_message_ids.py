@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.nats.ingress.dedup import kept_id
@@ -48,7 +48,6 @@ def slowly(batch: bytes) -> list[tuple[int, int, bytes]]:
 @given(
     _RECORDS, st.lists(st.integers(1, 300), min_size=8, max_size=8), st.sampled_from([Codec.NONE, Codec.GZIP])
 )
-@settings(max_examples=200, deadline=None)
 def test_they_are_those_of_the_records(records: list[Record], gaps: list[int], codec: Codec) -> None:
     offset = 1 << 40
     for record, gap in zip(records, gaps, strict=False):
@@ -58,7 +57,6 @@ def test_they_are_those_of_the_records(records: list[Record], gaps: list[int], c
 
 
 @given(_RECORDS, st.data())
-@settings(max_examples=150, deadline=None)
 def test_damage_raises_one_family_of_errors(records: list[Record], data: st.DataObject) -> None:
     for number, record in enumerate(records):
         record.offset = number

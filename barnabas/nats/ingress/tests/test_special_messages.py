@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.tests.coordinator_world import World
@@ -127,7 +127,6 @@ _STEPS = st.lists(
 
 
 @given(_STEPS)
-@settings(max_examples=100, deadline=None)
 def test_special_messages_are_answered_as_if_alone(steps: list[tuple[str, Any]]) -> None:
     bound, model = Bound(), Model()
     expected: dict[bytes, Any] = {}

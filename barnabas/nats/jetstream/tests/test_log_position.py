@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
@@ -60,7 +60,6 @@ def record(kind: str, sequence: int, offset: int) -> Record:
     return Record(offset, 1, b"k", b"nats.stream S" * 3, [*own, ("x", None)])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.partitions.partition import Partition
@@ -264,7 +264,6 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=500)
 def test_bucket_and_topic_agree_in_the_end(steps: list[tuple[Any, ...]]) -> None:
     bench = Bench()
     for step in steps:
