@@ -11,6 +11,7 @@ journal. A rename happens as a whole or not at all.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 from collections.abc import Callable, Iterator
 
@@ -224,8 +225,9 @@ class Names:
             self._unsynced.append(change)
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part]
+@functools.lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part)
 
 
 def _set(entries: dict[str, Node], name: str, node: Node | None) -> None:

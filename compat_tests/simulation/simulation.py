@@ -73,11 +73,9 @@ def _secret_file() -> str:
     return file.name
 
 
-def name_of_turn(owner: Process, callback: Callable[[], object]) -> str:
-    """Name of the function that the world is about to call."""
-    inner: Any = callback
-    if isinstance(owner, VirtualRuntime) and inner == owner._turn:
-        inner = owner._ready[0]
+def name_of_turn(owner: NodeProcess, callback: Callable[[], object], first: Any) -> str:
+    """Name of the function that the world has called; `first` of those that call_soon was given."""
+    inner: Any = first if callback == owner._turn else callback
     while isinstance(inner, functools.partial):
         inner = inner.func
     return getattr(inner, "__qualname__", type(inner).__qualname__)
@@ -101,11 +99,12 @@ class TracedWorld(VirtualWorld):
         started = time.perf_counter()
         if started - self._marked_at > MARK_S:
             self._marked_at, self._mark = started, time.thread_time()
-        what = name_of_turn(owner, callback) if isinstance(owner, NodeProcess) else ""
+        is_node = type(owner) is NodeProcess  # isinstance is slow for a Protocol
+        first = owner._ready[0] if is_node and owner._ready else None
         super()._call(owner, callback)
-        if what and time.perf_counter() - started > TURN_S:
+        if is_node and time.perf_counter() - started > TURN_S:
             took = time.thread_time() - self._mark
-            if took > TURN_S and what not in NO_TURNS:
+            if took > TURN_S and (what := name_of_turn(owner, callback, first)) not in NO_TURNS:
                 self.on_long_turn(what, took)
 
 

@@ -23,7 +23,7 @@ STEPS_MAX = 45
 
 
 def seeds() -> range:
-    first, colon, last = os.environ.get("BARNABAS_CRASH_SEEDS", "200").rpartition(":")
+    first, colon, last = os.environ.get("BARNABAS_CRASH_SEEDS", "100").rpartition(":")
     return range(int(first), int(last)) if colon else range(int(last))
 
 

@@ -6,6 +6,7 @@ script says so; without, at once. The next leader has what is committed and, of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any, cast
@@ -44,6 +45,12 @@ class Answers(list[tuple[Any, ...]]):
         self.append(answer)
         if self.on_answer is not None:
             self.on_answer(answer)
+
+
+@functools.lru_cache(maxsize=1024)
+def records_in(batch: bytes) -> tuple[TransactionRecord, ...]:
+    """The records of a batch. Tests read the whole log again at each step."""
+    return tuple(decode_record(record.key, record.value) for record in iterate_records(batch))
 
 
 class MemoryPartition:
@@ -88,11 +95,7 @@ class MemoryLog:
 
     def records(self, index: int = 0) -> list[TransactionRecord]:
         """All records of a partition."""
-        return [
-            decode_record(record.key, record.value)
-            for batch in self.partitions[index].batches
-            for record in iterate_records(batch)
-        ]
+        return list(chain.from_iterable(map(records_in, self.partitions[index].batches)))
 
     def states(self, index: int = 0) -> list[str]:
         """The states in the partition's records; "-" for a removal."""
