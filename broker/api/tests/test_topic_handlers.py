@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.node import Node
 from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.tests.reply import as_received, send
+from barnabas.broker.security.caller import ANONYMOUS, Principal
+from barnabas.broker.tests.one_node import OneNode
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_partition_reassignments as pr
 from barnabas.wire.messages import create_partitions as cp
@@ -28,43 +26,32 @@ from barnabas.wire.messages import fetch as fe
 from barnabas.wire.messages import incremental_alter_configs as iac
 from barnabas.wire.messages import init_producer_id as ipi
 from barnabas.wire.messages import metadata as md
-from barnabas.wire.registry import request_type, response_type
-from compat_tests.virtual.runtime import VirtualRuntime
 
 UNKNOWN_ID = bytes(range(16))
 
 
-class Asker:
-    """A node without a network: requests go to the handlers as the dispatcher would hand them over."""
+class Asker(OneNode):
+    """A node with two listeners, asked on the inner one."""
 
-    def __init__(self, directory: Path, **properties: str) -> None:
-        self.runtime = VirtualRuntime()
-        config = BrokerConfig.from_properties(
-            {
-                "listeners": "INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
-                "advertised.listeners": "INSIDE://inside:0,OUTSIDE://outside:7777",
-                "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
-                "inter.broker.listener.name": "INSIDE",
-                "log.dirs": str(directory),
-                "broker.rack": "r1",
-                **{name.replace("_", "."): value for name, value in properties.items()},
-            }
+    def __init__(self, directory: Path, *more: str) -> None:
+        super().__init__(
+            "listeners=INSIDE://127.0.0.1:0,OUTSIDE://127.0.0.1:0",
+            "advertised.listeners=INSIDE://inside:0,OUTSIDE://outside:7777",
+            "listener.security.protocol.map=INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+            "inter.broker.listener.name=INSIDE",
+            f"log.dirs={directory}",
+            "broker.rack=r1",
+            *more,
         )
-        self.node = Node(config, self.runtime)
-        self.node.start()
 
-    def ask(self, key: int, version: int, request: msgspec.Struct, listener: str = "INSIDE") -> Any:
-        """Through bytes and back, as a client of this version would see it."""
-        sent = as_received(request_type(key), version, request)
-        reply = send(self.node.services, key, version, sent, client_id="test", listener=listener)
-        self.runtime.run_until_idle()
-        (answer,) = reply.responses
-        return as_received(response_type(key), version, answer)
-
-    def create(self, name: str, partitions: int = 1) -> None:
-        topic = ct.CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-        (result,) = self.ask(19, 7, ct.CreateTopicsRequest(topics=[topic])).topics
-        assert result.error_code == 0
+    def ask(
+        self,
+        request: Any,
+        version: int | None = None,
+        principal: Principal = ANONYMOUS,
+        listener: str = "INSIDE",
+    ) -> Any:
+        return super().ask(request, version, principal, listener)
 
 
 @pytest.fixture
@@ -86,7 +73,7 @@ def topics_of(*names: str) -> list[md.MetadataRequestTopic]:
 def test_metadata_tells_brokers_topics_and_partitions(asker: Asker, version: int) -> None:
     asker.create("a", 3)
     asker.create("b")
-    answer = asker.ask(3, version, md.MetadataRequest(topics=topics_of("a", "a")))
+    answer = asker.ask(md.MetadataRequest(topics=topics_of("a", "a")), version)
     (broker,) = answer.brokers
     assert (broker.node_id, broker.host) == (1, "inside")
     assert broker.port > 0
@@ -101,30 +88,30 @@ def test_metadata_tells_brokers_topics_and_partitions(asker: Asker, version: int
         assert answer.cluster_id == asker.node.cluster_id
     if version >= 7:
         assert [partition.leader_epoch for partition in topic.partitions] == [0] * 3
-    everything = asker.ask(3, version, md.MetadataRequest(topics=None if version else []))
+    everything = asker.ask(md.MetadataRequest(topics=None if version else []), version)
     assert [topic.name for topic in everything.topics] == ["a", "b"]
     if version:
-        assert asker.ask(3, version, md.MetadataRequest(topics=[])).topics == []
+        assert asker.ask(md.MetadataRequest(topics=[]), version).topics == []
 
 
 def test_each_listener_has_its_own_address(asker: Asker) -> None:
-    (inside,) = asker.ask(3, 12, md.MetadataRequest(topics=[])).brokers
-    (outside,) = asker.ask(3, 12, md.MetadataRequest(topics=[]), "OUTSIDE").brokers
+    (inside,) = asker.ask(md.MetadataRequest(topics=[]), 12).brokers
+    (outside,) = asker.ask(md.MetadataRequest(topics=[]), 12, listener="OUTSIDE").brokers
     assert inside.host == "inside"
     assert inside.port in asker.runtime.listening, "the port that was really opened"
     assert (outside.host, outside.port) == ("outside", 7777)
-    (described,) = asker.ask(60, 2, dc.DescribeClusterRequest(), "OUTSIDE").brokers
+    (described,) = asker.ask(dc.DescribeClusterRequest(), 2, listener="OUTSIDE").brokers
     assert (described.host, described.port, described.rack) == ("outside", 7777, "r1")
 
 
 def test_metadata_creates_a_missing_topic_and_tells_it(asker: Asker) -> None:
-    answer = asker.ask(3, 12, md.MetadataRequest(topics=topics_of("new", "bad name")))
+    answer = asker.ask(md.MetadataRequest(topics=topics_of("new", "bad name")), 12)
     assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in answer.topics] == [
         ("new", 0, 1),
         ("bad name", ErrorCode.INVALID_TOPIC_EXCEPTION, 0),
     ]
     assert asker.node.services.partitions.get("new", 0) is not None, "it can be written to"
-    offsets = asker.ask(3, 12, md.MetadataRequest(topics=topics_of("__consumer_offsets"))).topics[0]
+    offsets = asker.ask(md.MetadataRequest(topics=topics_of("__consumer_offsets")), 12).topics[0]
     assert (offsets.is_internal, len(offsets.partitions)) == (True, 50)
     assert asker.node.services.controller.image.topic_configs("__consumer_offsets") == {
         "cleanup.policy": "compact",
@@ -132,16 +119,16 @@ def test_metadata_creates_a_missing_topic_and_tells_it(asker: Asker) -> None:
         "segment.bytes": "104857600",
     }
     asker.create("c.d")
-    refused = asker.ask(3, 12, md.MetadataRequest(topics=topics_of("c_d", "__cluster_metadata"))).topics
+    refused = asker.ask(md.MetadataRequest(topics=topics_of("c_d", "__cluster_metadata")), 12).topics
     assert [topic.error_code for topic in refused] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
 
 
 def test_metadata_creates_only_when_both_sides_allow_it(asker: Asker, tmp_path: Path) -> None:
     request = md.MetadataRequest(topics=topics_of("new"), allow_auto_topic_creation=False)
-    assert asker.ask(3, 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    forbidding = Asker(tmp_path / "other", auto_create_topics_enable="false")
+    assert asker.ask(request, 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    forbidding = Asker(tmp_path / "other", "auto.create.topics.enable=false")
     request = md.MetadataRequest(topics=topics_of("new"))
-    assert forbidding.ask(3, 12, request).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert forbidding.ask(request, 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     forbidding.node.stop()
 
 
@@ -153,12 +140,12 @@ def test_metadata_by_id(asker: Asker) -> None:
         md.MetadataRequestTopic(name="ignored", topic_id=UNKNOWN_ID),
         md.MetadataRequestTopic(name=None, topic_id=UNKNOWN_ID),
     ]
-    answer = asker.ask(3, 13, md.MetadataRequest(topics=wanted, include_topic_authorized_operations=True))
+    answer = asker.ask(md.MetadataRequest(topics=wanted, include_topic_authorized_operations=True), 13)
     assert [(t.name, t.topic_id, t.error_code, t.topic_authorized_operations) for t in answer.topics] == [
         ("a", topic_id, 0, 3576),
         (None, UNKNOWN_ID, ErrorCode.UNKNOWN_TOPIC_ID, -(1 << 31)),
     ]
-    early = asker.ask(3, 10, md.MetadataRequest(topics=wanted[:1]))
+    early = asker.ask(md.MetadataRequest(topics=wanted[:1]), 10)
     assert [topic.error_code for topic in early.topics] == [ErrorCode.INVALID_REQUEST]
 
 
@@ -170,10 +157,10 @@ def test_create_topics(asker: Asker, version: int) -> None:
         replication_factor=1,
         configs=[ct.CreatableTopicConfig(name="retention.ms", value="5")],
     )
-    dry = asker.ask(19, version, ct.CreateTopicsRequest(topics=[topic], validate_only=True))
+    dry = asker.ask(ct.CreateTopicsRequest(topics=[topic], validate_only=True), version)
     assert dry.topics[0].error_code == 0
     assert not asker.node.services.controller.image.topics
-    (created,) = asker.ask(19, version, ct.CreateTopicsRequest(topics=[topic])).topics
+    (created,) = asker.ask(ct.CreateTopicsRequest(topics=[topic]), version).topics
     assert (created.name, created.error_code, created.error_message) == ("a", 0, None)
     assert asker.node.services.partitions.get("a", 1) is not None
     if version >= 5:
@@ -184,7 +171,7 @@ def test_create_topics(asker: Asker, version: int) -> None:
         assert list(configs) == sorted(configs)
     if version >= 7:
         assert created.topic_id == asker.node.services.controller.image.topics["a"].topic_id
-    (again,) = asker.ask(19, version, ct.CreateTopicsRequest(topics=[topic])).topics
+    (again,) = asker.ask(ct.CreateTopicsRequest(topics=[topic]), version).topics
     assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     assert again.error_message == "Topic 'a' already exists."
 
@@ -195,7 +182,7 @@ def test_delete_topics(asker: Asker, version: int) -> None:
     request = dt.DeleteTopicsRequest(topic_names=["a", "nope"])
     if version >= 6:
         request = dt.DeleteTopicsRequest(topics=[dt.DeleteTopicState(name=name) for name in ("a", "nope")])
-    answer = asker.ask(20, version, request)
+    answer = asker.ask(request, version)
     assert {result.name: result.error_code for result in answer.responses} == {
         "a": 0,
         "nope": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -205,10 +192,10 @@ def test_delete_topics(asker: Asker, version: int) -> None:
 
 
 def test_deletion_can_be_disabled(tmp_path: Path) -> None:
-    asker = Asker(tmp_path, delete_topic_enable="false")
+    asker = Asker(tmp_path, "delete.topic.enable=false")
     asker.create("a")
     for version, error in ((1, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)):
-        (result,) = asker.ask(20, version, dt.DeleteTopicsRequest(topic_names=["a"])).responses
+        (result,) = asker.ask(dt.DeleteTopicsRequest(topic_names=["a"]), version).responses
         assert result.error_code == error
     assert "a" in asker.node.services.controller.image.topics
     asker.node.stop()
@@ -225,7 +212,7 @@ def test_create_partitions(asker: Asker, version: int) -> None:
             else [cp.CreatePartitionsAssignment(broker_ids=b) for b in assignments]
         )
         topic = cp.CreatePartitionsTopic(name="a", count=count, assignments=given)
-        (result,) = asker.ask(37, version, cp.CreatePartitionsRequest(topics=[topic])).results
+        (result,) = asker.ask(cp.CreatePartitionsRequest(topics=[topic]), version).results
         return result.error_code, result.error_message
 
     assert ask(1) == (ErrorCode.INVALID_PARTITIONS, "Topic already has 1 partition(s).")
@@ -238,14 +225,14 @@ def test_create_partitions(asker: Asker, version: int) -> None:
 @pytest.mark.parametrize("version", range(3))
 def test_describe_cluster(asker: Asker, version: int) -> None:
     request = dc.DescribeClusterRequest(include_cluster_authorized_operations=True)
-    answer = asker.ask(60, version, request)
+    answer = asker.ask(request, version)
     assert (answer.cluster_id, answer.controller_id) == (asker.node.cluster_id, 1)
     assert answer.cluster_authorized_operations == 8096
     assert [broker.broker_id for broker in answer.brokers] == [1]
     if version >= 1:
-        wrong = asker.ask(60, version, dc.DescribeClusterRequest(endpoint_type=2))
+        wrong = asker.ask(dc.DescribeClusterRequest(endpoint_type=2), version)
         assert (wrong.error_code, wrong.brokers) == (ErrorCode.MISMATCHED_ENDPOINT_TYPE, [])
-        unknown = asker.ask(60, version, dc.DescribeClusterRequest(endpoint_type=3))
+        unknown = asker.ask(dc.DescribeClusterRequest(endpoint_type=3), version)
         assert unknown.error_message == "Unsupported endpoint type 3"
 
 
@@ -257,7 +244,7 @@ def test_describe_topic_partitions_in_pages(asker: Asker) -> None:
         cursor: dtp.Cursor | None = None
         for _ in range(9):
             request = dtp.DescribeTopicPartitionsRequest(response_partition_limit=limit, cursor=cursor)
-            answer = asker.ask(75, 0, request)
+            answer = asker.ask(request, 0)
             page = [(topic.name, p.partition_index) for topic in answer.topics for p in topic.partitions]
             assert 0 < len(page) <= max(limit, 1)
             seen += page
@@ -287,7 +274,7 @@ def test_describe_topic_partitions_by_name(
     request = dtp.DescribeTopicPartitionsRequest(topics=[dtp.TopicRequest(name=name) for name in names])
     if cursor is not None:
         request.cursor = dtp.Cursor(topic_name=cursor[0], partition_index=cursor[1])
-    answer = asker.ask(75, 0, request)
+    answer = asker.ask(request, 0)
     assert [(topic.name, topic.error_code) for topic in answer.topics] == expected
     assert answer.next_cursor is None
 
@@ -295,7 +282,7 @@ def test_describe_topic_partitions_by_name(
 @pytest.mark.parametrize("version", range(6))
 def test_init_producer_id(asker: Asker, version: int) -> None:
     def ask(**fields: Any) -> tuple[int, int, int]:
-        answer = asker.ask(22, version, ipi.InitProducerIdRequest(**{"transactional_id": None, **fields}))
+        answer = asker.ask(ipi.InitProducerIdRequest(**{"transactional_id": None, **fields}), version)
         return answer.error_code, answer.producer_id, answer.producer_epoch
 
     assert [ask(), ask()] == [(0, 0, 0), (0, 1, 0)]
@@ -308,7 +295,7 @@ def test_init_producer_id(asker: Asker, version: int) -> None:
 
 def test_more_topics_than_partitions_may_be_created_are_refused_without_a_decision(asker: Asker) -> None:
     topics = [ct.CreatableTopic(name=f"n{number}", num_partitions=1) for number in range(10_001)]
-    results = asker.ask(19, 7, ct.CreateTopicsRequest(topics=[*topics, topics[0]])).topics
+    results = asker.ask(ct.CreateTopicsRequest(topics=[*topics, topics[0]]), 7).topics
     assert len(results) == 10_001
     assert {(each.error_code, each.error_message) for each in results} == {
         (ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
@@ -317,7 +304,7 @@ def test_more_topics_than_partitions_may_be_created_are_refused_without_a_decisi
 
 def test_metadata_creates_no_more_topics_than_a_request_may(asker: Asker) -> None:
     wanted = md.MetadataRequest(topics=topics_of(*(f"n{number}" for number in range(10_001))))
-    errors = {topic.error_code for topic in asker.ask(3, 12, wanted).topics}
+    errors = {topic.error_code for topic in asker.ask(wanted, 12).topics}
     assert errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
@@ -339,9 +326,7 @@ def test_many_resources_are_altered_some_at_a_time(asker: Asker, monkeypatch: py
         return iac.AlterConfigsResource(resource_type=2, resource_name=name, configs=[config])
 
     names = ["t", "unknown", "twice", "x", "y", "z", "twice"]
-    answer = asker.ask(
-        44, 1, iac.IncrementalAlterConfigsRequest(resources=[resource(name) for name in names])
-    )
+    answer = asker.ask(iac.IncrementalAlterConfigsRequest(resources=[resource(name) for name in names]), 1)
     assert [(each.resource_name, ErrorCode(each.error_code).name) for each in answer.responses] == [
         (name, {"t": "NONE", "twice": "INVALID_REQUEST"}.get(name, "UNKNOWN_TOPIC_OR_PARTITION"))
         for name in names
@@ -357,18 +342,18 @@ def test_more_partitions_than_there_are_are_not_gone_through(
     asker.create("a", 4)
     for count, error in ((4, ErrorCode.NONE), (5, ErrorCode.INVALID_REQUEST)):
         wanted = fe.FetchTopic("a", partitions=[fe.FetchPartition(0)] * count)
-        answer = asker.ask(1, 12, fe.FetchRequest(topics=[wanted], max_wait_ms=0))
+        answer = asker.ask(fe.FetchRequest(topics=[wanted], max_wait_ms=0), 12)
         assert (answer.error_code, bool(answer.responses)) == (error, not error)
         elections = [el.TopicPartitions("a", [0] * count)]
-        assert asker.ask(43, 2, el.ElectLeadersRequest(topic_partitions=elections)).error_code == error
+        assert asker.ask(el.ElectLeadersRequest(topic_partitions=elections), 2).error_code == error
         moves = [pr.ReassignableTopic("a", [pr.ReassignablePartition(0, [1])] * count)]
-        answer = asker.ask(45, 1, pr.AlterPartitionReassignmentsRequest(topics=moves))
+        answer = asker.ask(pr.AlterPartitionReassignmentsRequest(topics=moves), 1)
         assert answer.error_code == error
 
 
 def test_more_topics_than_partitions_may_be_added_are_refused_without_a_decision(asker: Asker) -> None:
     topics = [cp.CreatePartitionsTopic(f"n{number}", 5) for number in range(10_001)]
-    results = asker.ask(37, 3, cp.CreatePartitionsRequest(topics=topics)).results
+    results = asker.ask(cp.CreatePartitionsRequest(topics=topics), 3).results
     assert {each.error_code for each in results} == {ErrorCode.POLICY_VIOLATION}
     assert len(results) == 10_001
 
@@ -383,10 +368,10 @@ def test_more_topics_than_there_are_are_not_gone_through(
     names = ["a", "x", "y"]
     if key == 20:
         topics = [dt.DeleteTopicState(name=name) for name in names]
-        answers = asker.ask(20, 6, dt.DeleteTopicsRequest(topics=topics)).responses
+        answers = asker.ask(dt.DeleteTopicsRequest(topics=topics), 6).responses
     else:
         described = dtp.DescribeTopicPartitionsRequest(topics=[dtp.TopicRequest(name=name) for name in names])
-        answers = asker.ask(75, 0, described).topics
+        answers = asker.ask(described, 0).topics
     assert [(each.name, each.error_code) for each in answers] == [
         (name, ErrorCode.INVALID_REQUEST) for name in names
     ]

@@ -11,51 +11,26 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.node import Node
-from barnabas.broker.requests.context import PENDING, RawResponse
-from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.tests.reply import Reply, as_received, make_context
+from barnabas.broker.tests.one_node import OneNode
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import describe_transactions as dt
 from barnabas.wire.messages import list_transactions as lt
-from barnabas.wire.registry import request_type, response_type
-from compat_tests.virtual.runtime import VirtualRuntime
-
-CREATE_TOPICS, DESCRIBE, LIST = 19, 65, 66
-SETTINGS = {"transaction.state.log.num.partitions": "4"}
 
 
-class World:
+class World(OneNode):
     """A node, and the producer id and epoch of each transactional id."""
 
     def __init__(self, directory: Path) -> None:
-        self.runtime = VirtualRuntime()
-        properties = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(directory), **SETTINGS}
-        self.node = Node(BrokerConfig.from_properties(properties), self.runtime)
-        self.node.start()
+        super().__init__(f"log.dirs={directory}", "transaction.state.log.num.partitions=4")
         self.coordinator = self.node.services.transactions
         self.producers: dict[str, tuple[int, int]] = {}
 
-    def ask(self, key: int, request: Any, version: int | None = None) -> Any:
-        registered = REGISTRATIONS[key]
-        version = registered.max_version if version is None else version
-        reply = Reply()
-        context = make_context(self.node.services, reply, key, version)
-        response: Any = registered.handler(context, as_received(request_type(key), version, request))
-        if response is PENDING:
-            self.runtime.run_until_idle()
-            (response,) = reply.responses
-        if isinstance(response, RawResponse):
-            return response_type(key).decode(version, response.body)[0]
-        return as_received(response_type(key), version, response)
-
     def list(self, version: int | None = None, **filters: Any) -> Any:
-        return self.ask(LIST, lt.ListTransactionsRequest(**filters), version)
+        return self.ask(lt.ListTransactionsRequest(**filters), version)
 
     def describe(self, *ids: str) -> Any:
-        return self.ask(DESCRIBE, dt.DescribeTransactionsRequest(list(ids))).transaction_states
+        return self.ask(dt.DescribeTransactionsRequest(list(ids))).transaction_states
 
     def initialize(self, transactional_id: str, timeout_ms: int = 60_000) -> None:
         found: list[E] = []
@@ -96,7 +71,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     """The ids "unused", "open", "committed" and "aborted"."""
     world = World(tmp_path)
     topics = [ct.CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("t", "s")]
-    world.ask(CREATE_TOPICS, ct.CreateTopicsRequest(topics=topics))
+    world.ask(ct.CreateTopicsRequest(topics=topics))
     for number, name in enumerate(("unused", "open", "committed", "aborted")):
         world.initialize(name, 10_000 + number)
     for name in ("committed", "aborted"):

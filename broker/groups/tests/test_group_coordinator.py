@@ -12,13 +12,9 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.node import Node
-from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.tests.reply import as_received, send
+from barnabas.broker.tests.one_node import OneNode
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
-from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
@@ -44,64 +40,12 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestTopics,
 )
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-from barnabas.wire.registry import request_type, response_type
-from compat_tests.virtual.runtime import VirtualRuntime
 
-KEYS = {
-    "ApiVersions": 18,
-    "OffsetCommit": 8,
-    "OffsetFetch": 9,
-    "FindCoordinator": 10,
-    "JoinGroup": 11,
-    "Heartbeat": 12,
-    "LeaveGroup": 13,
-    "SyncGroup": 14,
-    "DescribeGroups": 15,
-    "ListGroups": 16,
-    "CreateTopics": 19,
-    "DeleteTopics": 20,
-    "DeleteGroups": 42,
-    "OffsetDelete": 47,
-}
 UNKNOWN_ID = b"\x07" * 16
 
 
-class Cluster:
-    def __init__(self, directory: Path, settings: list[str]) -> None:
-        self.directory = directory
-        self.settings = settings
-        self.runtime = VirtualRuntime()
-        self.start()
-
-    def start(self) -> None:
-        config = BrokerConfig.load(
-            None,
-            {},
-            [f"log.dirs={self.directory}", "listeners=PLAINTEXT://127.0.0.1:0", *self.settings],
-        )
-        self.node = Node(config, self.runtime)
-        self.node.start()
-
-    def restart(self) -> None:
-        self.node.stop()
-        self.start()
-
-    def ask(self, request: Any, version: int) -> Any:
-        """The response in this version's wire form."""
-        key = KEYS[type(request).__name__.removesuffix("Request")]
-        registration = REGISTRATIONS[key]
-        assert registration.min_version <= version <= registration.max_version
-        sent = as_received(request_type(key), version, request)
-        reply = send(self.node.services, key, version, sent)
-        self.runtime.advance(0)
-        (response,) = reply.responses
-        return as_received(response_type(key), version, response)
-
-    def create_topic(self, name: str, partitions: int = 2) -> bytes:
-        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-        response = self.ask(CreateTopicsRequest(topics=[topic], timeout_ms=1000), 7)
-        topic_id: bytes = response.topics[0].topic_id
-        return topic_id
+class Cluster(OneNode):
+    """One node, with group g."""
 
     def find(self, key: str = "g") -> None:
         assert self.ask(FindCoordinatorRequest(coordinator_keys=[key]), 4).coordinators[0].error_code == 0
@@ -166,13 +110,15 @@ class Cluster:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path, ["offsets.topic.num.partitions=3", "offsets.retention.minutes=10"])
+    cluster = Cluster(
+        f"log.dirs={tmp_path}", "offsets.topic.num.partitions=3", "offsets.retention.minutes=10"
+    )
     yield cluster
     cluster.node.stop()
 
 
 def test_before_the_first_find_coordinator_there_is_no_coordinator(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     assert cluster.join().error_code == E.NOT_COORDINATOR
     assert cluster.ask(HeartbeatRequest(group_id="g"), 4).error_code == E.NOT_COORDINATOR
     assert cluster.ask(SyncGroupRequest(group_id="g"), 3).error_code == E.NOT_COORDINATOR
@@ -255,7 +201,7 @@ def test_join_in_every_version(cluster: Cluster, version: int) -> None:
 
 
 def test_empty_group_id(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.find()
     assert cluster.ask(JoinGroupRequest(), 9).error_code == E.INVALID_GROUP_ID
     assert cluster.ask(HeartbeatRequest(), 4).error_code == E.INVALID_GROUP_ID
@@ -278,7 +224,7 @@ def test_leave_v0_to_2_puts_the_error_on_top(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("version", range(2, 11))
 def test_commit_and_fetch_in_every_version(cluster: Cluster, version: int) -> None:
-    topic_id = cluster.create_topic("t")
+    topic_id = cluster.create("t", 2)
     cluster.find()
     by_id = version >= 10
     name, wire_id = ("", topic_id) if by_id else ("t", bytes(16))
@@ -328,7 +274,7 @@ def test_fetch_by_an_unknown_topic_id(cluster: Cluster) -> None:
 
 
 def test_members_commit_and_describe_and_list(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.find()
     member_id = cluster.member()
     committed = cluster.commit(9, {("t", bytes(16)): {0: 1}}, member_id=member_id, generation=1)
@@ -367,8 +313,8 @@ def test_list_filters(cluster: Cluster, states: list[str], types: list[str], cou
 
 
 def test_offset_delete(cluster: Cluster) -> None:
-    cluster.create_topic("t")
-    cluster.create_topic("u")
+    cluster.create("t", 2)
+    cluster.create("u", 2)
     cluster.find()
     member_id = cluster.member()
     cluster.commit(9, {("t", bytes(16)): {0: 1}, ("u", bytes(16)): {0: 1}}, member_id=member_id, generation=1)
@@ -399,7 +345,7 @@ def test_offset_delete(cluster: Cluster) -> None:
 
 
 def test_delete_groups(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.find()
     cluster.member()
     for version in range(3):
@@ -410,7 +356,7 @@ def test_delete_groups(cluster: Cluster) -> None:
 
 
 def test_everything_survives_a_restart(cluster: Cluster) -> None:
-    topic_id = cluster.create_topic("t")
+    topic_id = cluster.create("t", 2)
     cluster.find()
     member_id = cluster.member()
     cluster.commit(9, {("t", bytes(16)): {0: 7}}, member_id=member_id, generation=1)
@@ -424,20 +370,20 @@ def test_everything_survives_a_restart(cluster: Cluster) -> None:
 
 
 def test_deleting_a_topic_deletes_its_offsets(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.find()
     cluster.commit(9, {("t", bytes(16)): {0: 7}})
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
     assert cluster.ask(request, 6).responses[0].error_code == E.NONE
     everything = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id="g", topics=None)])
     assert cluster.ask(everything, 9).groups[0].topics == []
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.restart()
     assert cluster.ask(everything, 9).groups[0].topics == []
 
 
 def test_offsets_expire_by_the_check(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.find()
     cluster.commit(9, {("t", bytes(16)): {0: 7}})
     cluster.runtime.advance(9 * 60)
@@ -449,7 +395,7 @@ def test_offsets_expire_by_the_check(cluster: Cluster) -> None:
 @pytest.mark.parametrize("version", [2, 7, 9])
 def test_a_coordinator_whose_session_has_ended_returns_no_offsets(cluster: Cluster, version: int) -> None:
     """Another may coordinate by now, and hold newer ones."""
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.find()
     cluster.commit(8, {("t", bytes(16)): {0: 7}})
     if version < 8:
@@ -478,7 +424,7 @@ def test_a_coordinator_whose_session_has_ended_returns_no_offsets(cluster: Clust
 
 
 def test_offsets_do_not_expire_by_a_clock_that_differs_from_the_others(cluster: Cluster) -> None:
-    cluster.create_topic("t")
+    cluster.create("t", 2)
     cluster.find()
     cluster.commit(9, {("t", bytes(16)): {0: 7}})
     wall_clock = cluster.node.services.log_manager.wall_clock
