@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from compat_tests.simulation.bugs import BUGS, FOUND_BY, planted
+from compat_tests.simulation.bugs import ANY, BUGS, CIRCUMSTANCES, FOUND_BY, Circumstances, planted
 from compat_tests.simulation.coverage import missing, table
 from compat_tests.simulation.simulation import Simulation
 
@@ -42,18 +42,22 @@ class Outcome(NamedTuple):
     details: str
 
 
-def run_seed(seed: int, bug: str = "", nodes: int = 0) -> Outcome:
+def circumstances_of(bug: str, nodes: int = 0) -> Circumstances:
+    """Those in which a bug is looked for; `nodes`: combined nodes instead."""
+    return Circumstances(("broker,controller",) * nodes) if nodes else CIRCUMSTANCES.get(bug, ANY)
+
+
+def run_seed(seed: int, bug: str = "", circumstances: Circumstances = ANY) -> Outcome:
     """Runs one simulation from beginning to end."""
     signal.signal(signal.SIGVTALRM, _stop_endless_seed)
     started = time.process_time()
-    shape = ("broker,controller",) * nodes if nodes else None
     failure = details = ""
     # A world is a large graph of objects, nearly all of which stay until it ends.
     thresholds = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
     with planted(bug):
-        simulation = Simulation(seed, shape)
+        simulation = Simulation(seed, circumstances.shape or None, circumstances.frequent_fault)
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, SEED_CPU_S, 1)
             simulation.run()
@@ -84,14 +88,14 @@ def _stop_endless_seed(_number: int, _frame: object) -> None:
     raise TimeoutError(f"no end after {SEED_CPU_S} s of CPU")
 
 
-def _work(job: tuple[int, str, int]) -> Outcome:
+def _work(job: tuple[int, str, Circumstances]) -> Outcome:
     outcome = run_seed(*job)
     return outcome._replace(log=[]) if not outcome.failure else outcome
 
 
 def outcomes(seeds: range, bug: str, nodes: int, processes: int) -> Iterator[Outcome]:
     """Results in the order in which the processes finish."""
-    jobs = [(seed, bug, nodes) for seed in seeds]
+    jobs = [(seed, bug, circumstances_of(bug, nodes)) for seed in seeds]
     # Pending requests of killed nodes stay in objects that the garbage collector does not track, so each process is
     # replaced after 20 seeds.
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=20) as pool:
@@ -100,7 +104,7 @@ def outcomes(seeds: range, bug: str, nodes: int, processes: int) -> Iterator[Out
 
 def story(seed: int, bug: str, nodes: int) -> int:
     """Runs one seed and prints its whole log."""
-    outcome = run_seed(seed, bug, nodes)
+    outcome = run_seed(seed, bug, circumstances_of(bug, nodes))
     print("\n".join(outcome.log))
     if outcome.failure:
         print(outcome.details)
@@ -115,12 +119,16 @@ def story(seed: int, bug: str, nodes: int) -> int:
 
 def search(bug: str, seeds: range, nodes: int, processes: int) -> int:
     """Looks for a seed that fails with the bug and passes without it: first the known seed, then all of them."""
-    known = FOUND_BY[bug]
-    if not nodes and run_seed(known, bug).failure and not run_seed(known).failure:
+    known, circumstances = FOUND_BY[bug], circumstances_of(bug, nodes)
+    if (
+        not nodes
+        and run_seed(known, bug, circumstances).failure
+        and not run_seed(known, "", circumstances).failure
+    ):
         print(f"{bug}: found by seed {known}, the known one", flush=True)
         return 0
     for number, outcome in enumerate(outcomes(seeds, bug, nodes, processes), 1):
-        if outcome.failure and not run_seed(outcome.seed, "", nodes).failure:
+        if outcome.failure and not run_seed(outcome.seed, "", circumstances).failure:
             print(f"{bug}: found by seed {outcome.seed}, after {number} seeds: {outcome.failure}", flush=True)
             return 0
     print(f"{bug}: not found in {len(seeds)} seeds")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 from barnabas.broker.api import fetch
@@ -142,15 +142,29 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
 }
 
 
-# The first seed that found the bug at the last search. When it no longer does, `--bug NAME` finds another.
+class Circumstances(NamedTuple):
+    """What makes a bug likely to be found: nodes, and a fault that comes every other time. By default the seed chooses."""
+
+    shape: tuple[str, ...] = ()
+    frequent_fault: str = ""
+
+
+ANY = Circumstances()
+CIRCUMSTANCES = {
+    "unclean-member-stays": Circumstances((*("broker,controller",) * 3, "broker"), "power_failure"),
+    "every-clock-is-trusted": Circumstances((*("broker,controller",) * 3, "broker"), "far_ahead"),
+}
+
+
+# The first seed that found the bug in its circumstances at the last search. When it no longer does, `--bug NAME` finds another.
 FOUND_BY = {
     "no-epoch-check": 2,
     "wiped-replica-counts": 2,
     "early-acknowledgement": 1,
-    "unclean-member-stays": 26,
+    "unclean-member-stays": 0,
     "without-h1": 102,
     "without-h2": 0,
-    "every-clock-is-trusted": 9,
+    "every-clock-is-trusted": 0,
     "followers-expire": 0,
     "unauthenticated-followers-replicate": 0,
     "answers-without-session": 4,

@@ -35,9 +35,9 @@ class Scene:
 
 
 class Faults:
-    """`next` injects one fault; `heal` ends all of them."""
+    """`next` injects one fault, half of the time the `frequent` one if it is given; `heal` ends all of them."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, frequent: str = "") -> None:
         self._scene = scene
         self.slow: dict[tuple[str, str], float] = {}  # (from host, to host) -> added delay in seconds
         self.happened = 0
@@ -71,6 +71,9 @@ class Faults:
                 (3, self._wipe),
                 (2, self._far_ahead),
             ]
+        if frequent:
+            total = sum(weight for weight, _ in self._kinds)
+            self._kinds += [(total, kind) for _, kind in self._kinds if kind.__name__ == f"_{frequent}"]
 
     def next(self) -> None:
         """Injects one of the faults that are possible now."""

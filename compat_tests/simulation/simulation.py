@@ -99,19 +99,19 @@ class TracedWorld(VirtualWorld):
         started = time.perf_counter()
         if started - self._marked_at > MARK_S:
             self._marked_at, self._mark = started, time.thread_time()
-        is_node = type(owner) is NodeProcess  # isinstance is slow for a Protocol
-        first = owner._ready[0] if is_node and owner._ready else None
+        node = owner if type(owner) is NodeProcess else None  # isinstance is slow for a Protocol
+        first = node._ready[0] if node is not None and node._ready else None
         super()._call(owner, callback)
-        if is_node and time.perf_counter() - started > TURN_S:
+        if node is not None and time.perf_counter() - started > TURN_S:
             took = time.thread_time() - self._mark
-            if took > TURN_S and (what := name_of_turn(owner, callback, first)) not in NO_TURNS:
+            if took > TURN_S and (what := name_of_turn(node, callback, first)) not in NO_TURNS:
                 self.on_long_turn(what, took)
 
 
 class Simulation:
     """`run` raises Violation; `history.log` has what happened."""
 
-    def __init__(self, seed: int, shape: tuple[str, ...] | None = None) -> None:
+    def __init__(self, seed: int, shape: tuple[str, ...] | None = None, frequent_fault: str = "") -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.world = TracedWorld(seed)
@@ -157,7 +157,8 @@ class Simulation:
                 extra["log.flush.interval.messages"] == "1",
                 self.is_whole,
                 self.note,
-            )
+            ),
+            frequent_fault,
         )
         self._choose_network()
         self.world.on_killed = self._killed
