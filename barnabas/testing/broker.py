@@ -111,6 +111,9 @@ class Broker:
     def _security_properties(self, nodes: int) -> dict[str, str]:
         return {} if self._security is None else self._security.properties(nodes)
 
+    def _changed_properties(self) -> dict[str, str]:
+        return {} if self._security is None else self._security.changed_properties
+
     def _make_node(self, node_id: int, port: int, properties: Mapping[str, str]) -> BrokerNode:
         """A node as the others are, with these properties besides."""
         directory = self._directory
@@ -119,7 +122,7 @@ class Broker:
         return BrokerNode(
             node_id,
             directory,
-            {**self._properties, **property_texts(properties)},
+            {**self._properties, **self._changed_properties(), **property_texts(properties)},
             port=port,
             secret=self._secret,
             new_runtime=self._new_runtime,
@@ -469,6 +472,8 @@ class Broker:
         self._advances.cut_off("its nodes have been set back before the clock was there")
         self._clock.reset()
         if snapshot is None:
+            if self._security is not None:
+                self._security.forget_changes()
             for node in self.nodes:
                 node.wipe()
         else:

@@ -108,6 +108,7 @@ class BrokerSecurity:
         self._nodes = nodes
         self._loop = loop
         self.is_new = True  # it has not been started
+        self.changed_properties: dict[str, str] = {}  # what nodes have instead of `properties`
         self._users = dict(wanted.users)
         self._certificates: dict[tuple[str, bool, bool], Certificate] = {}
         self._authority: Authority | None = None
@@ -192,16 +193,22 @@ class BrokerSecurity:
         return list(self._users)
 
     def add_user(self, name: str, password: str) -> Awaitable[None]:
-        """Let a user in, or give one that there is another password. RequestFailed, ValueError."""
+        """Let a user in, or give one that there is another password. With PLAIN among the mechanisms the nodes are restarted one
+        after the other, as Kafka's brokers would have to be. RequestFailed, ValueError."""
         _check_user(name, self.wanted.mechanisms)
         self._users[name] = password
-        return self._loop.perform(lambda done: self._put_users({name: password}, done))
+        return self._loop.perform(
+            lambda done: self._put_users({name: password}, lambda error: self._users_changed(error, done))
+        )
 
     def remove_user(self, name: str) -> Awaitable[None]:
-        """Let a user in no more; connections that are open stay, as with Kafka. LookupError, RequestFailed."""
+        """Let a user in no more; connections that are open stay, as with Kafka, unless PLAIN is among the mechanisms: see
+        `add_user`. LookupError, RequestFailed."""
         if self._users.pop(name, None) is None:
             raise LookupError(f"there is no user {name}")
-        return self._loop.perform(lambda done: self._remove_user(name, done))
+        return self._loop.perform(
+            lambda done: self._remove_user(name, lambda error: self._users_changed(error, done))
+        )
 
     def add_acls(self, *acls: Acl) -> Awaitable[None]:
         """RequestFailed, ValueError."""
@@ -231,8 +238,26 @@ class BrokerSecurity:
 
     def reset(self, done: Done) -> None:
         """As in the beginning, on nodes that have been emptied."""
-        self._users = dict(self.wanted.users)
         self.begin(done)
+
+    def forget_changes(self) -> None:
+        """The users are those that were asked for, once the nodes, which do not run, are started."""
+        self._users = dict(self.wanted.users)
+        if self.changed_properties:
+            self.changed_properties[self._jaas_name(PLAIN)] = self._jaas(PLAIN)
+            self._give_properties()
+
+    def _users_changed(self, error: Exception | None, done: Done) -> None:
+        if error is not None or not self.wanted.uses_sasl or PLAIN not in self.wanted.mechanisms:
+            done(error)
+            return
+        self.changed_properties[self._jaas_name(PLAIN)] = self._jaas(PLAIN)
+        self._give_properties()
+        steering.nodes.restart_all(self._nodes, done)
+
+    def _give_properties(self) -> None:
+        for node in self._nodes:
+            node.properties |= self.changed_properties
 
     def _put_users(self, users: Mapping[str, str], done: Done) -> None:
         if users and self._scram_mechanisms:
@@ -308,15 +333,13 @@ class BrokerSecurity:
     def properties(self, nodes: int) -> dict[str, str]:
         """Those of each of so many nodes."""
         wanted = self.wanted
-        prefix = f"listener.name.{wanted.protocol.lower()}."
         properties: dict[str, str] = {}
         if wanted.uses_tls:
-            properties |= self._tls_properties(prefix)
+            properties |= self._tls_properties()
         if wanted.uses_sasl:
             properties["sasl.enabled.mechanisms"] = ",".join(wanted.mechanisms)
             for mechanism in wanted.mechanisms:
-                name = f"{prefix}{mechanism.lower()}.sasl.jaas.config"
-                properties[name] = self._jaas(mechanism)
+                properties[self._jaas_name(mechanism)] = self._jaas(mechanism)
         if wanted.enforces_acls:
             properties["authorizer.class.name"] = AUTHORIZER
             properties["super.users"] = ";".join(wanted.super_users)
@@ -327,7 +350,7 @@ class BrokerSecurity:
             )
         return properties
 
-    def _tls_properties(self, prefix: str) -> dict[str, str]:
+    def _tls_properties(self) -> dict[str, str]:
         if self._server is None:
             self._server = self.authority.sign("localhost", SERVER_HOSTS)
         return {
@@ -336,8 +359,16 @@ class BrokerSecurity:
             "ssl.keystore.certificate.chain": self._server.pem,
             "ssl.truststore.type": "PEM",
             "ssl.truststore.certificates": self.authority.pem,
-            f"{prefix}ssl.client.auth": self.wanted.client_auth,  # without the prefix it does not count with SASL
+            f"{self._prefix}ssl.client.auth": self.wanted.client_auth,  # without the prefix it does not count with SASL
         }
+
+    def _jaas_name(self, mechanism: str) -> str:
+        return f"{self._prefix}{mechanism.lower()}.sasl.jaas.config"
+
+    @property
+    def _prefix(self) -> str:
+        """Of the properties of the listener for clients."""
+        return f"listener.name.{self.wanted.protocol.lower()}."
 
     def _jaas(self, mechanism: str) -> str:
         options = ""

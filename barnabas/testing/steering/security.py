@@ -14,6 +14,12 @@ from barnabas.controller.metadata.acls import (
 from barnabas.testing.contents import awake_services_of
 from barnabas.testing.operations import RequestFailed, ask, when
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    AlterUserScramCredentialsResponse,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 
@@ -84,38 +90,48 @@ def put_scram_users(
     nodes: Sequence[BrokerNode], users: Mapping[str, str], mechanisms: Sequence[str], done: Done
 ) -> None:
     """Create the users, or give them these passwords. `done` when all nodes that are awake know them. RequestFailed."""
-    from barnabas.wire.messages.alter_user_scram_credentials import (
-        AlterUserScramCredentialsRequest,
-        ScramCredentialUpsertion,
-    )
 
-    upsertions = [
-        ScramCredentialUpsertion(user, _SCRAM[each][0], ITERATIONS, SALT, _salted_password(each, password))
-        for user, password in users.items()
-        for each in mechanisms
-    ]
-    _alter_scram(nodes, AlterUserScramCredentialsRequest([], upsertions), done)
+    def request(mechanism: str) -> AlterUserScramCredentialsRequest:
+        number = _SCRAM[mechanism][0]
+        return AlterUserScramCredentialsRequest(
+            upsertions=[
+                ScramCredentialUpsertion(
+                    user, number, ITERATIONS, SALT, _salted_password(mechanism, password)
+                )
+                for user, password in users.items()
+            ]
+        )
+
+    _alter_scram(nodes, [request(each) for each in mechanisms], done)
 
 
 def remove_scram_user(nodes: Sequence[BrokerNode], user: str, mechanisms: Sequence[str], done: Done) -> None:
     """`done` when no node that is awake knows the user. RequestFailed."""
-    from barnabas.wire.messages.alter_user_scram_credentials import (
-        AlterUserScramCredentialsRequest,
-        ScramCredentialDeletion,
-    )
-
-    deletions = [ScramCredentialDeletion(user, _SCRAM[each][0]) for each in mechanisms]
-    _alter_scram(nodes, AlterUserScramCredentialsRequest(deletions, []), done)
+    requests = [
+        AlterUserScramCredentialsRequest(deletions=[ScramCredentialDeletion(user, _SCRAM[each][0])])
+        for each in mechanisms
+    ]
+    _alter_scram(nodes, requests, done)
 
 
-def _alter_scram(nodes: Sequence[BrokerNode], request: Any, done: Done) -> None:
-    ask(
-        nodes,
-        ALTER_USER_SCRAM_CREDENTIALS,
-        request,
-        lambda answer: _changed(nodes, answer.results, done),
-        done,
-    )
+def _alter_scram(
+    nodes: Sequence[BrokerNode], requests: Sequence[AlterUserScramCredentialsRequest], done: Done
+) -> None:
+    """One after the other: a request may name each user once."""
+    if not requests:
+        done(None)
+        return
+
+    def answered(answer: AlterUserScramCredentialsResponse) -> None:
+        _changed(nodes, answer.results, next_one)
+
+    def next_one(error: Exception | None) -> None:
+        if error is not None:
+            done(error)
+        else:
+            _alter_scram(nodes, requests[1:], done)
+
+    ask(nodes, ALTER_USER_SCRAM_CREDENTIALS, requests[0], answered, done)
 
 
 def _salted_password(mechanism: str, password: str) -> bytes:

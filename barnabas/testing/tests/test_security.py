@@ -9,6 +9,8 @@ from typing import Any
 import confluent_kafka
 import pytest
 from aiokafka import AIOKafkaProducer
+from aiokafka.conn import create_conn
+from aiokafka.errors import SaslAuthenticationFailed
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaProducer
 
@@ -59,6 +61,72 @@ def test_clients_with_certificates(library: Any, nodes: int) -> None:
     with Broker(security=Security(protocol="SSL", client_auth="required"), nodes=nodes) as broker:
         CLIENTS[library](broker.security.client(library, certificate="alice"), b"1")
         assert values(broker) == [b"1"]
+
+
+USERS = {"alice": 'se"cr\\et', "bob": "bob"}
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("library", CLIENTS)
+def test_clients_with_passwords(library: Any, mechanism: str) -> None:
+    with Broker(security=Security(users=USERS)) as broker:
+        CLIENTS[library](broker.security.client(library, "alice", mechanism=mechanism), b"1")
+        assert values(broker) == [b"1"]
+
+
+def can_log_in(broker: Broker, user: str, password: str, mechanism: str) -> bool:
+    """Whether a client is let in; otherwise it is told that its password is wrong."""
+    settings = broker.security.client("aiokafka", user, password=password, mechanism=mechanism)
+    del settings["bootstrap_servers"]
+
+    async def log_in() -> bool:
+        try:
+            connection = await create_conn("127.0.0.1", broker.port, **settings)
+        except SaslAuthenticationFailed:
+            return False
+        connection.close()
+        return True
+
+    return asyncio.run(log_in())
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_users_come_change_and_go(nodes: int, mechanism: str) -> None:
+    security = Security(protocol="SASL_PLAINTEXT", mechanisms=[mechanism], users=USERS)
+    with Broker(security=security, nodes=nodes) as broker:
+        broker.create_topic("orders")
+        assert can_log_in(broker, "bob", "bob", mechanism)
+        assert not can_log_in(broker, "bob", "wrong", mechanism)
+        broker.security.add_user("carol", "carol")
+        broker.security.add_user("bob", "wrong")
+        broker.security.remove_user("alice")
+        assert can_log_in(broker, "carol", "carol", mechanism)
+        assert can_log_in(broker, "bob", "wrong", mechanism)
+        assert not can_log_in(broker, "alice", USERS["alice"], mechanism)
+        assert broker.topics() == {"orders": 1}
+        broker.reset()
+        assert broker.security.users == ["alice", "bob"]
+        assert can_log_in(broker, "alice", USERS["alice"], mechanism)
+        assert can_log_in(broker, "bob", "bob", mechanism)
+        assert not can_log_in(broker, "carol", "carol", mechanism)
+        with pytest.raises(LookupError, match="no user carol"):
+            broker.security.remove_user("carol")
+
+
+@pytest.mark.sockets
+def test_users_change_in_the_running_loop() -> None:
+    async def scenario() -> None:
+        async with Broker(security=Security(users=USERS)) as broker:
+            await broker.security.add_user("carol", "carol")
+            async with AIOKafkaProducer(**broker.security.client("aiokafka", user="carol")) as producer:
+                await producer.send_and_wait("orders", b"1")
+            await broker.reset()
+            assert broker.security.users == ["alice", "bob"]
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.sockets

@@ -45,6 +45,15 @@ def test_a_client_gets_settings_certificates_and_rights(http: Http) -> None:
     assert expired["certificate"] != http.done("GET", "/security/certificates/alice")["certificate"]
 
 
+def test_users_come_and_go(http: Http) -> None:
+    http.done("PUT", "/security/users/bob", {"password": "other"})
+    assert http.done("GET", "/security")["users"] == ["alice", "bob"]
+    settings = http.done("POST", "/security/client", {"user": "bob"})["librdkafka"]
+    assert AdminClient(settings).list_topics(timeout=30).brokers
+    http.done("DELETE", "/security/users/bob")
+    assert http.ask("POST", "/security/client", {"user": "bob"})[0] == 400
+
+
 def test_what_can_not_be_is_refused(http: Http) -> None:
     assert http.ask("POST", "/security/client", {"user": "bob"})[0] == 400
     assert http.ask("DELETE", "/security/users/bob")[0] == 404
