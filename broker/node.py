@@ -380,7 +380,7 @@ class Node:
             partitions.when_settled,
         )
         groups = GroupCoordinator(
-            CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime),
+            CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime, config.request_timeout_ms),
             config,
             runtime,
             controller,

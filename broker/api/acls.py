@@ -1,8 +1,8 @@
 """DescribeAcls (29), CreateAcls (30) and DeleteAcls (31), versions 1-3.
 
 Every broker describes the ACLs of its image; the active controller changes them, all of a request in one commit. Without an
-authorizer all three are refused with SECURITY_DISABLED, as in Kafka. A type, pattern, operation or permission that Kafka does not
-know closes the connection.
+authorizer all three are refused with SECURITY_DISABLED, as in Kafka. A type, pattern, operation or permission of 0 closes the
+connection.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
-from barnabas.controller.metadata.acls import Acl, AclFilter, Operation, PatternType, Permission, ResourceType
+from barnabas.controller.metadata.acls import Acl, AclFilter, Operation
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations import acls as operations
 from barnabas.wire.errors import ErrorCode
@@ -43,10 +43,6 @@ _DISABLED = ApiError(ErrorCode.SECURITY_DISABLED, "No Authorizer is configured."
 _UNAUTHORIZED = ApiError(
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED.message
 )
-_KINDS = frozenset(map(int, ResourceType))
-_PATTERNS = frozenset(map(int, PatternType))
-_OPERATIONS = frozenset(map(int, Operation))
-_PERMISSIONS = frozenset(map(int, Permission))
 
 
 @api(29, 1, 3)
@@ -63,7 +59,7 @@ def describe_acls(
         request.operation,
         request.permission_type,
     )
-    if not _is_known(wanted):
+    if _has_zero(wanted):
         return CLOSE_CONNECTION
     if not allows_cluster(context, Operation.DESCRIBE):
         return DescribeAclsResponse(error_code=_UNAUTHORIZED.error, error_message=_UNAUTHORIZED.message)
@@ -80,13 +76,13 @@ def describe_acls(
             described = AclDescription(acl.principal, acl.host, acl.operation, acl.permission)
             resources[resource].acls.append(described)
         yield
-    return DescribeAclsResponse(error_message=None, resources=list(resources.values()))
+    return DescribeAclsResponse(resources=list(resources.values()))
 
 
 @api(30, 1, 3, controller=True)
 def create_acls(context: HandlerContext, request: CreateAclsRequest) -> Outcome:
     wanted = [_acl(creation) for creation in request.creations]
-    if not all(map(_is_known, wanted)):
+    if any(map(_has_zero, wanted)):
         return CLOSE_CONNECTION
     refusal = _refusal(context)
     if refusal is None and len(wanted) > operations.ACLS_PER_REQUEST_MAX:
@@ -108,7 +104,7 @@ def create_acls(context: HandlerContext, request: CreateAclsRequest) -> Outcome:
 @api(31, 1, 3, controller=True)
 def delete_acls(context: HandlerContext, request: DeleteAclsRequest) -> Outcome:
     filters = [_filter(each) for each in request.filters]
-    if not all(map(_is_known, filters)):
+    if any(map(_has_zero, filters)):
         return CLOSE_CONNECTION
     refusal = _refusal(context)
     if refusal is not None:
@@ -129,13 +125,9 @@ def _refusal(context: HandlerContext) -> ApiError | None:
     return _DISABLED if context.services.authorizer is None else None
 
 
-def _is_known(acl: Acl | AclFilter) -> bool:
-    return (
-        acl.resource_type in _KINDS
-        and acl.pattern_type in _PATTERNS
-        and acl.operation in _OPERATIONS
-        and acl.permission in _PERMISSIONS
-    )
+def _has_zero(acl: Acl | AclFilter) -> bool:
+    """Whether a code is that of UNKNOWN, which Kafka does not parse. It does parse other codes that it does not know."""
+    return 0 in (acl.resource_type, acl.pattern_type, acl.operation, acl.permission)
 
 
 def _acl(creation: AclCreation) -> Acl:
@@ -164,7 +156,7 @@ def _filter(each: DeleteAclsFilter) -> AclFilter:
 
 def _created(results: Iterable[ApiError | None]) -> Generator[None, None, CreateAclsResponse]:
     def result(error: ApiError | None) -> AclCreationResult:
-        return AclCreationResult(0, None) if error is None else AclCreationResult(error.error, error.message)
+        return AclCreationResult() if error is None else AclCreationResult(error.error, error.message)
 
     return CreateAclsResponse(results=(yield from collect(result, results)))
 

@@ -195,7 +195,9 @@ def _unauthorized(context: HandlerContext, changes: Sequence[ResourceChange], ki
         named = change.resource_type, change.resource_name
         error = config_refusal(context, Operation.ALTER_CONFIGS, *named)
         if error:
-            refused[place] = kind.responded(ResourceResult(*named, error, error.message))
+            is_logger = change.resource_type == BROKER_LOGGER_RESOURCE
+            message = None if is_logger and kind is _INCREMENTAL else error.message  # as in Kafka
+            refused[place] = kind.responded(ResourceResult(*named, error, message))
     return refused
 
 

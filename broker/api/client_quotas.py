@@ -48,7 +48,7 @@ def describe(
     context: HandlerContext, request: DescribeClientQuotasRequest
 ) -> Generator[None, None, DescribeClientQuotasResponse]:
     if not allows_cluster(context, Operation.DESCRIBE_CONFIGS):
-        return DescribeClientQuotasResponse(error_code=_REFUSED, error_message=_REFUSED.message, entries=None)
+        return DescribeClientQuotasResponse(error_code=_REFUSED, error_message=None, entries=None)
     image = context.services.controller.image
     try:
         entries = yield from describe_client_quotas(image, request.components, strict=request.strict)

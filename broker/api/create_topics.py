@@ -135,7 +135,7 @@ def _answer(
         if not topic.error and not allows_topic(context, Operation.DESCRIBE_CONFIGS, topic.name, silent=True):
             result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             result.num_partitions = result.replication_factor = -1
-            result.configs = None
+            result.configs = []
         elif not topic.error:
             alike = tuple(sorted(topic.configs.items()))
             if alike not in configs:

@@ -96,8 +96,12 @@ def _coordinator(view: MetadataView, key: str, error: ErrorCode, node_id: int) -
 
 def _response(version: int, key_type: int, coordinators: list[Coordinator]) -> FindCoordinatorResponse:
     if version >= 4:
-        if key_type not in (GROUP, TRANSACTION, SHARE):  # as Kafka: for these alone there is a text
-            for coordinator in coordinators:
+        for coordinator in coordinators:
+            # As Kafka: for these alone there is a text.
+            if (
+                key_type not in (GROUP, TRANSACTION, SHARE)
+                or coordinator.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            ):
                 coordinator.error_message = ErrorCode(coordinator.error_code).message
         return FindCoordinatorResponse(coordinators=coordinators)
     first = coordinators[0]

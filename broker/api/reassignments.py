@@ -20,6 +20,8 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
 )
 from barnabas.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -33,19 +35,33 @@ _REFUSED: Final = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 def alter_partition_reassignments(
     context: HandlerContext, request: AlterPartitionReassignmentsRequest
 ) -> AlterPartitionReassignmentsResponse | Outcome:
-    if not allows_cluster(context, Operation.ALTER):
-        return AlterPartitionReassignmentsResponse(error_code=_REFUSED, error_message=_REFUSED.message)
     services = context.services
     named = [len(topic.partitions) for topic in request.topics]
     if are_too_many_partitions(services.controller.image, named):
         return AlterPartitionReassignmentsResponse(
             error_code=ErrorCode.INVALID_REQUEST, error_message=TOO_MANY_PARTITIONS
         )
+    if not allows_cluster(context, Operation.ALTER):
+        return _refused(request)
     return decide(
         context,
         lambda image: alter_reassignments(image, services.config, request),
         None,
         lambda error, message: AlterPartitionReassignmentsResponse(error_code=error, error_message=message),
+    )
+
+
+def _refused(request: AlterPartitionReassignmentsRequest) -> AlterPartitionReassignmentsResponse:
+    def result(index: int) -> ReassignablePartitionResponse:
+        return ReassignablePartitionResponse(index, _REFUSED, _REFUSED.message)
+
+    return AlterPartitionReassignmentsResponse(
+        error_code=_REFUSED,
+        error_message=_REFUSED.message,
+        responses=[
+            ReassignableTopicResponse(topic.name, [result(each.partition_index) for each in topic.partitions])
+            for topic in request.topics
+        ],
     )
 
 

@@ -29,8 +29,9 @@ from barnabas.wire.messages.txn_offset_commit import (
 
 KNOWS_LOADING: Final = 2  # the version since which clients take COORDINATOR_LOAD_IN_PROGRESS
 
-# Of the request's topics that exist, the partitions that exist, by index; the last of repetitions counts.
-Known = dict[str, dict[int, TxnOffsetCommitRequestPartition]]
+# Of the request's topics that exist, what it has for the partitions that exist. As in Kafka a partition may come several times: each
+# time has its own error, and the last offset that is accepted counts.
+Known = dict[str, list[TxnOffsetCommitRequestPartition]]
 
 
 @api(28, 0, 5)
@@ -50,25 +51,20 @@ def txn_offset_commit(
     for topic in request.topics:
         found = None if topic.name in unauthorized else image.topics.get(topic.name)
         if found is not None:
-            partitions = known.setdefault(topic.name, {})
+            partitions = known.setdefault(topic.name, [])
             for partition in topic.partitions:
                 if partition.partition_index in found.partitions:
-                    partitions[partition.partition_index] = partition
+                    partitions.append(partition)
                 yield
         yield
-    topics = [TxnOffsetCommitRequestTopic(name, list(each.values())) for name, each in known.items() if each]
+    topics = [TxnOffsetCommitRequestTopic(name, each) for name, each in known.items() if each]
     if not topics:
-        return (yield from _answer(request, known, unauthorized, {}))
+        return (yield from _answer(request, known, unauthorized, []))
 
     def reply(error: ErrorCode, results: list[TxnOffsetCommitResponseTopic]) -> None:
         if error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and context.api_version < KNOWS_LOADING:
             error = ErrorCode.COORDINATOR_NOT_AVAILABLE
-        errors = {
-            (topic.name, each.partition_index): each.error_code
-            for topic in results
-            for each in topic.partitions
-        }
-        answer_in_slices(context, _answer(request, known, unauthorized, errors, error))
+        answer_in_slices(context, _answer(request, known, unauthorized, results, error))
 
     services = context.services
     if not request.group_id:
@@ -105,30 +101,44 @@ def _answer(
     request: TxnOffsetCommitRequest,
     known: Known,
     unauthorized: set[str],
-    errors: dict[tuple[str, int], int],
+    results: list[TxnOffsetCommitResponseTopic],
     error: ErrorCode = ErrorCode.NONE,
 ) -> Generator[None, None, TxnOffsetCommitResponse]:
-    """Partitions that exist have one of `errors`, or `error` if there is none for them. One entry for each topic, partitions that do
-    not exist first; a partition that is named several times has as many entries."""
-    answers: dict[str, TxnOffsetCommitResponseTopic] = {}
-    for exists in (False, True):
-        for topic in request.topics:
-            partitions = known.get(topic.name)
-            if partitions is None and topic.name not in answers:
-                answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
-            for partition in topic.partitions:
-                index = partition.partition_index
-                if (partitions is not None and index in partitions) == exists:
-                    found = errors.get((topic.name, index), error)
-                    missing = (
-                        ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                        if topic.name in unauthorized
-                        else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    )
-                    code = found if exists else missing
-                    if topic.name not in answers:
-                        answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
-                    answers[topic.name].partitions.append(TxnOffsetCommitResponsePartition(index, code))
-                yield
+    """What exists has the errors of `results`, which are in the order of `known`, or `error` where there are none. One entry for each
+    topic, partitions that do not exist first; a partition that is named several times has as many entries."""
+    present: dict[str, set[int]] = {}
+    for name, partitions in known.items():
+        indexes = present[name] = set()
+        for partition in partitions:
+            indexes.add(partition.partition_index)
             yield
+    answers: dict[str, TxnOffsetCommitResponseTopic] = {}
+    for topic in request.topics:
+        found = present.get(topic.name)
+        missing = (
+            ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if topic.name in unauthorized
+            else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        )
+        if found is None and topic.name not in answers:
+            answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
+        for each in topic.partitions:
+            if found is None or each.partition_index not in found:
+                if topic.name not in answers:
+                    answers[topic.name] = TxnOffsetCommitResponseTopic(topic.name)
+                answers[topic.name].partitions.append(
+                    TxnOffsetCommitResponsePartition(each.partition_index, missing)
+                )
+            yield
+        yield
+    by_topic = {topic.name: topic.partitions for topic in results}
+    for name, partitions in known.items():
+        if partitions and name not in answers:
+            answers[name] = TxnOffsetCommitResponseTopic(name)
+        answered = by_topic.get(name)
+        for number, partition in enumerate(partitions):
+            code = ErrorCode.of(answered[number].error_code) if answered is not None else error
+            answers[name].partitions.append(TxnOffsetCommitResponsePartition(partition.partition_index, code))
+            yield
+        yield
     return TxnOffsetCommitResponse(topics=list(answers.values()))

@@ -19,6 +19,8 @@ _WITHOUT_EFFECT: Final = frozenset(
     [
         "alter.config.policy.class.name",
         "client.quota.callback.class",
+        "controller.quorum.election.timeout.ms",
+        "controller.quorum.fetch.timeout.ms",
         "create.topic.policy.class.name",
         "metric.reporters",
         "principal.builder.class",

@@ -16,6 +16,7 @@ from barnabas.broker.coordinator.loading import Replay, replay_partition
 from barnabas.broker.partitions.partition import ACKS_ALL
 from barnabas.runtime.slices import StepQueue
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import NO_SEQUENCE
 
@@ -42,8 +43,16 @@ class Marker(msgspec.Struct, frozen=True):
 class CoordinatorLog:
     """One internal topic, such as __consumer_offsets. All calls on the loop's thread."""
 
-    def __init__(self, topic: str, partitions: PartitionManager, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partitions: PartitionManager,
+        runtime: Runtime,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """`request_timeout_ms`: of requests to transaction coordinators."""
         self.topic = topic
+        self._request_timeout_ms = request_timeout_ms
         self._partitions = partitions
         self._loadings = StepQueue(runtime, begins_in_add=True)
 
@@ -100,7 +109,11 @@ class CoordinatorLog:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic}-{partition_index} is not here"
             )
         return partition.begin_verification(
-            producer_id, producer_epoch, NO_SEQUENCE, supports_epoch_bump=supports_epoch_bump
+            producer_id,
+            producer_epoch,
+            NO_SEQUENCE,
+            supports_epoch_bump=supports_epoch_bump,
+            request_timeout_ms=self._request_timeout_ms,
         )
 
     def verification_failed(

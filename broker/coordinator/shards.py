@@ -90,6 +90,7 @@ class Shards(Generic[S]):
         self.led: dict[int, LedPartition[S]] = {}
         self._failed: dict[int, tuple[bytes, int]] = {}  # that could not be loaded: topic id, leader epoch
         self._partition_count = 0
+        self.fixed_count = 0  # the only number of partitions that the topic may have, 0 for any
 
     def of(self, key: str) -> S | ErrorCode:
         """The shard that holds the key, or the error to answer: NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS."""
@@ -112,7 +113,7 @@ class Shards(Generic[S]):
         """Load and unload shards as the topic's partitions have moved. The partitions themselves are open by now."""
         partitions = {} if topic is None else topic.partitions
         topic_id = b"" if topic is None else topic.topic_id
-        self._partition_count = len(partitions)
+        self._partition_count = self.fixed_count or len(partitions)
         for index in tuple(self.led):
             self._keep_or_unload(index, topic_id, partitions.get(index))
         for index, state in partitions.items():
@@ -121,7 +122,16 @@ class Shards(Generic[S]):
                 led = self.led[index] = LedPartition(
                     self._make(index), topic_id, state.leader_epoch, self._monotonic()
                 )
-                led.shard.load(partial(self._loaded, index, led))
+                if len(partitions) == self._partition_count:
+                    led.shard.load(partial(self._loaded, index, led))
+                else:  # as in Kafka its keys are answered COORDINATOR_LOAD_IN_PROGRESS, until a restart
+                    log.error(
+                        "%s-%d is not loaded: the topic has %d partitions instead of %d, and keys would belong to others",
+                        self.topic,
+                        index,
+                        len(partitions),
+                        self._partition_count,
+                    )
 
     def stop(self) -> None:
         """Unload all."""

@@ -55,10 +55,17 @@ class CoordinatorTopic:
         self._create_topic = create_topic
         self._waiting: list[Callable[[ErrorCode], None]] = []  # for the creation
         self._logged_error = ErrorCode.NONE  # of the last creation
+        self._fixed_count = 0
 
     def image(self) -> TopicImage | None:
         """None when it does not exist."""
         return self._controller.image.topics.get(self.name)
+
+    def fix_partition_count(self) -> int:
+        """Keep to the number of partitions that the topic has now, or that it would be created with, and return it."""
+        topic = self.image()
+        self._fixed_count = len(topic.partitions) if topic is not None else self._new_topic().num_partitions
+        return self._fixed_count
 
     def find(self, key: str, reply: Callable[[ErrorCode, int], None]) -> None:
         """(error, node id) of the key's coordinator. The first call has the topic created, and replies when this broker's
@@ -78,12 +85,13 @@ class CoordinatorTopic:
         """The partition that holds the key, also before the topic is created."""
         topic = self.image()
         count = len(topic.partitions) if topic is not None else self._new_topic().num_partitions
-        return partition_for(key, count)
+        return partition_for(key, self._fixed_count or count)
 
     def _locate(self, key: str) -> tuple[ErrorCode, int]:
         topic = self.image()
         partitions = {} if topic is None else topic.partitions
-        state = partitions.get(partition_for(key, len(partitions))) if partitions else None
+        count = self._fixed_count or len(partitions)
+        state = partitions.get(partition_for(key, count)) if partitions else None
         if state is None or state.leader < 0:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE, -1
         return ErrorCode.NONE, state.leader

@@ -174,17 +174,26 @@ class PartitionReader:
     ) -> tuple[ReadResult, list[AbortedTransaction]]:
         """What has been read at `offset`, and the aborted transactions in it. It is cut where these are more than ABORTED_MAX: a
         transaction that is aborted takes little more room in the log than in the response."""
-        limit: int | None = ABORTED_MAX + 1
+        limit = ABORTED_MAX + 1
         found = log.aborted_within(offset, result, limit, wait=self._wait)
         while len(found) == limit:
+            self.failed = True
             smaller = log.read(
                 offset, result.size // 2, min_one_batch=self.size == 0, end_offset=end_offset, wait=self._wait
             )
-            if smaller.size == result.size:  # one batch
-                limit = None
-            result = smaller
-            self.failed = True
-            found = log.aborted_within(offset, result, limit, wait=self._wait)
+            if not smaller.regions:
+                return smaller, []
+            if log.is_indexed_between(smaller, result, wait=self._wait):
+                result = smaller
+                found = log.aborted_within(offset, result, limit, wait=self._wait)
+            else:  # one batch, or batches without an entry in the offset index (index.interval.bytes)
+                result = log.read(
+                    offset, 1, min_one_batch=self.size == 0, end_offset=end_offset, wait=self._wait
+                )
+                if not result.regions:
+                    return result, []
+                found = log.aborted_in_batch(offset, result, wait=self._wait)
+                break
         self._aborted += len(found)
         if self._aborted >= ABORTED_MAX:
             self._room = 0

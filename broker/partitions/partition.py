@@ -14,6 +14,7 @@ from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.replica import UNKNOWN, LocalReplica
 from barnabas.controller.metadata.image import PartitionState
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -91,6 +92,8 @@ class Partition(LocalReplica):
                 self.leadership = None
                 for end_offset, call in leadership.end_alone():
                     self.when_committed(end_offset, call)
+                if not is_new_epoch:
+                    self._show_all()
         else:
             self._alone = False
             self.log.replicate()
@@ -103,6 +106,13 @@ class Partition(LocalReplica):
             self.interrupt_waiters()
         elif self.replica_waiters:
             self.interrupt_followers()
+
+    def _show_all(self) -> None:
+        """Without other replicas all records are committed: have waiting fetches read them, those too that are being synced."""
+        self.interrupt_waiters()
+        log = self.log
+        if log.high_watermark < log.log_end_offset:
+            log.flusher.when_synced(log.log_end_offset, lambda _: self.interrupt_waiters())
 
     def follow(self, state: PartitionState) -> None:
         """Another broker leads, or none. A state older than the present one is ignored."""
@@ -241,19 +251,30 @@ class Partition(LocalReplica):
     # -- transactions
 
     def begin_verification(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        supports_epoch_bump: bool,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Verification | None:
         """What the first batch of the producer's transaction has to bring along once the transaction coordinator has verified
         that the partition belongs to it; None when the transaction is open here already, so there is nothing to verify.
 
         `base_sequence` is that of the batch; -1 of one without. `supports_epoch_bump`: the producer uses transaction.version 2.
+        `request_timeout_ms`: how long the coordinator's answer may take.
         INVALID_PRODUCER_EPOCH for a fenced producer, NOT_ENOUGH_REPLICAS when too many are being verified,
         NOT_LEADER_OR_FOLLOWER, KAFKA_STORAGE_ERROR.
         """
         if not self.is_leader or self.log.offline:
             raise self._cannot_append()
         return self.log.begin_verification(
-            producer_id, producer_epoch, base_sequence, supports_epoch_bump=supports_epoch_bump
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            supports_epoch_bump=supports_epoch_bump,
+            request_timeout_ms=request_timeout_ms,
         )
 
     def verification_failed(self, producer_id: int, verification: Verification, error: ErrorCode) -> None:

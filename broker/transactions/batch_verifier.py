@@ -115,7 +115,11 @@ class BatchVerifier:
         for partition, sequence in self._sequences.items():
             try:
                 verification = partition.begin_verification(
-                    producer_id, producer_epoch, sequence, supports_epoch_bump=self._adds
+                    producer_id,
+                    producer_epoch,
+                    sequence,
+                    supports_epoch_bump=self._adds,
+                    request_timeout_ms=self._config.request_timeout_ms,
                 )
             except StorageError as error:
                 self._errors[partition] = error.error

@@ -100,6 +100,8 @@ class TransactionCoordinator:
 
     def start(self) -> None:
         """Load the shards of this broker, follow the metadata, abort transactions that time out and expire ids from now on."""
+        # As in Kafka: with another number of partitions the ids would have other coordinators, and each of them two.
+        self.shards.fixed_count = self.topic.fix_partition_count()
         self.shards.metadata_changed(self.topic.image())
         self._controller.add_listener(self.metadata_changed)
         self._controller.add_broker_listener(lambda _image, _broker_ids: self.markers.metadata_changed())

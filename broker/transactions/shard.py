@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.coordinator.record_encoding import UnknownRecord
@@ -42,6 +42,7 @@ log = logging.getLogger("barnabas.transactions")
 Done = Callable[[ErrorCode], object]
 DoneWithProducer = Callable[[ErrorCode, int, int], object]  # error, producer id, epoch; -1 and -1 on an error
 
+RELEASED_AT_ONCE: Final = 100
 EXPIRED_IDS_MAX: Final = 500  # in one batch of tombstones
 EXPIRED_BYTES_MAX: Final = (
     1 << 18
@@ -387,9 +388,6 @@ class TransactionShard:
             if error not in COMMITTED:
                 done(StorageError(error, "its last records were not committed"))
                 return
-            self._ongoing = {
-                each: None for each in self.transactions.values() if each.state == TransactionState.ONGOING
-            }
             done(None)
             in_slices(self._runtime, self._resume(), lambda: None)
 
@@ -398,8 +396,11 @@ class TransactionShard:
     def _restore(self, record: TransactionRecord) -> None:
         if record.data is None:
             self.transactions.pop(record.transactional_id, None)
-        else:
-            self.transactions[record.transactional_id] = Transaction(record.transactional_id, record.data)
+            return
+        transaction = Transaction(record.transactional_id, record.data)
+        self.transactions[record.transactional_id] = transaction
+        if transaction.state == TransactionState.ONGOING:
+            self._ongoing[transaction] = None
 
     def _resume(self) -> Iterator[None]:
         for transaction in tuple(self.transactions.values()):
@@ -414,8 +415,8 @@ class TransactionShard:
         self._is_closed = True
         self._markers.forget(self.index)
         self._log.close()
-        self.transactions.clear()
-        self._ongoing.clear()
+        in_slices(self._runtime, _release(self.transactions, self._ongoing), lambda: None)
+        self.transactions, self._ongoing = {}, {}
 
     def summary(self) -> str:
         return f"{len(self.transactions)} transactional ids" if self.transactions else ""
@@ -448,6 +449,15 @@ def _pending_record(transaction: Transaction) -> TransactionRecord:
     assert pending is not None
     is_removal = pending.state == TransactionState.DEAD
     return TransactionRecord(transaction.transactional_id, None if is_removal else pending)
+
+
+def _release(*held: dict[Any, Any]) -> Iterator[None]:
+    """Free the memory of very many ids, in steps."""
+    for each in held:
+        while each:
+            for _ in range(min(len(each), RELEASED_AT_ONCE)):
+                each.popitem()
+            yield
 
 
 def _ignore(_error: ErrorCode) -> None:

@@ -3,6 +3,7 @@
     --ours HOST:PORT / --theirs HOST:PORT   brokers that already run (default: start both)
     --api NAME (repeatable)                 only these APIs
     --case TEXT                             only cases whose title contains TEXT
+    --authorizer                            only cases of brokers with an authorizer
     --few-versions                          first, middle and last version of every case only
     --answers FILE                          also write what the reference answered, as text
 
@@ -33,12 +34,21 @@ def main() -> int:
     cases = [
         case
         for case in CASES
-        if (not options.api or case.api in options.api) and (options.case or "") in case.title
+        if (not options.api or case.api in options.api)
+        and (options.case or "") in case.title
+        and (case.authorizer or not options.authorizer)
     ]
     runs = plan(cases, options.few_versions)
     progress = _show_progress if options.verbose else None
-    with _targets(options.ours, options.theirs) as (ours, theirs):
-        left, right = run_both(ours, theirs, runs, f"r{os.getpid():06d}", progress)
+    left: Transcripts = {}
+    right: Transcripts = {}
+    for authorizer in (False, True):
+        chosen = [run for run in runs if run[0].authorizer == authorizer]
+        if chosen:
+            with _targets(options.ours, options.theirs, authorizer) as (ours, theirs):
+                mine, other = run_both(ours, theirs, chosen, f"r{os.getpid():06d}", progress)
+            left |= mine
+            right |= other
     if options.answers:
         Path(options.answers).write_text(answers_text(right))
     results = compare(runs, left, right)
@@ -52,6 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--theirs")
     parser.add_argument("--api", action="append")
     parser.add_argument("--case")
+    parser.add_argument("--authorizer", action="store_true")
     parser.add_argument("--few-versions", action="store_true")
     parser.add_argument("--answers")
     parser.add_argument("--verbose", action="store_true")
@@ -63,14 +74,18 @@ def _show_progress(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _targets(ours: str | None, theirs: str | None) -> Iterator[tuple[Target, Target]]:
-    """The two brokers: given addresses, or started here and stopped afterwards."""
+def _targets(ours: str | None, theirs: str | None, authorizer: bool) -> Iterator[tuple[Target, Target]]:
+    """The two brokers: given addresses, or started here and stopped afterwards. `authorizer`: they have one, and none is given."""
     from compat_tests.conform.brokers import start_apache, start_barnabas
 
     with contextlib.ExitStack() as stack:
         yield (
-            _target("barnabas", ours) if ours else stack.enter_context(start_barnabas()),
-            _target("apache", theirs) if theirs else stack.enter_context(start_apache()),
+            _target("barnabas", ours)
+            if ours and not authorizer
+            else stack.enter_context(start_barnabas(authorizer=authorizer)),
+            _target("apache", theirs)
+            if theirs and not authorizer
+            else stack.enter_context(start_apache(authorizer=authorizer)),
         )
 
 

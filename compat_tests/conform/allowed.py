@@ -85,6 +85,12 @@ def _replica_id(difference: Difference) -> bool:
     )
 
 
+def _request_dump(difference: Difference) -> bool:
+    return difference.path.endswith(".error_message") and str(difference.theirs).startswith(
+        "Request Request("
+    )
+
+
 def _silence(difference: Difference) -> bool:
     return isinstance(difference.theirs, str) and difference.theirs == "<no answer>"
 
@@ -130,6 +136,11 @@ ALLOWED: tuple[Allowed, ...] = (
         "on a connection that is not that of a broker it is refused with TOPIC_AUTHORIZATION_FAILED, as by Kafka with an "
         "authorizer; without one Kafka believes it",
         _replica_id,
+    ),
+    Allowed(
+        "a dump of the request",
+        "where Kafka's controller refuses a request it answers with Java's text of its request object; here with the error's own",
+        _request_dump,
     ),
     Allowed(
         "Kafka never answers",

@@ -6,7 +6,9 @@ One table for the unit test of every API and version, and for the comparison wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from barnabas.controller.metadata.acls import CLUSTER_NAME, Operation, ResourceType
 from barnabas.wire.errors import ErrorCode as E
@@ -114,6 +116,15 @@ WITHOUT_RIGHTS: Final = frozenset(
 )  # fmt: skip
 
 
+AUTHORIZATION_ERRORS: Final = {
+    E.TOPIC_AUTHORIZATION_FAILED,
+    E.GROUP_AUTHORIZATION_FAILED,
+    E.CLUSTER_AUTHORIZATION_FAILED,
+    E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    E.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+
+
 class Names(NamedTuple):
     """What the requests name. `topic` exists, `absent` does not."""
 
@@ -151,6 +162,22 @@ TOPIC_TYPE, BROKER_TYPE, LOGGER_TYPE, GROUP_TYPE = 2, 4, 8, 32  # of ConfigResou
 
 def cluster(operation: Operation) -> Right:
     return Kind.CLUSTER, CLUSTER_NAME, operation
+
+
+def error_codes(message: Any) -> set[int]:
+    """The error codes anywhere in a response."""
+    found: set[int] = set()
+    if isinstance(message, msgspec.Struct):
+        for name in message.__struct_fields__:
+            value = getattr(message, name)
+            if name.endswith("error_code"):
+                found.add(value)
+            else:
+                found |= error_codes(value)
+    elif isinstance(message, list):
+        for each in message:
+            found |= error_codes(each)
+    return found - {0}
 
 
 def authorized_requests(names: Names) -> list[AuthorizedRequest]:

@@ -22,22 +22,41 @@ SETTINGS = {
 }
 
 
+# Users with PLAIN on a listener of their own, whose passwords are their names. Who comes in on the other one may do all.
+USERS = [f"u{number}" for number in range(400)]
+WITH_AUTHORIZER = {
+    **SETTINGS,
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+    "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        + " ".join(f'user_{user}="{user}"' for user in USERS)
+        + ";"
+    ),
+}
+
+
 @contextlib.contextmanager
-def _started(kind: type[Broker], name: str) -> Iterator[Target]:
+def _started(kind: type[Broker], name: str, authorizer: bool) -> Iterator[Target]:
     with tempfile.TemporaryDirectory(prefix=f"conform-{name}-") as directory:
-        broker = kind(Path(directory), SETTINGS)
+        broker = kind(Path(directory), WITH_AUTHORIZER if authorizer else SETTINGS)
         broker.start()
         try:
-            yield Target(name, broker.host, broker.port)
+            sasl = broker.listeners.get("SASL_PLAINTEXT", ":0")
+            yield Target(name, broker.host, broker.port, int(sasl.rpartition(":")[2]))
         finally:
             broker.stop()
 
 
-def start_barnabas() -> contextlib.AbstractContextManager[Target]:
+def start_barnabas(*, authorizer: bool = False) -> contextlib.AbstractContextManager[Target]:
     """This broker, as a process of its own on a free port."""
-    return _started(BarnabasBroker, "barnabas")
+    return _started(BarnabasBroker, "barnabas", authorizer)
 
 
-def start_apache() -> contextlib.AbstractContextManager[Target]:
+def start_apache(*, authorizer: bool = False) -> contextlib.AbstractContextManager[Target]:
     """Apache Kafka 4.3.1, from its jars (fetched when missing)."""
-    return _started(ApacheBroker, "apache")
+    return _started(ApacheBroker, "apache", authorizer)

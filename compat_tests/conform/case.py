@@ -18,6 +18,7 @@ class Case(NamedTuple):
     name: str
     run: Run
     versions: range
+    authorizer: bool = False  # asked of brokers that have one
 
     @property
     def title(self) -> str:
@@ -27,15 +28,23 @@ class Case(NamedTuple):
 CASES: list[Case] = []
 
 
-def case(api: str, first: int | None = None, last: int | None = None) -> Callable[[Run], Run]:
-    """Register a function as a case of `api`, at all its versions or from `first` to `last`."""
+def case(
+    api: str,
+    first: int | None = None,
+    last: int | None = None,
+    *,
+    authorizer: bool = False,
+    name: str = "",
+) -> Callable[[Run], Run]:
+    """Register a function as a case of `api`, at all its versions or from `first` to `last`. `name`: the function's, unless it is
+    given. `authorizer`: of brokers that have one."""
     known = APIS[api]
     versions = range(known.first if first is None else first, (known.last if last is None else last) + 1)
 
     def register(run: Run) -> Run:
-        name = run.__name__
-        assert not any(other.api == api and other.name == name for other in CASES), f"{api}: {name} twice"
-        CASES.append(Case(api, name, run, versions))
+        called = name or run.__name__
+        assert not any(other.api == api and other.name == called for other in CASES), f"{api}: {called} twice"
+        CASES.append(Case(api, called, run, versions, authorizer))
         return run
 
     return register

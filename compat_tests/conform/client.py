@@ -16,6 +16,7 @@ from compat_tests.conform.apis import APIS
 
 CLIENT_ID = "conform"
 ANSWER_SECONDS = 4.0
+SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36  # API keys
 
 
 class ConnectionClosed(Exception):
@@ -65,6 +66,17 @@ class Connection:
 
     def close(self) -> None:
         self._socket.close()
+
+    def log_in(self, user: str, password: str) -> None:
+        """Authenticate with PLAIN."""
+        token = f"\0{user}\0{password}".encode()
+        for header, body in (
+            (request_header(SASL_HANDSHAKE, 1, 0), struct.pack(">h5s", 5, b"PLAIN")),
+            (request_header(SASL_AUTHENTICATE, 0, 0), struct.pack(">i", len(token)) + token),
+        ):
+            self.send_frame(header + body)
+            (error,) = struct.unpack_from(">h", self.receive_frame(), 4)
+            assert not error, f"{user} can't log in: {error}"
 
     def send_bytes(self, data: bytes) -> None:
         """Send raw bytes, frame length included by the caller."""

@@ -53,7 +53,7 @@ def play(
     private = _private_texts(target)
     transcripts: Transcripts = {}
     for case, version in runs:
-        names = Names(run_tag, target.port)
+        names = Names(run_tag, target.port, target.sasl_port)
         names.texts = private
         prefix = f"{case.api}-{case.name}".replace("_", "-").lower()
         session = Session(target, names, prefix, version, run_tag)

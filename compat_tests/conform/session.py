@@ -7,7 +7,7 @@ brokers: they consist of the case, the version and the run's tag, which the tran
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -26,6 +26,7 @@ class Target(NamedTuple):
     name: str
     host: str
     port: int
+    sasl_port: int = 0  # of a listener with PLAIN, where the broker has an authorizer; 0: it has neither
 
 
 class Topic(NamedTuple):
@@ -38,6 +39,9 @@ class Topic(NamedTuple):
 def made_up_id(number: int) -> bytes:
     """A topic id that neither broker has assigned, the same on both."""
     return bytes(15) + bytes([number])
+
+
+USER: Final = "user:"
 
 
 class Session:
@@ -61,8 +65,13 @@ class Session:
     # connections
 
     def connection(self, label: str = "main") -> Connection:
+        """The connection of that label, made when it is used first. "user:NAME" is authenticated as NAME."""
         if label not in self._connections:
-            self._connections[label] = Connection(self.target.host, self.target.port)
+            user = label.removeprefix(USER)
+            port = self.target.port if user == label else self.target.sasl_port
+            connection = self._connections[label] = Connection(self.target.host, port)
+            if user != label:
+                connection.log_in(user, user)
         return self._connections[label]
 
     def drop(self, label: str = "main") -> None:

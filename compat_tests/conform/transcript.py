@@ -30,9 +30,9 @@ _TIMES = {"log_append_time_ms", "transaction_start_time_ms", "last_timestamp"}
 class Names:
     """Replaces one broker's own values by names that both share, numbered in the order of appearance."""
 
-    def __init__(self, run_tag: str, port: int) -> None:
+    def __init__(self, run_tag: str, *ports: int) -> None:
         self._run_tag = run_tag
-        self._port = port
+        self._ports = ports
         self._topic_ids: dict[bytes, str] = {}
         self._numbered: dict[tuple[str, object], str] = {}
         self.texts: dict[str, str] = {}
@@ -85,7 +85,7 @@ class Names:
         return value.hex() if len(value) <= 64 else hashlib.sha1(value).hexdigest()
 
     def _scalar(self, value: object, field: str) -> Tree:
-        if field == "port" and value == self._port:
+        if field == "port" and value in self._ports:
             return "<port>"
         if field in _TIMES and value not in (-1, 0):
             return "<time>"

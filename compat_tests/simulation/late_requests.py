@@ -1,5 +1,6 @@
 """Requests that arrive late or twice: copies of Produce and WriteTxnMarkers requests that reach the leader of that time after a
-delay, as those of a connection that was given up do, and those that a coordinator repeats after a lost answer.
+delay, as those of a connection that was given up do, and those that a coordinator repeats after a lost answer. Of the coordinators'
+answers about batches that are verified some arrive late, and some never.
 
 Markers are those of transaction.version 2 only: one of an earlier version may end the next transaction of the same epoch, in Kafka
 too.
@@ -9,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from unittest import mock
 
 from barnabas.broker.transactions import markers
+from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerTopic,
@@ -25,6 +29,7 @@ from compat_tests.simulation.wire_client import Client, NoResponse
 WRITE_TXN_MARKERS = 27
 DELAYS_S = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.5, 2.0)
 COPIED = 0.3  # of the markers
+LOST, LATE = 0.05, 0.2  # of the answers about batches
 TRANSACTION_VERSION = 2
 
 
@@ -63,8 +68,8 @@ class LateRequests:
             self._open -= 1
 
     @contextmanager
-    def copying_markers(self) -> Iterator[None]:
-        """Also copies of what coordinators send."""
+    def installed(self) -> Iterator[None]:
+        """Also what brokers send to each other."""
 
         def request(sent: list[WritableTxnMarker]) -> WriteTxnMarkersRequest:
             if self._should_continue():
@@ -73,7 +78,25 @@ class LateRequests:
                         self._copy(marker)
             return WriteTxnMarkersRequest(sent)
 
-        with mock.patch.object(markers, "WriteTxnMarkersRequest", request):
+        answered = AddPartitionsToTxnManager._answered
+
+        def late(
+            self: AddPartitionsToTxnManager, node: int, coordinator: Any, sent: Any, *answer: Any
+        ) -> None:
+            luck = chance.random()
+            if luck < LOST:
+                answered(self, node, coordinator, sent, None, ErrorCode.NETWORK_EXCEPTION)
+            elif luck < LOST + LATE:
+                call = partial(answered, self, node, coordinator, sent, *answer)
+                self._runtime.call_later(chance.choice(DELAYS_S[1:-1]), call)
+            else:
+                answered(self, node, coordinator, sent, *answer)
+
+        chance = self._client.random
+        with (
+            mock.patch.object(markers, "WriteTxnMarkersRequest", request),
+            mock.patch.object(AddPartitionsToTxnManager, "_answered", late),
+        ):
             yield
 
     def _copy(self, marker: WritableTxnMarker) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.simulation.transaction_bugs import FOUND_BY
+from compat_tests.simulation.transaction_bugs import FOUND_BY, SAYS
 from compat_tests.simulation.transactions import run_seed
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,9 @@ def test_invariants_hold_while_faults_happen() -> None:
 @pytest.mark.parametrize("bug", FOUND_BY)
 def test_a_planted_bug_is_found(bug: str) -> None:
     """When changes of the code have moved it, `python -m compat_tests.simulation.transactions --bug NAME` finds another seed."""
-    assert run_seed(FOUND_BY[bug], bug)[0]
+    failure = run_seed(FOUND_BY[bug], bug)[0]
+    assert failure
+    assert SAYS.get(bug, "") in failure
 
 
 def test_a_seed_replays_exactly_under_any_hash_seed() -> None:

@@ -444,6 +444,10 @@ FOUND_BY: Final[dict[str, int]] = {
 }
 
 
+# What a seed has to say to have found the bug, where something else is broken for it, too.
+SAYS: Final[dict[str, str]] = {"first-sequence-is-not-checked": "follows -1"}
+
+
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
     """Plants a bug while the simulation runs; the empty name plants none."""

@@ -56,6 +56,8 @@ broker.id|The node's id by its older name; node.id is the one to set.
 broker.rack|The rack or zone of the broker.
 connections.max.idle.ms|A connection without requests is closed after this time in ms.
 controller.listener.names|Listeners between controllers. A single node does not open them.
+controller.quorum.election.timeout.ms|Has no effect: a voter that hears nothing of the leader waits 0.3 to 0.5 s for an election, and begins one sooner when the leader's connections break.
+controller.quorum.fetch.timeout.ms|Has no effect: leaders send to voters, which do not fetch; one without answers of a majority steps down after 0.6 s.
 controller.quorum.voters|The controllers as id@host:port. A single node may name itself.
 default.replication.factor|Replicas of topics created without a number.
 delete.topic.enable|Whether topics can be deleted.

@@ -29,6 +29,12 @@ TOO_MANY_DELETED: Final = f"Cannot remove more than {ACLS_PER_REQUEST_MAX} acls 
 COMPARISONS_MAX: Final = 100_000
 TOO_MANY_FILTERS: Final = "The request has more filters than can be compared with all ACLs at once."
 
+_UNKNOWN: Final = "UNKNOWN"
+_KINDS: Final = {int(each): each.name for each in ResourceType}
+_PATTERNS: Final = {int(each): each.name for each in PatternType}
+_OPERATIONS: Final = {int(each): each.name for each in Operation}
+_PERMISSIONS: Final = {int(each): each.name for each in Permission}
+
 
 def create_acls(
     image: MetadataImage, wanted: Sequence[Acl], new_id: Callable[[int], bytes]
@@ -51,19 +57,27 @@ def _problem(acl: Acl) -> str | None:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not acl.name:
         return "Invalid empty resource name"
-    if acl.resource_type == ANY:
-        return "Invalid resourceType ANY"
+    if acl.resource_type == ANY or acl.resource_type not in _KINDS:
+        return f"Invalid resourceType {_KINDS.get(acl.resource_type, _UNKNOWN)}"
     if acl.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
-        return f"Invalid patternType {PatternType(acl.pattern_type).name}"
-    if acl.operation == ANY:
-        return f"Invalid operation {Operation.ANY.name}"
-    if acl.permission == ANY:
-        return f"Invalid permissionType {Permission.ANY.name}"
+        return f"Invalid patternType {_PATTERNS.get(acl.pattern_type, _UNKNOWN)}"
+    if acl.operation == ANY or acl.operation not in _OPERATIONS:
+        return f"Invalid operation {_OPERATIONS.get(acl.operation, _UNKNOWN)}"
+    if acl.permission == ANY or acl.permission not in _PERMISSIONS:
+        return f"Invalid permissionType {_PERMISSIONS.get(acl.permission, _UNKNOWN)}"
     if ":" not in acl.principal:
         return (
             f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type "
             f"from the principal name)"
         )
+    return None
+
+
+def _filter_problem(wanted: AclFilter) -> str | None:
+    if wanted.resource_type not in _KINDS or wanted.pattern_type not in _PATTERNS:
+        return "Unknown patternFilter."
+    if wanted.operation not in _OPERATIONS or wanted.permission not in _PERMISSIONS:
+        return "Unknown entryFilter."
     return None
 
 
@@ -73,6 +87,10 @@ def delete_acls(image: MetadataImage, filters: Sequence[AclFilter]) -> Decision[
     removed: dict[bytes, None] = {}
     results: list[list[Acl] | ApiError] = []
     for each in filters:
+        problem = _filter_problem(each)
+        if problem is not None:
+            results.append(ApiError(ErrorCode.INVALID_REQUEST, problem))
+            continue
         comparisons_left -= len(image.acls.candidates(each)) + 1
         if comparisons_left < 0:
             results.append(ApiError(ErrorCode.INVALID_REQUEST, TOO_MANY_FILTERS))

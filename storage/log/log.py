@@ -42,7 +42,7 @@ from barnabas.storage.log.recovery import LoadedLog, LogLoader
 from barnabas.storage.log.segments import NOTHING_READ, LogSegments, ReadResult
 from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.storage.log.validation import Inspected
-from barnabas.storage.log.verification import Verification
+from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS, Verification
 from barnabas.storage.log.writer import LogWriter
 from barnabas.storage.segment.segment import Segment, offset_file_name
 from barnabas.storage.segment.transaction_marker import build_marker
@@ -389,7 +389,13 @@ class Log:
         )
 
     def begin_verification(
-        self, producer_id: int, producer_epoch: int, base_sequence: int, *, supports_epoch_bump: bool
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        supports_epoch_bump: bool,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Verification | None:
         """What the first batch of the producer's transaction has to bring along once the coordinator has verified it; None when
         the transaction is open already. INVALID_PRODUCER_EPOCH for a fenced producer, NOT_ENOUGH_REPLICAS when too many are being
@@ -403,6 +409,7 @@ class Log:
             base_sequence,
             supports_epoch_bump=supports_epoch_bump,
             now_ms=self._runtime.time_ms(),
+            request_timeout_ms=request_timeout_ms,
         )
 
     def verification_failed(self, producer_id: int, verification: Verification, *, is_final: bool) -> None:
@@ -684,6 +691,20 @@ class Log:
         can't be read; without `wait` WouldWait where the disk is needed."""
         found = self.producers.aborted_within(offset, read, self.log_end_offset, limit, wait=wait)
         return [(transaction.producer_id, transaction.first_offset) for transaction in found]
+
+    def aborted_in_batch(self, offset: int, read: ReadResult, *, wait: bool = True) -> list[tuple[int, int]]:
+        """As `aborted_within`, of the first batch that was read, and no more."""
+        found = self.producers.collect_aborted(
+            offset, self.producers.end_of_batch(read, wait=wait), wait=wait
+        )
+        return [(transaction.producer_id, transaction.first_offset) for transaction in found]
+
+    def is_indexed_between(self, shorter: ReadResult, longer: ReadResult, *, wait: bool = True) -> bool:
+        """Whether the offset index tells the ends of two reads from the same offset apart."""
+        end = self.log_end_offset
+        return self.producers.indexed_end(shorter, end, wait=wait) < self.producers.indexed_end(
+            longer, end, wait=wait
+        )
 
     # --- sync
 

@@ -19,12 +19,19 @@ from barnabas.storage.log.producer_snapshot import encode_snapshot, snapshot_pat
 from barnabas.storage.log.producers import BatchMetadata, ProducerEntry, ProducerStateManager
 from barnabas.storage.log.segments import LogSegments, ReadResult
 from barnabas.storage.log.verification import Verification, Verifications, check_epoch, is_open
+from barnabas.storage.segment.legacy_format import read_stored_header
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.storage.segment.transaction_marker import EndTransactionMarker, find_marker, read_marker
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader, RecordBatchError
+from barnabas.wire.record_batch import (
+    CONTROL_FLAG,
+    HEADER_SIZE,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    RecordBatchError,
+)
 
 _NO_PRODUCERS: Mapping[int, ProducerEntry] = {}
 _TRANSACTIONAL_OR_CONTROL = TRANSACTIONAL_FLAG | CONTROL_FLAG
@@ -120,6 +127,10 @@ class LogProducers:
         """
         if not self._transaction_indexes or not read.regions:
             return []
+        return self.collect_aborted(offset, self.indexed_end(read, end_offset, wait=wait), limit, wait=wait)
+
+    def indexed_end(self, read: ReadResult, end_offset: int, *, wait: bool) -> int:
+        """An offset behind what was read: that of the next entry of the offset index, or of the next segment."""
         region = read.regions[-1]
         segment = self._segments.holding(read.segment_base)
         try:
@@ -129,11 +140,25 @@ class LogProducers:
                 raise WouldWait(segment.offset_index.load) from None
             raise self._read_error(error) from error
         if beyond is not None:
-            return self.collect_aborted(offset, segment.base_offset + beyond[0], limit, wait=wait)
+            return segment.base_offset + beyond[0]
         bases = self._segments.bases
         following = bisect_right(bases, read.segment_base)
-        end = bases[following] if following < len(bases) else end_offset
-        return self.collect_aborted(offset, end, limit, wait=wait)
+        return bases[following] if following < len(bases) else end_offset
+
+    def end_of_batch(self, read: ReadResult, *, wait: bool) -> int:
+        """The offset behind the first batch that was read."""
+        region = read.regions[0]
+        try:
+            header = read_stored_header(
+                region.file.pread(HEADER_SIZE, region.position)
+                if wait or region.is_hot
+                else region.file.pread_now(HEADER_SIZE, region.position)
+            )
+        except OSError as error:
+            if not wait and isinstance(error, BlockingIOError):
+                raise WouldWait(partial(region.load, 0, HEADER_SIZE)) from None
+            raise self._read_error(error) from error
+        return header.next_offset
 
     def _read_error(self, error: OSError) -> StorageError:
         return StorageError(
@@ -159,6 +184,7 @@ class LogProducers:
         *,
         supports_epoch_bump: bool,
         now_ms: int,
+        request_timeout_ms: int,
     ) -> Verification | None:
         """What the producer's next transactional batch has to bring along; None when its transaction is open already.
         INVALID_PRODUCER_EPOCH for a fenced producer, NOT_ENOUGH_REPLICAS when too many are being verified."""
@@ -169,7 +195,9 @@ class LogProducers:
         verifications = self._verifications
         if verifications is None:
             verifications = self._verifications = Verifications(self._directory.name)
-        return verifications.begin(producer_id, producer_epoch, base_sequence, supports_epoch_bump, now_ms)
+        return verifications.begin(
+            producer_id, producer_epoch, base_sequence, supports_epoch_bump, now_ms, request_timeout_ms
+        )
 
     def verification_failed(self, producer_id: int, verification: Verification, *, is_final: bool) -> None:
         """A batch that `begin_verification` was called for has not been verified, and will not be sent again if that `is_final`."""

@@ -23,9 +23,11 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import NO_PRODUCER_EPOCH, NO_SEQUENCE, TRANSACTIONAL_FLAG, BatchHeader
 
 ENTRIES_MAX: Final = 10_000  # of one partition
-# What has been waiting for longer makes room. An answer takes request.timeout.ms (30 s), and may be behind another that takes as
+# What has been waiting for longer than this and than WAIT_ANSWERS answers makes room: an answer may be behind another that takes as
 # long.
 WAIT_MS_MAX: Final = 120_000
+WAIT_ANSWERS: Final = 4
+REQUEST_TIMEOUT_MS: Final = 30_000  # the default of request.timeout.ms: the longest time of an answer
 
 
 class Verification(msgspec.Struct, eq=False):
@@ -35,7 +37,7 @@ class Verification(msgspec.Struct, eq=False):
     lowest_sequence: int
     supports_epoch_bump: bool  # transaction.version 2
     began_ms: int
-    asked_ms: int = -1  # when the last batch began to wait
+    until_ms: int = -1  # by then the last batch that waits has an answer
     waiting: int = 0  # batches that are neither refused nor appended
 
     def _asked_again(self, producer_epoch: int, base_sequence: int) -> None:
@@ -67,6 +69,7 @@ class Verifications:
         base_sequence: int,
         supports_epoch_bump: bool,
         now_ms: int,
+        request_timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> Verification:
         """The producer's Verification, which covers a batch with this sequence from now on. NOT_ENOUGH_REPLICAS, which every
         producer repeats a batch after, when too many wait."""
@@ -78,7 +81,7 @@ class Verifications:
         else:
             found._asked_again(producer_epoch, base_sequence)
             self._remove(producer_id)
-        found.asked_ms = now_ms
+        found.until_ms = now_ms + max(WAIT_MS_MAX, WAIT_ANSWERS * request_timeout_ms)
         found.waiting += 1
         self.entries[producer_id] = found
         return found
@@ -87,7 +90,7 @@ class Verifications:
         oldest = next(iter(self._idle), None)
         if oldest is None:
             oldest = next(iter(self.entries))
-            if now_ms - self.entries[oldest].asked_ms < WAIT_MS_MAX:
+            if now_ms < self.entries[oldest].until_ms:
                 raise StorageError(
                     ErrorCode.NOT_ENOUGH_REPLICAS,
                     f"Too many transactions are being verified in {self._partition}",

@@ -87,9 +87,9 @@ def names(answer: Any) -> list[tuple[str, int, int]]:
 
 def test_acls_are_created_once_described_and_kept(node: OneNode) -> None:
     one, other = creation(), creation(operation=Op.WRITE)
-    assert create(node, one, other, one) == [(0, None)] * 3
+    assert create(node, one, other, one) == [(0, "")] * 3
     offset = node.node.services.controller.image.offset
-    assert create(node, one) == [(0, None)]
+    assert create(node, one) == [(0, "")]
     assert node.node.services.controller.image.offset == offset
     assert names(described(node, wanted())) == [("t", LITERAL, 2)]
     node.restart()
@@ -141,10 +141,12 @@ def test_deleting_one_acl_of_several_leaves_the_others(node: OneNode) -> None:
             "The only valid name for the CLUSTER resource is kafka-cluster",
         ),
         ({"name": ""}, "Invalid empty resource name"),
+        ({"resource_type": 99}, "Invalid resourceType UNKNOWN"),
+        ({"operation": 99}, "Invalid operation UNKNOWN"),
     ],
 )
 def test_an_invalid_acl_fails_alone(node: OneNode, fields: dict[str, Any], message: str) -> None:
-    assert create(node, creation(**fields), creation()) == [(E.INVALID_REQUEST, message), (0, None)]
+    assert create(node, creation(**fields), creation()) == [(E.INVALID_REQUEST, message), (0, "")]
 
 
 def test_a_principal_needs_a_colon(node: OneNode) -> None:
@@ -155,11 +157,8 @@ def test_a_principal_needs_a_colon(node: OneNode) -> None:
 
 
 @pytest.mark.parametrize("field", ["resource_type", "resource_pattern_type", "operation", "permission_type"])
-@pytest.mark.parametrize("code", [0, 99, -1])
-def test_an_unknown_code_closes_the_connection(node: OneNode, field: str, code: int) -> None:
-    assert (
-        node.ask(CreateAclsRequest([creation(), creation("t", **{field: code})]), 3, ROOT) is CLOSE_CONNECTION
-    )
+def test_a_code_of_zero_closes_the_connection(node: OneNode, field: str) -> None:
+    assert node.ask(CreateAclsRequest([creation(), creation("t", **{field: 0})]), 3, ROOT) is CLOSE_CONNECTION
 
 
 def test_only_who_may_alter_the_cluster_changes_acls(node: OneNode) -> None:
@@ -168,7 +167,7 @@ def test_only_who_may_alter_the_cluster_changes_acls(node: OneNode) -> None:
     assert answer.filter_results[0].error_code == E.CLUSTER_AUTHORIZATION_FAILED
     cluster = creation("kafka-cluster", resource_type=ResourceType.CLUSTER, operation=Op.ALTER)
     create(node, cluster)
-    assert create(node, creation(), principal=BOB) == [(0, None)]
+    assert create(node, creation(), principal=BOB) == [(0, "")]
     assert names(described(node, wanted(), BOB)) == [
         ("kafka-cluster", 3, 1),
         ("t", 3, 1),
@@ -177,7 +176,7 @@ def test_only_who_may_alter_the_cluster_changes_acls(node: OneNode) -> None:
 
 def test_filters_that_would_take_too_long_are_refused(node: OneNode) -> None:
     many = [creation(f"t{number}") for number in range(1000)]
-    assert set(create(node, *many)) == {(0, None)}
+    assert set(create(node, *many)) == {(0, "")}
     answer = node.ask(DeleteAclsRequest([wanted("x", MATCH)] * 500), 3, ROOT)
     errors = [each.error_code for each in answer.filter_results]
     assert errors[0] == 0

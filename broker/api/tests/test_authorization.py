@@ -7,7 +7,6 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from barnabas.broker.requests.context import RawResponse
@@ -16,7 +15,6 @@ from barnabas.broker.security.caller import Principal
 from barnabas.broker.tests.one_node import KEYS, OneNode
 from barnabas.broker.tests.reply import as_received, send
 from barnabas.controller.metadata.acls import Operation, ResourceType
-from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
 from barnabas.wire.messages.describe_cluster import DescribeClusterRequest
@@ -33,22 +31,17 @@ from barnabas.wire.messages.offset_commit import (
 from barnabas.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from barnabas.wire.registry import API_NAMES, request_type, response_type
 from compat_tests.conform.authorized_requests import (
+    AUTHORIZATION_ERRORS,
     WITHOUT_RIGHTS,
     AuthorizedRequest,
     Names,
     Right,
     authorized_requests,
+    error_codes,
 )
 
 LITERAL, ALLOW = 3, 3
 ROOT = Principal("User", "root")
-AUTHORIZATION_ERRORS = {
-    E.TOPIC_AUTHORIZATION_FAILED,
-    E.GROUP_AUTHORIZATION_FAILED,
-    E.CLUSTER_AUTHORIZATION_FAILED,
-    E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    E.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-}
 SETTINGS = (
     "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users=User:root",
@@ -89,7 +82,7 @@ class World:
     def commit_offset(self) -> None:
         position = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 0)])
         answer = self.ask(OffsetCommitRequest("group", topics=[position]), 8, ROOT)
-        assert not errors(answer)
+        assert not error_codes(answer)
 
     def with_rights(self, rights: list[Right]) -> Principal:
         """A principal with these rights."""
@@ -108,22 +101,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     world = World(tmp_path_factory.mktemp("node"))
     yield world
     world.one.node.stop()
-
-
-def errors(message: Any) -> set[int]:
-    """The error codes anywhere in a response."""
-    found: set[int] = set()
-    if isinstance(message, msgspec.Struct):
-        for name in message.__struct_fields__:
-            value = getattr(message, name)
-            if name.endswith("error_code"):
-                found.add(value)
-            else:
-                found |= errors(value)
-    elif isinstance(message, list):
-        for each in message:
-            found |= errors(each)
-    return found - {0}
 
 
 def versions(each: AuthorizedRequest) -> list[int]:
@@ -145,12 +122,12 @@ def test_a_request_is_refused_without_the_right_and_served_with_it(world: World,
     for version in versions(each):
         end = services.controller.image.offset, services.partitions.get("t", 0).log.log_end_offset  # type: ignore[union-attr]
         response = world.ask(each.request(version), version, refused)
-        assert errors(response) == {each.error_at(version)}, (version, response)
+        assert error_codes(response) == {each.error_at(version)}, (version, response)
         unchanged = services.controller.image.offset, services.partitions.get("t", 0).log.log_end_offset  # type: ignore[union-attr]
         assert unchanged == end, version
         response = world.ask(each.request(version), version, allowed)
         assert response is not None, version
-        assert not errors(response) & AUTHORIZATION_ERRORS, (version, response)
+        assert not error_codes(response) & AUTHORIZATION_ERRORS, (version, response)
 
 
 def test_every_api_is_in_the_table() -> None:

@@ -191,6 +191,21 @@ def test_errors_of_the_group(node: GroupNode, version: int) -> None:
     assert node.error(version, member_id="x") == E.NONE
 
 
+def test_a_partition_that_comes_twice_has_two_errors(node: GroupNode) -> None:
+    """Each time has its own, and the last offset that is accepted counts."""
+    large = "x" * 5000
+    topics: list[Any] = [
+        ("t", [(0, 5, large), (0, 6, ""), (1, 7, ""), (1, 8, large)]),
+        ("t", [(0, 9, large)]),
+    ]
+    refused = E.OFFSET_METADATA_TOO_LARGE
+    assert node.commit(*topics) == [
+        ("t", [(0, refused), (0, E.NONE), (1, E.NONE), (1, refused), (0, refused)])
+    ]
+    node.end()
+    assert node.offsets([0, 1]) == {0: (6, E.NONE), 1: (7, E.NONE)}
+
+
 def test_what_does_not_exist_fails_alone(node: GroupNode) -> None:
     missing = E.UNKNOWN_TOPIC_OR_PARTITION
     topics: list[Any] = [

@@ -288,6 +288,16 @@ def test_properties_without_effect_are_in_one_line_without_their_values() -> Non
     ]
 
 
+def test_timeouts_of_the_quorum_have_no_effect() -> None:
+    """Raft's timers are others than those of Kafka's voters, which fetch."""
+    assert (
+        _warned("controller.quorum.fetch.timeout.ms=2000", "controller.quorum.election.timeout.ms=1000") == []
+    )
+    assert _warned("controller.quorum.fetch.timeout.ms=20", "controller.quorum.election.timeout.ms=10") == [
+        "no effect in this version: controller.quorum.election.timeout.ms, controller.quorum.fetch.timeout.ms"
+    ]
+
+
 def test_values_equal_to_the_behaviour_here_are_not_warned_about() -> None:
     assert (
         _warned(

@@ -226,6 +226,24 @@ def test_a_response_names_so_many_aborted_transactions(
     assert consumer.delivered == [0, 20, 40, 60]
 
 
+def test_a_sparse_offset_index_does_not_make_a_response_name_all_aborted_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The index can't tell where a batch ends."""
+    monkeypatch.setattr(reader, "ABORTED_MAX", 4)
+    bench = Bench(replicated=False)
+    bench.partition.log.update_config(LogConfig(index_interval_bytes=1 << 30))
+    for producer in range(40):
+        bench.append(producer)
+        bench.end_transaction(producer, commit=producer % 10 == 0)
+    [first] = bench.fetch(2, min_bytes=1 << 20).answer.responses[0].partitions
+    assert [(each.producer_id, each.first_offset) for each in first.aborted_transactions] == [(1, 2)]
+    consumer = Consumer(bench, in_session=False, max_bytes=1 << 20)
+    consumer.read()
+    assert consumer.position == bench.end == 80
+    assert consumer.delivered == [0, 20, 40, 60]
+
+
 def test_a_batch_in_many_aborted_transactions_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "ABORTED_MAX", 4)
     bench = Bench(replicated=False)

@@ -193,6 +193,30 @@ def test_records_that_the_leader_has_not_synced_are_not_committed() -> None:
     assert leader.partition().high_watermark == 2
 
 
+@pytest.mark.parametrize("flush_messages", ["1", "1000"])
+def test_a_waiting_fetch_gets_what_a_reassignment_to_the_leader_commits(flush_messages: str) -> None:
+    leader = Leader("/d", MemoryDisk(), log_flush_interval_messages=flush_messages)
+    leader.register(2)
+    leader.create(replicas=[1, 2])
+    delays_s = iter((0.5,) if flush_messages == "1" else ())  # of the sync of the first batch
+    leader.runtime.thread_delay_s = lambda: next(delays_s, 0.0)
+    leader.produce("a")
+    waiting = leader.fetch(0, max_wait_ms=60_000)
+    leader.run()
+    assert not waiting.done
+    epoch = leader.partition().leader_epoch
+    leader.change(replicas=[1], isr=[1])
+    leader.runtime.advance(0.1)
+    assert leader.partition().leader_epoch == epoch
+    if flush_messages == "1":  # it is not synced yet
+        assert not leader.fetched(waiting).records
+        waiting = leader.fetch(0, max_wait_ms=60_000)
+        leader.run()
+        assert not waiting.done
+        leader.runtime.advance(2)
+    assert leader.fetched(waiting).records
+
+
 def test_with_one_replica_nothing_waits(leader: Leader) -> None:
     leader.create(replicas=[1])
     assert leader.produced(leader.produce("a")).error_code == 0

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.coordinator.topic import partition_for
 from barnabas.broker.transactions.state import ENDING
 from barnabas.broker.transactions.state import TransactionState as S
 from barnabas.broker.transactions.tests.coordinators import (
@@ -23,6 +24,7 @@ from barnabas.broker.transactions.tests.coordinators import (
 )
 from barnabas.broker.transactions.tests.scripted_brokers import Asked
 from barnabas.broker.transactions.transaction import Transition
+from barnabas.runtime import slices
 from barnabas.wire.errors import ErrorCode as E
 
 A0, A1, B0 = ("a", 0), ("a", 1), ("b", 0)
@@ -392,3 +394,50 @@ def test_random_walks_end_all_that_was_decided(first_seed: int) -> None:
         walk.settle()
         met += walk.met
     assert min(met[each] for each in ("initialize", "add", "end", "move", "marker", "completion")) > 20, met
+
+
+def test_very_many_ids_are_freed_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "TURN_S", 0.0)
+    all_ = Coordinators()
+    for number in range(1000):
+        all_.initialize(f"id-{number}")
+    (shard,) = all_.leader.shards.loaded()
+    held = shard.transactions
+    all_.elect(2)
+    assert shard.transactions == {}
+    assert len(held) > 800, "not in one turn"
+    all_.runtime.run_until_idle()
+    assert not held
+
+
+def test_open_transactions_of_a_former_coordinator_time_out() -> None:
+    all_ = Coordinators()
+    all_.ongoing(A0, timeout_ms=30_000)
+    all_.elect(2)
+    all_.runtime.advance(50)
+    assert all_.state() == S.PREPARE_ABORT
+
+
+def test_another_number_of_partitions_is_not_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    """As in Kafka, which counts them when it starts: the ids would belong to other partitions. What is loaded goes on."""
+    all_ = Coordinators(2)
+    names = [next(all_.of_partition(index)) for index in (0, 1)]
+    for name in names:
+        all_.initialize(name)
+    all_.metadata.leaders[TOPIC, 2] = 1
+    all_.metadata.changed()
+    assert [all_.initialize(name)[0][1:] for name in names] == [(1000, 1), (1001, 1)]
+    assert "has 3 partitions instead of 2" in caplog.text
+    assert all_.leader.transactions() == E.COORDINATOR_LOAD_IN_PROGRESS
+    all_.elect(2)
+    assert [all_.initialize(name) for name in names] == [[(E.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)]] * 2
+
+
+def test_the_number_of_partitions_is_that_of_the_start() -> None:
+    all_ = Coordinators(3, transaction_state_log_num_partitions="2")
+    assert all_.leader.topic.partition_of("id") == partition_for("id", 3), "the topic is there"
+    all_ = Coordinators(0, transaction_state_log_num_partitions="2")
+    assert all_.leader.topic.partition_of("id") == partition_for("id", 2)
+    all_.metadata.leaders |= {(TOPIC, index): 1 for index in range(3)}
+    all_.metadata.changed()
+    assert all_.initialize() == [(E.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)]

@@ -601,6 +601,22 @@ def test_what_waits_for_too_long_makes_room(workshop: Any) -> None:
     append(workshop, log, ENTRIES_MAX, newest)
 
 
+def test_what_waits_makes_no_room_while_its_answer_may_come(workshop: Any) -> None:
+    """With a long request.timeout.ms."""
+    log = workshop.log()
+    begun = [
+        log.begin_verification(producer, 0, 0, supports_epoch_bump=False, request_timeout_ms=90_000)
+        for producer in range(ENTRIES_MAX)
+    ]
+    workshop.runtime.wall_offset_ms += 4 * 90_000 - 1
+    assert refused(lambda: begin(log, ENTRIES_MAX))[0] == E.NOT_ENOUGH_REPLICAS
+    append(workshop, log, 0, begun[0])
+    begin(log, ENTRIES_MAX)
+    workshop.runtime.wall_offset_ms += 1
+    begin(log, ENTRIES_MAX + 1)
+    assert refused(lambda: append(workshop, log, 1, begun[1]))[0] == E.INVALID_TXN_STATE
+
+
 def test_a_refused_verification_stays_while_another_batch_waits(workshop: Any) -> None:
     log = workshop.log()
     guard = begin(log, 1)
