@@ -37,7 +37,7 @@ def main() -> int:
 def _passes(kind: str, version: str, arguments: Sequence[str]) -> bool:
     print(f"kafka-python {version}", flush=True)
     with tempfile.TemporaryDirectory(prefix="suites-") as directory:
-        broker = make_broker(kind, Path(directory), kafka_python.settings(kind))
+        broker = make_broker(kind, Path(directory), kafka_python.settings())
         broker.start()
         try:
             code, _ = kafka_python.run(broker, version, arguments)

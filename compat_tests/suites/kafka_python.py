@@ -26,20 +26,18 @@ SECONDS_MAX = 1800.0  # of all of a suite's tests; they take some minutes
 _REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def settings(kind: str) -> dict[str, str]:
-    """What the broker needs beside its defaults; `kind` as in Broker.kind."""
+def settings() -> dict[str, str]:
+    """What the broker needs beside its defaults."""
     listener = f"PLAINTEXT://127.0.0.1:{free_port()}"
-    given = {
+    return {
         "node.id": "0",
         "listeners": listener,
         "advertised.listeners": listener,
         "num.partitions": "4",
         "group.min.session.timeout.ms": "500",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
     }
-    if kind == "apache":
-        given["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-        given["allow.everyone.if.no.acl.found"] = "true"
-    return given
 
 
 def allow_list(version: str) -> Path:

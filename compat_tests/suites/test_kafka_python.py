@@ -52,11 +52,11 @@ def test_starts_brokers(): assert False
 def test_main_path(fresh_broker: BrokerFactory, broker_kind: str) -> None:
     """Producer, consumer, consumer groups and admin client, as kafka-python's authors test them."""
     quick = tomllib.loads(kafka_python.allow_list(NEWEST).read_text())["quick"]["tests"]
-    broker = fresh_broker(kafka_python.settings(broker_kind))
+    broker = fresh_broker(kafka_python.settings())
     code, output = kafka_python.run(broker, NEWEST, ["--quick"], capture=True, seconds_max=280)
     if code != 0:  # its tests count seconds, which a busy machine does not have: once more
         print(output)
-        broker = fresh_broker(kafka_python.settings(broker_kind))
+        broker = fresh_broker(kafka_python.settings())
         code, output = kafka_python.run(broker, NEWEST, ["--quick"], capture=True, seconds_max=280)
     assert code == 0, output
     assert f"{len(quick)} passed" in output
