@@ -205,7 +205,7 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
 
     ours = travel("barnabas", APART)
     assert look(ours.bootstrap, TOPICS, groups) == before
-    assert "1 ACLs, 1 SCRAM credentials" in ours.log_text()
+    assert "1 SCRAM credentials" in ours.log_text()
     produce(ours, "b1")
     assert set(read_on(ours, 60)) == {"b1"}
     set_config(ours, ResourceType.TOPIC, "plain", "retention.ms", "3600000000000")
