@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from barnabas.broker.network.connection import NewAuthenticator
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.quotas.client_quotas import ClientQuotas
+    from barnabas.broker.quotas.connection_rates import ConnectionRates
     from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
     from barnabas.broker.requests.context import Reply
     from barnabas.broker.security.caller import Caller
@@ -145,7 +146,7 @@ class Node:
         self._metrics: NodeMetrics | None = None
         self._expired_tokens: ExpiredTokens | None = None
         self._authenticators: Mapping[str, NewAuthenticator] = {}
-        self._client_quotas: ClientQuotas | None = None  # once a client has had a quota
+        self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
         self._is_ready = False
         self._has_loaded = False
         self._brokers: Sequence[Brokers] = ()
@@ -436,7 +437,6 @@ class Node:
         )
         controller.add_config_listener(self._configs_changed)
         controller.add_quota_listener(self._client_quotas_changed)
-        self._client_quotas_changed(controller.image)
         self._partitions = partitions
         self._directories = LogDirectories(
             self._log_manager,
@@ -450,6 +450,7 @@ class Node:
         )
         self._dispatcher = self._make_dispatcher(self.services)
         self._connections = Connections(runtime, self._dispatcher, config)
+        self._client_quotas_changed(controller.image)
         self._listeners = Listeners(
             runtime,
             config,
@@ -656,12 +657,19 @@ class Node:
                 self._tls.reload()
 
     def _client_quotas_changed(self, image: MetadataImage) -> None:
-        if image.client_quotas and self._client_quotas is None:
+        if self._quotas is None:
+            if not image.client_quotas:
+                return
             from barnabas.broker.quotas.client_quotas import ClientQuotas
+            from barnabas.broker.quotas.connection_rates import ConnectionRates
 
-            self._client_quotas = ClientQuotas(self._runtime, self._config)
-        quotas = self._client_quotas
-        self.services.client_quotas = quotas if quotas is not None and quotas.load(image) else None
+            self._quotas = (
+                ClientQuotas(self._runtime, self._config),
+                ConnectionRates(self._runtime, self._config),
+            )
+        of_clients, of_addresses = self._quotas
+        self.services.client_quotas = of_clients if of_clients.load(image) else None
+        self._connections.limits.rates = of_addresses if of_addresses.load(image) else None
 
     def begin_stop(self, stopped: Callable[[], object]) -> None:
         """Controlled shutdown of the broker, then of its controller; then call `stopped()`. Other nodes are leaders by then, so that

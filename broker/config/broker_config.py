@@ -184,6 +184,9 @@ class BrokerConfig(_Values):
         self._check_roles()
         self.authorizer = authorizer_config(self.given)
         self.listeners = self._listeners()
+        for listener in self.listeners:
+            self.listener_limit(listener.name, "max.connections")
+            self.listener_limit(listener.name, "max.connection.creation.rate")
         self.notes.extend(
             ("warning", text)
             for text in warnings_about(
@@ -245,6 +248,15 @@ class BrokerConfig(_Values):
             if (found := self.given.get(prefix + name)) is not None:
                 return found
         return self.value(name)
+
+    def listener_limit(self, listener: str, name: str) -> int:
+        """A limit of connections that counts for one listener alone; the largest number where it has none."""
+        text = self.given.get(f"listener.name.{listener.lower()}.{name}")
+        if text is None:
+            return 2**31 - 1
+        found = self.tables.broker[name].parse(text)
+        assert isinstance(found, int)
+        return found
 
     # -- defaults of topics
 

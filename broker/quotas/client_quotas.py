@@ -43,6 +43,7 @@ class _Shared(Protocol):
         ...
 
 
+K = TypeVar("K")
 S = TypeVar("S", bound=_Shared)
 
 
@@ -199,7 +200,7 @@ class ClientQuotas:
             limit, sharing = found
             shared = self._shared.get((kind, sharing))
             if shared is None:
-                _make_room(self._shared, now)
+                make_room(self._shared, now)
                 shared = self._shared[kind, sharing] = Quota(*window, throttle_s_max)
             shared.limit = limit
             return shared
@@ -218,7 +219,7 @@ class ClientQuotas:
         limit, sharing = found
         shared = self._shared_mutations.get((MUTATION, sharing))
         if shared is None:
-            _make_room(self._shared_mutations, now)
+            make_room(self._shared_mutations, now)
             shared = self._shared_mutations[MUTATION, sharing] = MutationQuota(
                 limit, now, *self._mutation_window
             )
@@ -245,7 +246,7 @@ def _entities(user: str, client_id: str) -> Iterator[QuotaEntity]:
     yield ((CLIENT_ID, None),)
 
 
-def _make_room(shared: dict[tuple[str, QuotaEntity], S], now: float) -> None:
+def make_room(shared: dict[K, S], now: float) -> None:
     """Forget those who have done nothing lately; where all have, those who came first."""
     if len(shared) < CLIENTS_MAX:
         return

@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.network.connection_limits import WAITING_MAX, ConnectionLimits, parse_overrides
 from barnabas.broker.network.memory_pool import KEPT_BYTES_MAX, MemoryPool
+from barnabas.broker.quotas.client_quotas import CLIENTS_MAX
+from barnabas.broker.quotas.connection_rates import ConnectionRates
+from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, quota_record
 from barnabas.runtime.asyncio_runtime import bind_socket
 from barnabas.testing.external.raw_client import RawClient
 from compat_tests.harness.threaded_node import ThreadedNode
@@ -26,8 +30,9 @@ ASK = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)
 
 
 class Client:
-    def __init__(self, host: str = "10.0.0.1") -> None:
+    def __init__(self, host: str = "10.0.0.1", listener: str = "PLAINTEXT") -> None:
         self.client_host = host
+        self.listener = listener
         self.state = "waiting"
 
     def admitted(self) -> None:
@@ -45,8 +50,8 @@ class World:
         self.config = BrokerConfig.from_properties(properties)
         self.limits = ConnectionLimits(self.config, self.runtime)
 
-    def arrive(self, host: str = "10.0.0.1") -> Client:
-        client = Client(host)
+    def arrive(self, host: str = "10.0.0.1", listener: str = "PLAINTEXT") -> Client:
+        client = Client(host, listener)
         if self.limits.arrive(client):
             client.state = "served"
         return client
@@ -109,6 +114,86 @@ def test_the_rate_of_new_connections() -> None:
     assert [each.state for each in clients] == ["served"] * 20
     world.runtime.advance(10.0)
     assert [world.arrive().state for _ in range(6)] == ["served"] * 5 + ["waiting"]
+
+
+TWO_LISTENERS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,INSIDE://127.0.0.1:0",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
+    "inter.broker.listener.name": "INSIDE",
+}
+
+
+def test_a_listener_has_limits_of_its_own() -> None:
+    prefix = "listener.name.plaintext."
+    world = World(
+        **TWO_LISTENERS, **{prefix + "max.connections": "4", prefix + "max.connection.creation.rate": "3"}
+    )
+    clients = [world.arrive() for _ in range(6)]
+    others = [world.arrive(listener="INSIDE") for _ in range(6)]
+    assert [each.state for each in clients] == ["served"] * 3 + ["waiting"] * 3
+    assert [each.state for each in others] == ["served"] * 6
+    world.runtime.advance(10)
+    assert [each.state for each in clients] == ["served"] * 4 + ["waiting"] * 2
+    world.leave(clients[0])
+    assert clients[4].state == "served"
+
+
+def test_the_brokers_own_limits_leave_a_way_for_other_brokers() -> None:
+    world = World(**TWO_LISTENERS, **{"max.connections": "2", "max.connection.creation.rate": "2"})
+    assert [world.arrive().state for _ in range(3)] == ["served", "served", "waiting"]
+    assert [world.arrive(listener="INSIDE").state for _ in range(3)] == ["served"] * 3
+
+
+def test_a_limit_of_a_listener_that_is_no_number_stops_the_start() -> None:
+    with pytest.raises(ConfigError):
+        BrokerConfig.from_properties({"listener.name.plaintext.max.connections": "many"})
+
+
+def rates(world: World, quotas: dict[str | None, float]) -> ConnectionRates:
+    image = MetadataImage()
+    for name, value in quotas.items():
+        image.replay(quota_record((("ip", name),), "connection_creation_rate", value), MetadataDelta())
+    found = ConnectionRates(world.runtime, world.config)
+    assert found.load(image) == bool(quotas)
+    world.limits.rates = found
+    return found
+
+
+def test_an_address_beyond_its_quota_is_closed_after_a_while() -> None:
+    world = World()
+    rates(world, {"10.0.0.1": 2, None: 100})
+    clients = [world.arrive() for _ in range(30)]
+    assert [each.state for each in clients] == ["served"] * 20 + ["waiting"] * 10
+    assert world.limits.count == 20
+    assert world.arrive("10.0.0.2").state == "served"
+    world.runtime.advance(1)
+    assert [each.state for each in clients] == ["served"] * 20 + ["closed"] * 10
+    world.runtime.advance(11)
+    assert world.arrive().state == "served", "those that were closed do not count"
+
+
+def test_a_bounded_number_is_held() -> None:
+    world = World()
+    rates(world, {None: 1})
+    clients = [world.arrive() for _ in range(10 + WAITING_MAX + 1)]
+    assert [each.state for each in clients[-2:]] == ["waiting", "closed"]
+
+
+def test_quotas_name_addresses_and_hosts() -> None:
+    world = World()
+    found = rates(world, {"localhost": 1, "::ffff:10.0.0.7": 1, "2001:db8::1": 1})
+    world.runtime.run_until_idle()
+    for host in ("127.0.0.1", "10.0.0.7", "2001:db8:0:0:0:0:0:1"):
+        assert [found.throttle_ms(host) > 0 for _ in range(11)] == [False] * 10 + [True], host
+    assert [found.throttle_ms("10.0.0.8") for _ in range(20)] == [0] * 20
+
+
+def test_addresses_take_a_bounded_place() -> None:
+    world = World()
+    found = rates(world, {None: 1})
+    for number in range(2 * CLIENTS_MAX):
+        found.throttle_ms(f"10.0.{number // 250}.{number % 250}")
+    assert len(found._quotas) <= CLIENTS_MAX
 
 
 def test_overrides_name_addresses_or_hosts() -> None:
