@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from kafka import KafkaProducer
 
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.raw import RawConnection, array, request, string
@@ -106,6 +110,83 @@ def test_users_of_scram(
         with pytest.raises(Exception, match=generic):
             CLIENTS["confluent"](broker.bootstrap, unique("topic"), wrong)
     assert not any(secret in broker.log_text() for secret in ("first", "second"))
+
+
+OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+WITH_TOKENS = {
+    **SETTINGS,
+    "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+    "listener.name.sasl_plaintext.oauthbearer.sasl.jaas.config": (
+        f'{OAUTHBEARER_MODULE} unsecuredValidatorPrincipalClaimName="sub" unsecuredLoginStringClaim_sub="admin";'
+    ),
+}
+
+
+def test_unsecured_tokens(
+    fresh_broker: BrokerFactory, unique: UniqueName, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    broker = fresh_broker(WITH_TOKENS)
+    name = unique("topic")
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "OAUTHBEARER",
+            "enable.sasl.oauthbearer.unsecure.jwt": True,
+            "sasl.oauthbearer.config": "principal=alice",
+        }
+    )
+    producer.produce(name, b"librdkafka")
+    assert producer.flush(30) == 0
+    config = tmp_path / "client.properties"
+    config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=OAUTHBEARER\n"
+        f'sasl.jaas.config={OAUTHBEARER_MODULE} unsecuredLoginStringClaim_sub="bob";\n'
+    )
+    server = ("--bootstrap-server", broker.bootstrap, "--command-config", str(config))
+    read = java_tools.run(
+        "kafka-console-consumer", *server, "--topic", name, "--from-beginning", "--max-messages", "1"
+    )
+    assert read.stdout == "librdkafka\n"
+    config.write_text(config.read_text().replace('unsecuredLoginStringClaim_sub="bob"', ""))
+    refused = java_tools.run("kafka-topics", *server, "--list", status=1)
+    assert "org.apache.kafka.common" in refused.output
+
+
+def test_clients_authenticate_themselves_again(fresh_broker: BrokerFactory, unique: UniqueName) -> None:
+    """Over several lifetimes of their sessions no request fails."""
+    broker = fresh_broker({**SETTINGS, "connections.max.reauth.ms": "1500"})
+    name = unique("topic")
+    failed: list[object] = []
+    confluent = Producer(
+        {"bootstrap.servers": broker.bootstrap, "error_cb": failed.append, **ALICE.librdkafka()}
+    )
+    python = KafkaProducer(bootstrap_servers=broker.bootstrap, retries=0, **ALICE.python())
+    ends_at = time.monotonic() + 5
+    while time.monotonic() < ends_at:
+        confluent.produce(name, b"x")
+        assert confluent.flush(10) == 0
+        python.send(name, b"y").get(10)
+    python.close()
+    assert failed == []
+
+
+def test_a_session_past_its_life_is_closed(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker({**SETTINGS, "connections.max.reauth.ms": "1000"})
+    with RawConnection(broker.bootstrap) as connection:
+        connection.ask(handshake("PLAIN"))
+        answer = connection.ask(authenticate(plain()))
+        assert struct.unpack(">q", answer[-8:]) == (1000,)
+
+        def is_closed() -> bool:
+            try:
+                connection.ask(METADATA)
+            except (EOFError, ConnectionError):
+                return True
+            return False
+
+        eventually(is_closed, 10)
+    assert "Traceback" not in broker.log_text()
 
 
 # -- states, with plain sockets

@@ -39,7 +39,21 @@ _OF_JAVA: Final = (
     "ssl.secure.random.implementation",
     "ssl.trustmanager.algorithm",
 )
-_OF_SASL: Final = ("sasl.enabled.mechanisms", "sasl.jaas.config", "sasl.server.max.receive.size")
+_OF_SASL: Final = (
+    "sasl.enabled.mechanisms",
+    "sasl.jaas.config",
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
+    "sasl.server.callback.handler.class",
+    "sasl.server.max.receive.size",
+)
 # What replica.selector.class may name (fetch/replica_selector.py).
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"

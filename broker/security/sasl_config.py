@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from barnabas.broker.security.jaas import JaasError, LoginModule, parse_login_module
 from barnabas.broker.security.plain import PlainServer, PlainUsers
 from barnabas.broker.security.sasl import (
+    OAUTHBEARER,
     PLAIN,
     SCRAM_SHA_256,
     SCRAM_SHA_512,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
 
-MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512)
+MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 JAAS_CONFIG: Final = "sasl.jaas.config"
 _HANDLER: Final = "sasl.server.callback.handler.class"
 
@@ -69,18 +70,24 @@ def _mechanism(config: BrokerConfig, authority: Authority, listener: str, mechan
             f"sasl.enabled.mechanisms: listener {listener} names {mechanism[:100]}, which this version does not have; it has "
             f"{', '.join(MECHANISMS)}"
         )
-    if config.listener_value(listener, _HANDLER, mechanism):
+    if mechanism != OAUTHBEARER and config.listener_value(listener, _HANDLER, mechanism):
         raise ConfigError(f"{_HANDLER}: listener {listener} names a Java class for {mechanism}; leave it out")
     lifetime = config.listener_value(listener, "connections.max.reauth.ms", mechanism)
     return Mechanism(
-        _new_server(authority, mechanism, login_module(config, listener, mechanism)),
+        _new_server(config, authority, listener, mechanism),
         _whole_number("connections.max.reauth.ms", lifetime),
     )
 
 
-def _new_server(authority: Authority, mechanism: str, module: LoginModule) -> NewSaslServer:
+def _new_server(config: BrokerConfig, authority: Authority, listener: str, mechanism: str) -> NewSaslServer:
+    module = login_module(config, listener, mechanism)
     if mechanism == PLAIN:
         return partial(PlainServer, PlainUsers(module.options))
+    if mechanism == OAUTHBEARER:
+        from barnabas.broker.security.oauthbearer import OAuthBearerServer
+        from barnabas.broker.security.oauthbearer_config import token_verifier
+
+        return partial(OAuthBearerServer, token_verifier(config, listener, module, authority.runtime))
     from barnabas.broker.security.scram import ScramCredentials, ScramServer
     from barnabas.broker.security.scram_users import ScramUsers
     from barnabas.controller.operations.scram import MECHANISM_NAMES
