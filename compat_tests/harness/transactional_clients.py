@@ -117,7 +117,16 @@ class KafkaPythonProducer(TransactionalProducer):
 class AioKafkaProducer(TransactionalProducer):
     """aiokafka, with an event loop in a thread of its own."""
 
-    def __init__(self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        transactional_id: str,
+        *,
+        timeout_ms: int = 60_000,
+        call_s: float = CALL_S,
+        request_timeout_ms: int = 40_000,
+    ) -> None:
+        self._call_s = call_s
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True, name="aiokafka-producer")
         self._thread.start()
@@ -127,6 +136,7 @@ class AioKafkaProducer(TransactionalProducer):
                 bootstrap_servers=bootstrap,
                 transactional_id=transactional_id,
                 transaction_timeout_ms=timeout_ms,
+                request_timeout_ms=request_timeout_ms,
             )
 
         self._producer = self._run(make())
@@ -170,7 +180,7 @@ class AioKafkaProducer(TransactionalProducer):
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
         with _fences(aiokafka.errors.KafkaError):
-            return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_S)
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result(self._call_s)
         raise AssertionError
 
 
@@ -217,7 +227,8 @@ class ConfluentProducer(TransactionalProducer):
         with _fences(KafkaException):
             for partition, value in values:
                 self._producer.produce(topic, value.encode(), partition=partition, on_delivery=delivered)
-            assert self._producer.flush(self._call_s) == 0
+            if left := self._producer.flush(self._call_s):
+                raise TimeoutError(f"{left} records are not acknowledged within {self._call_s:g} s")
             if errors:
                 raise KafkaException(errors[0])
 

@@ -12,13 +12,13 @@ import random
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import KafkaConnectionError
 
-from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
+from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest, TransactionState
 from compat_tests.conform.client import Connection
 from compat_tests.harness import raw
 from compat_tests.harness.cluster import Cluster
@@ -36,6 +36,7 @@ from compat_tests.harness.transaction_history import (
     Transaction,
     TransactionHistory,
 )
+from compat_tests.harness.transaction_state_log import check_markers, check_sequence, decode
 from compat_tests.harness.transactional_clients import (
     AioKafkaProducer,
     ConfluentProducer,
@@ -44,17 +45,20 @@ from compat_tests.harness.transactional_clients import (
 
 PARTITIONS = 2
 INPUT, OUTPUT, GROUP = "input", "output", "copies"
+STATE_TOPIC = "__transaction_state"  # of as many partitions
 TIMEOUT_MS = 6_000
 PAUSE_S = TIMEOUT_MS / 1000 + 2
 UNKNOWN_IDENTITY = -1, -1
 Partition = tuple[str, int]
 Make = Callable[[], TransactionalProducer]
-_impatient = partial(ConfluentProducer, call_s=10)
+# Their own timeouts are short: with the usual ones of 40 and 60 s a client waits so long for a broker that stands still, and again
+# for the next one, while the test waits for all of them.
+_aiokafka = partial(AioKafkaProducer, call_s=20, request_timeout_ms=8_000)
 # Copiers use aiokafka: librdkafka's send_offsets_to_transaction (2.16) waits without end, beyond its own timeout too, for the
 # coordinator of the group that it knows, when that one has died. kafka-python 3.0.12 waits for its own timeout of a minute when a coordinator dies, also with Apache Kafka.
 MAKERS: dict[str, Callable[..., TransactionalProducer]] = {
-    "aiokafka": AioKafkaProducer,
-    "confluent-kafka": _impatient,
+    "aiokafka": _aiokafka,
+    "confluent-kafka": partial(ConfluentProducer, call_s=10),
 }
 FETCH_BYTES = 1 << 20
 PACE_S = 0.1  # between two transactions of a worker
@@ -241,7 +245,7 @@ class TransactionalWork:
         self.workers += [
             _Copier(
                 f"copy-{index}",
-                maker(AioKafkaProducer, f"copy-{index}"),
+                maker(_aiokafka, f"copy-{index}"),
                 *shared,
                 bootstrap,
                 index,
@@ -283,20 +287,21 @@ class TransactionalWork:
             logs = "\n".join(
                 f"--- {node}: {one.log_text()[-2500:]}" for node, one in self.cluster.nodes.items()
             )
-            return f"{progress}\n{self._states()}\n{self.cluster.metadata()}\n{logs}"
+            states = "\n".join(map(str, self._states()))
+            return f"{progress}\n{states}\n{self.cluster.metadata()}\n{logs}"
 
         eventually(all_did, timeout, message=state)
         return time.monotonic() - started
 
-    def _states(self) -> list[str]:
-        """What each broker says of the ids that it coordinates."""
-        found = []
+    def _states(self) -> list[TransactionState]:
+        """What the brokers say of the ids that they coordinate."""
+        found: list[TransactionState] = []
         for node in self.cluster.live:
             host, _, port = self.cluster.addresses[node].rpartition(":")
             connection = Connection(host, int(port))
             request = DescribeTransactionsRequest([worker.name for worker in self.workers])
             states = connection.ask(request, 0).transaction_states
-            found += [f"{node}: {each}" for each in states if not each.error_code]
+            found += [each for each in states if not each.error_code]
             connection.close()
         return found
 
@@ -317,7 +322,34 @@ class TransactionalWork:
         self._reader.read_to({where: log[-1].last_offset + 1 for where, log in logs.items() if log})
         self._ask_for_offsets()
         self.history.check(logs, [])
+        self._check_coordinators(logs)
         return sum(worker.committed for worker in self.workers)
+
+    def _check_coordinators(self, logs: dict[Partition, list[LogBatch]]) -> None:
+        """What the coordinators know is what a replay of their logs gives, and each end has its markers."""
+        records = [
+            decode(key, value)
+            for index in range(PARTITIONS)
+            for batches in self._fetch((STATE_TOPIC, index))
+            for key, value in keyed_records(batches)
+        ]
+        check_sequence(records)
+        check_markers(records, logs)
+        last = {record.transactional_id: record for record in records}
+        known = self._states()
+        assert last.keys() == {each.transactional_id for each in known}
+        for each in known:
+            told = (
+                each.transaction_state,
+                (each.producer_id, each.producer_epoch),
+                each.transaction_timeout_ms,
+                each.transaction_start_time_ms,
+                frozenset((topic.topic, index) for topic in each.topics for index in topic.partitions),
+            )
+            record = last[each.transactional_id]
+            identity = record.producer_id, record.epoch
+            logged = record.state, identity, record.timeout_ms, record.start_ms, record.partitions
+            assert told == logged, each.transactional_id
 
     def _ask_for_offsets(self) -> None:
         consumer = committed_consumer(self.cluster.bootstrap, GROUP)
@@ -332,8 +364,11 @@ class TransactionalWork:
         consumer.close()
 
     def _log(self, partition: Partition) -> list[LogBatch]:
-        """All batches of a partition, as its leader answers them to read_uncommitted fetches."""
-        found: list[LogBatch] = []
+        """All batches of a partition."""
+        return [batch for batches in self._fetch(partition) for batch in log_batches(batches, 0)]
+
+    def _fetch(self, partition: Partition) -> Iterator[bytes]:
+        """The whole batches of a partition, as its leader answers them to read_uncommitted fetches."""
         leader = self.cluster.leader(*partition)
         with RawConnection(self.cluster.addresses[leader]) as connection:
             offset = 0
@@ -343,10 +378,11 @@ class TransactionalWork:
                 )
                 assert error == 0, (partition, error)
                 if offset >= end:
-                    return found
-                found += log_batches(records, offset)
-                assert found[-1].last_offset >= offset, f"{partition} does not continue at {offset}"
-                offset = found[-1].last_offset + 1
+                    return
+                batches = log_batches(records, offset)
+                assert batches, f"{partition} does not continue at {offset}"
+                yield records
+                offset = batches[-1].last_offset + 1
 
 
 class _Reader:
@@ -445,6 +481,20 @@ def log_batches(records: bytes, from_offset: int) -> Sequence[LogBatch]:
             )
         position = end
     return found
+
+
+def keyed_records(batches: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+    """Key and value of each record of the whole batches of a fetch, uncompressed; None for a tombstone."""
+    position = 0
+    while position + 61 <= len(batches):
+        (length,) = struct.unpack_from(">i", batches, position + 8)
+        end = position + 12 + length
+        if end > len(batches):
+            return
+        (count,) = struct.unpack_from(">i", batches, position + 57)
+        for key, value in _records(batches[position + 61 : end], count):
+            yield key, value or None
+        position = end
 
 
 def _records(data: bytes, count: int) -> list[tuple[bytes, bytes]]:

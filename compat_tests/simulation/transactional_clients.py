@@ -16,6 +16,7 @@ from typing import Any
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -51,7 +52,7 @@ from compat_tests.simulation.late_requests import LateRequests
 from compat_tests.simulation.producers import RETRIABLE as PRODUCE_RETRIABLE
 from compat_tests.simulation.wire_client import Address, Client, NoResponse
 
-PRODUCE, FETCH, OFFSET_FETCH, FIND_COORDINATOR = 0, 1, 9, 10
+PRODUCE, FETCH, OFFSET_FETCH, FIND_COORDINATOR, DESCRIBE_GROUPS = 0, 1, 9, 10, 15
 INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
 GROUP, TRANSACTION = 0, 1  # key types of FindCoordinator
 OPERATION_S = 12.0  # after so long a holder gives up
@@ -274,7 +275,22 @@ class OffsetObserver:
         self._transactions.group_offsets.append(
             GroupOffset(self._group, partition, offset, asked_at, client.now())
         )
+        if offset >= 0:
+            await self._check_group()
         return offset
+
+    async def _check_group(self) -> None:
+        """A group that has an offset exists."""
+        request = DescribeGroupsRequest([self._group])
+        answer = await self._coordinators.ask(GROUP, self._group, DESCRIBE_GROUPS, 5, request)
+        if answer is None:
+            return
+        group = answer.groups[0]
+        error = E(group.error_code)
+        if error is E.NONE and group.group_state == "Dead":
+            raise Violation(f"{self._client.name}: group {self._group} does not exist and has an offset")
+        if error is not E.NONE:
+            await self._coordinators.wait(GROUP, self._group, error)
 
 
 class Coordinators:

@@ -24,8 +24,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from barnabas.broker.cluster import producer_ids as broker_ids
 from barnabas.broker.transactions import transaction
 from barnabas.controller.operations import features
+from barnabas.controller.operations import producer_ids as controller_ids
+from barnabas.runtime import slices
 from barnabas.storage.log import producers
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
@@ -66,7 +69,8 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage
     from compat_tests.simulation.wire_client import Client
 
-INPUT, OUTPUT, GROUP = "input", "output", "copies"
+INPUT, OUTPUT = "input", "output"
+GROUPS = ("copies-0", "copies-1")  # each of the input partition of that number
 PARTITIONS = 2
 OFFSETS_TOPIC = "__consumer_offsets"
 DESCRIBE_TRANSACTIONS, UPDATE_FEATURES = 65, 57
@@ -105,6 +109,9 @@ class TransactionSimulation(Simulation):
         # Few epochs: producer ids change often. As in Kafka the last epoch is never given to a client.
         self.max_epoch = self.random.choice((MAX_EPOCH, 9, 20))
         self.transaction_version = self.random.choice((0, 1, 2, 2, 2))
+        # 0: work in slices goes on in the next turn after each step, so that others come in between
+        self.turn_s = self.random.choice((slices.TURN_S, 0.0))
+        self.block_size = self.random.choice((1000, 2))
         self.changes_version = self.random.random() < 0.2
         # Where a clock is ahead by more than a week, the ids and producers that it expires may be in use.
         left_out = [self.faults._far_ahead]
@@ -131,6 +138,7 @@ class TransactionSimulation(Simulation):
             "transaction.state.log.num.partitions": "2",
             "transaction.state.log.min.isr": "2",
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+            "offsets.retention.check.interval.ms": "200",
         }
 
     # -- the course of the simulation
@@ -144,6 +152,9 @@ class TransactionSimulation(Simulation):
                 (transaction, "MAX_PRODUCER_EPOCH", self.max_epoch),
                 (producers, "MAX_PRODUCER_EPOCH", self.max_epoch),
                 (features, "TRANSACTION_VERSION_LEVEL", self.transaction_version),
+                (slices, "TURN_S", self.turn_s),
+                (controller_ids, "BLOCK_SIZE", self.block_size),  # brokers run out of producer ids
+                (broker_ids, "TIMEOUT_S", 1.0),  # less than a client waits
             ):
                 assert hasattr(module, name), name
                 stack.enter_context(mock.patch.object(module, name, value))
@@ -205,7 +216,7 @@ class TransactionSimulation(Simulation):
             self.works.append(
                 Transformer(
                     self.client(name), *shared, f"copy-{index}", self.partitions(OUTPUT), raises_epochs,
-                    self.should_continue, self.late, group=GROUP, source=self.partitions(INPUT)[index],
+                    self.should_continue, self.late, group=GROUPS[index], source=self.partitions(INPUT)[index],
                 )
             )  # fmt: skip
         everything = [*self.partitions(INPUT), *self.partitions(OUTPUT)]
@@ -213,20 +224,25 @@ class TransactionSimulation(Simulation):
             ReadingConsumer(self.client(f"r{number}"), *shared, everything, self.should_continue)
             for number in range(2)
         ]
-        observer = OffsetObserver(
-            self.client("offsets"), *shared, GROUP, self.partitions(INPUT), self.should_continue
-        )
+        observers = [
+            OffsetObserver(self.client(f"o-{group}"), *shared, group, [partition], self.should_continue)
+            for group, partition in zip(GROUPS, self.partitions(INPUT), strict=True)
+        ]
         # Beside members, which own nothing: a commit inside a transaction needs none (KAFKA-18060).
         members = [
             _IdleMember(
-                self.client("m0"), self.history, GROUP, is_simple=False, should_continue=self.should_continue
+                self.client("m0"),
+                self.history,
+                GROUPS[0],
+                is_simple=False,
+                should_continue=self.should_continue,
             )
         ]
         works = [
             *(member.run() for member in members if chance.random() < 0.5),
             *(work.run() for work in self.works),
             *(reader.run() for reader in self.readers),
-            observer.run(),
+            *(observer.run() for observer in observers),
             self._move(),
         ]
         self.tasks = [Task(self.client_runtime, work) for work in works]
@@ -278,10 +294,10 @@ class TransactionSimulation(Simulation):
         for reader in self.readers:
             await reader.read_to(self._end)
         client = self.client("last")
-        observer = OffsetObserver(
-            client, self.history, self.transactions, GROUP, self.partitions(INPUT), lambda: True
-        )
-        for partition in self.partitions(INPUT):
+        for group, partition in zip(GROUPS, self.partitions(INPUT), strict=True):
+            observer = OffsetObserver(
+                client, self.history, self.transactions, group, [partition], lambda: True
+            )
             while await observer.ask(partition) is None:
                 await client.pause()
         coordinators = Coordinators(client, self.history, lambda: True)
