@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from barnabas.broker.cluster.brokers import Brokers
 from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
-from barnabas.broker.cluster.peers import Brokers, Peers, PeerTerms
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import create_topic
 from barnabas.broker.config.listeners import format_address
@@ -541,6 +541,7 @@ class Node:
         peers = None
         if self._may_have_followers:
             from barnabas.broker.cluster.peer_client import inter_broker_address
+            from barnabas.broker.cluster.peers import Peers, PeerTerms
 
             terms = PeerTerms(
                 purpose,

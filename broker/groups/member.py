@@ -9,8 +9,9 @@ have been given out with MEMBER_ID_REQUIRED, the oldest is forgotten; its client
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 if TYPE_CHECKING:
     from barnabas.broker.coordinator.timers import DeadlineTimer
@@ -29,8 +30,7 @@ PROTOCOL_OVERHEAD_BYTES: Final = 200
 Protocols = Sequence[tuple[str, bytes]]  # (assignor name, subscription), in the member's order of preference
 
 
-@dataclass(slots=True, eq=False)
-class Member:
+class Member(msgspec.Struct, eq=False):
     """A member. `join_reply` and `sync_reply` are set while a request of it waits for its answer."""
 
     member_id: str

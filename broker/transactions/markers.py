@@ -19,16 +19,12 @@ import msgspec
 from barnabas.broker.transactions.transaction import TopicPartition, by_topic
 from barnabas.runtime.backoff import Backoff
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.write_txn_markers import (
-    WritableTxnMarker,
-    WritableTxnMarkerTopic,
-    WriteTxnMarkersRequest,
-)
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.peer_client import AskBroker
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
+    from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 log = logging.getLogger("barnabas.transactions")
 
@@ -224,7 +220,7 @@ class TransactionMarkerSender:
         sent = destination.next_request()
         destination.requests += 1
         self._send_soon(node_id, destination)
-        request = WriteTxnMarkersRequest([_marker(*each) for each in sent.items()])
+        request = _request(sent)
         answered = partial(self._answered, node_id, destination, sent)
         self._ask(node_id, WRITE_TXN_MARKERS, VERSION, request, answered)
 
@@ -313,12 +309,23 @@ class TransactionMarkerSender:
                 destination.waiting.pop(transaction, None)
 
 
-def _marker(transaction: _EndedTransaction, partitions: Iterable[TopicPartition]) -> WritableTxnMarker:
-    return WritableTxnMarker(
-        transaction.producer_id,
-        transaction.producer_epoch,
-        transaction.commit,
-        [WritableTxnMarkerTopic(topic, indexes) for topic, indexes in by_topic(partitions).items()],
-        transaction.coordinator_epoch,
-        transaction.transaction_version,
+def _request(sent: _Partitions) -> WriteTxnMarkersRequest:
+    from barnabas.wire.messages.write_txn_markers import (  # late: a start needs none of it
+        WritableTxnMarker,
+        WritableTxnMarkerTopic,
+        WriteTxnMarkersRequest,
+    )
+
+    return WriteTxnMarkersRequest(
+        [
+            WritableTxnMarker(
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.commit,
+                [WritableTxnMarkerTopic(topic, indexes) for topic, indexes in by_topic(partitions).items()],
+                transaction.coordinator_epoch,
+                transaction.transaction_version,
+            )
+            for transaction, partitions in sent.items()
+        ]
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,15 +17,11 @@ import msgspec
 
 from barnabas.broker.transactions.transaction import TopicPartition, by_topic
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.add_partitions_to_txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.peer_client import AskBroker
     from barnabas.runtime.interface import Runtime
+    from barnabas.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 
 log = logging.getLogger("barnabas.transactions")
 
@@ -142,7 +138,7 @@ class AddPartitionsToTxnManager:
             coordinator.is_asked = False
             return
         sent = coordinator.next_request()
-        request = AddPartitionsToTxnRequest([_transaction(asked) for asked in sent.values()])
+        request = _request(sent.values())
         answered = partial(self._answered, node_id, coordinator, sent)
         self._ask(node_id, ADD_PARTITIONS_TO_TXN, VERSION, request, answered)
 
@@ -183,11 +179,25 @@ class AddPartitionsToTxnManager:
             asked.done({each: _PARTITION_ERRORS.get(code, code) for each, code in answers.items()})
 
 
-def _transaction(asked: _Verification) -> AddPartitionsToTxnTransaction:
-    return AddPartitionsToTxnTransaction(
-        asked.transactional_id,
-        asked.producer_id,
-        asked.producer_epoch,
-        not asked.add,
-        [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in by_topic(asked.partitions).items()],
+def _request(verifications: Iterable[_Verification]) -> AddPartitionsToTxnRequest:
+    from barnabas.wire.messages.add_partitions_to_txn import (  # late: a start needs none of it
+        AddPartitionsToTxnRequest,
+        AddPartitionsToTxnTopic,
+        AddPartitionsToTxnTransaction,
+    )
+
+    return AddPartitionsToTxnRequest(
+        [
+            AddPartitionsToTxnTransaction(
+                asked.transactional_id,
+                asked.producer_id,
+                asked.producer_epoch,
+                not asked.add,
+                [
+                    AddPartitionsToTxnTopic(topic, indexes)
+                    for topic, indexes in by_topic(asked.partitions).items()
+                ],
+            )
+            for asked in verifications
+        ]
     )

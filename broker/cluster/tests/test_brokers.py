@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from barnabas.broker.cluster.peers import Brokers
+from barnabas.broker.cluster.brokers import Brokers
 from barnabas.broker.requests.context import CLOSE_CONNECTION, RequestContext
 from barnabas.broker.security.caller import Caller
 from barnabas.wire.errors import ErrorCode
