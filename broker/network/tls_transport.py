@@ -7,8 +7,8 @@ written by its writer alone (tls_writer.py).
   the connection's own receive buffer. What is not decrypted when the connection pauses reading stays here, and is decrypted
   when it resumes: no event of the socket comes for it.
 - A turn decrypts a bounded number of records, because a peer may send records of one byte.
-- Handshakes take a bounded time of a turn, as each costs up to 3 ms, and have a deadline. Nothing is allocated for one before its
-  first byte.
+- Handshakes take a bounded time of a turn, as each costs up to 3 ms, and have a deadline. OpenSSL holds 50 KB for one; so none
+  begins before a whole record has come, and of too many the oldest makes room.
 - After a failed handshake the alert is sent, and the connection closes connection.failed.authentication.delay.ms later, as in
   Kafka; closing at once could discard the alert.
 """
@@ -37,6 +37,10 @@ FEED_BYTES: Final = 32 * 1024  # a BIO keeps the capacity of the most that it ev
 TURN_RECORDS: Final = 256
 HANDSHAKES_TURN_S: Final = 0.002
 HANDSHAKE_TIMEOUT_S: Final = 30.0
+HANDSHAKES_MAX: Final = 1000
+_HANDSHAKE_RECORD: Final = 0x16
+_RECORD_BYTES_MAX: Final = 16 * 1024  # of a handshake
+_RECORD_HEAD_BYTES: Final = 5  # type, version and length
 
 _HANDSHAKE, _OPEN, _FAILED, _CLOSED = "handshake", "open", "failed", "closed"
 _EMPTY: Final = memoryview(b"")
@@ -54,10 +58,20 @@ class TlsConnections:
         self.outgoing = ssl.MemoryBIO()  # empty between calls
         self._waiting: deque[TlsTransport] = deque()  # with bytes of a handshake
         self._is_scheduled = False
+        self._begun: dict[TlsTransport, None] = {}  # handshakes that OpenSSL works on, the oldest first
 
     def protocol(self, tls: ListenerTls, authenticate: NewAuthenticator | None = None) -> TlsTransport:
         """The protocol of a new connection."""
         return TlsTransport(self, tls, authenticate)
+
+    def begin_handshake(self, transport: TlsTransport) -> None:
+        """Count it until `end_handshake`, and close the oldest where there are too many."""
+        if len(self._begun) >= HANDSHAKES_MAX:
+            next(iter(self._begun)).give_way()
+        self._begun[transport] = None
+
+    def end_handshake(self, transport: TlsTransport) -> None:
+        self._begun.pop(transport, None)
 
     def continue_handshake(self, transport: TlsTransport) -> None:
         """In one of the next turns, in the order of the calls."""
@@ -163,9 +177,13 @@ class TlsTransport(BufferedProtocol):
             self._undecrypted = self._shared.receive_buffer[:count]
             self._decrypt()
         elif self._state is _HANDSHAKE:
-            self._undecrypted = memoryview(bytes(self._shared.receive_buffer[:count]))
-            self._read_raw(False)
-            self._shared.continue_handshake(self)
+            received = bytes(self._shared.receive_buffer[:count])
+            self._undecrypted = memoryview(
+                bytes(self._undecrypted) + received if self._undecrypted else received
+            )
+            if self._tls is not None or self._has_record():
+                self._read_raw(False)
+                self._shared.continue_handshake(self)
 
     def eof_received(self) -> bool:
         return False
@@ -194,7 +212,22 @@ class TlsTransport(BufferedProtocol):
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self._fail(error)
 
+    def _has_record(self) -> bool:
+        """Whether a whole record of a handshake has been received, or something else."""
+        data = self._undecrypted
+        if data[0] != _HANDSHAKE_RECORD:
+            return True
+        if len(data) < _RECORD_HEAD_BYTES:
+            return False
+        length = int.from_bytes(data[3:5], "big")
+        return length > _RECORD_BYTES_MAX or len(data) >= _RECORD_HEAD_BYTES + length
+
+    def give_way(self) -> None:
+        """Close, because too many handshakes have begun."""
+        self._connection.close(f"more than {HANDSHAKES_MAX} TLS handshakes are not done")
+
     def _begin(self) -> None:
+        self._shared.begin_handshake(self)
         self._incoming = ssl.MemoryBIO()
         self._tls = self._listener_tls.server.wrap_bio(
             self._incoming, self._shared.outgoing, server_side=True
@@ -225,6 +258,7 @@ class TlsTransport(BufferedProtocol):
             raise ValueError("no rule of ssl.principal.mapping.rules matches the certificate's subject")
         connection.caller = Caller(principal, connection.listener, connection.client_host)
         self._state = _OPEN
+        self._shared.end_handshake(self)
         self._cancel_timer()
         self._writer.is_established = True
         if not self._is_paused:
@@ -362,6 +396,7 @@ class TlsTransport(BufferedProtocol):
 
     def _end(self) -> None:
         self._state = _CLOSED
+        self._shared.end_handshake(self)
         self._cancel_timer()
         self._tls = self._incoming = None
         self._undecrypted = _EMPTY

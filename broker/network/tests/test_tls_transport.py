@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.network import tls_transport
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.tests.doubles import Socket, Transport, World, answer, request
 from barnabas.broker.network.tls_transport import (
@@ -263,6 +264,33 @@ def test_a_handshake_has_a_deadline_and_costs_nothing_before_its_first_byte() ->
     world.loop.advance(2)
     assert world.transport.is_aborted
     assert world.inner.closed
+
+
+def test_openssl_waits_for_a_whole_record_and_of_too_many_handshakes_the_oldest_makes_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tls_transport, "HANDSHAKES_MAX", 3)
+    world, client = connected()
+    fellows: list[tuple[TlsTransport, Transport]] = []
+    for number in range(5):
+        transport = Transport(Socket())
+        protocol = world.tls_connections.protocol(listener_tls())
+        protocol.connection_made(transport)
+        hello = Client().progress(transport.socket)
+        for piece in (hello[:1], hello[1:4], hello[4:-1]):
+            protocol.get_buffer(-1)[: len(piece)] = piece
+            protocol.buffer_updated(len(piece))
+            world.turns()
+            assert protocol._tls is None
+        protocol.get_buffer(-1)[:1] = hello[-1:]
+        protocol.buffer_updated(1)
+        world.turns()
+        fellows.append((protocol, transport))
+        assert [each.is_aborted for _, each in fellows] == [True] * (number - 2) + [False] * min(
+            3, number + 1
+        )
+    world.send(client, request(1))  # the handshake of which is done
+    assert world.received(client) == answer(1)
 
 
 def test_handshakes_share_a_turn_with_others() -> None:
