@@ -67,11 +67,11 @@ def _doubled(name: str) -> DescribeUserScramCredentialsResult:
 
 def _refused(count: int) -> DescribeUserScramCredentialsResponse:
     """As Kafka: an error for each name, without it. Kafka has no answer where none is given."""
-    error, message = _UNAUTHORIZED.error, _UNAUTHORIZED.message
+    error = _UNAUTHORIZED.error
     return DescribeUserScramCredentialsResponse(
         error_code=error,
-        error_message=message,
-        results=[DescribeUserScramCredentialsResult("", error, message) for _ in range(count)],
+        error_message=None,
+        results=[DescribeUserScramCredentialsResult("", error, None) for _ in range(count)],
     )
 
 

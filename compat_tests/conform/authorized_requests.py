@@ -35,6 +35,10 @@ from barnabas.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from barnabas.wire.messages.alter_user_scram_credentials import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+)
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -56,6 +60,10 @@ from barnabas.wire.messages.describe_producers import TopicRequest as ProducersT
 from barnabas.wire.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
+from barnabas.wire.messages.describe_user_scram_credentials import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
 from barnabas.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -553,6 +561,18 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
             ),
             CAF,
             [cluster(Op.ALTER_CONFIGS)],
+        ),
+        AuthorizedRequest(
+            "DescribeUserScramCredentials",
+            lambda _: DescribeUserScramCredentialsRequest([UserName(absent)]),
+            CAF,
+            [cluster(Op.DESCRIBE)],
+        ),
+        AuthorizedRequest(
+            "AlterUserScramCredentials",
+            lambda _: AlterUserScramCredentialsRequest([ScramCredentialDeletion(absent, 1)]),
+            CAF,
+            [cluster(Op.ALTER)],
         ),
         AuthorizedRequest(
             "DescribeQuorum",
