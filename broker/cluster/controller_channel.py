@@ -29,6 +29,7 @@ from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.context import NewContext, RequestContext
+    from barnabas.broker.security.caller import Caller
     from barnabas.controller.metadata.controller import Controller
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -131,7 +132,8 @@ class ControllerChannel:
             self._start(sent, answered, timeout_s, after_s, settles)
 
         if self._controller.is_active:
-            self._call_here(api_key, version, request, request_id, done, lambda: send(RETRY_S))
+            caller = own_caller(self._node_id)
+            self._call_here(api_key, version, None, caller, request, request_id, done, lambda: send(RETRY_S))
         else:
             send(0)
 
@@ -139,6 +141,8 @@ class ControllerChannel:
         self,
         api_key: int,
         version: int,
+        client_id: str | None,
+        caller: Caller,
         request: msgspec.Struct,
         request_id: bytes,
         done: Done,
@@ -151,7 +155,7 @@ class ControllerChannel:
             lost,
             request_id,
         )
-        call_handler(self._new_context(reply, api_key, version, None, own_caller(self._node_id)), request)
+        call_handler(self._new_context(reply, api_key, version, client_id, caller), request)
 
     # -- requests of clients
 
@@ -287,7 +291,16 @@ class ControllerChannel:
         except DecodeError:
             request.answered(None, ErrorCode.INVALID_REQUEST)
             return
-        self._call_here(sent.api_key, sent.api_version, message, sent.request_id, done, lost)
+        self._call_here(
+            sent.api_key,
+            sent.api_version,
+            sent.client_id,
+            sent.caller,
+            message,
+            sent.request_id,
+            done,
+            lost,
+        )
 
     def _answered(self, request: _Request, number: int, payload: bytes | None) -> None:
         if request.is_done or request.attempts != number:

@@ -13,20 +13,21 @@ import pytest
 from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerAnswer, ControllerRequest, ControllerRequests
 from barnabas.broker.requests.api_index import SERVED
-from barnabas.broker.requests.context import Outcome, Reply, RequestContext
+from barnabas.broker.requests.context import LocalReply, Outcome, Reply, RequestContext
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.requests.registry import REGISTRATIONS
-from barnabas.broker.security.caller import ANONYMOUS, Caller, own_caller
+from barnabas.broker.security.caller import ANONYMOUS, Caller, Principal, own_caller
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from barnabas.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from barnabas.wire.messages.elect_leaders import ElectLeadersRequest
 from barnabas.wire.registry import request_type, response_type
 from compat_tests.virtual.runtime import VirtualRuntime
 
-HEARTBEAT, REGISTRATION = 63, 62
+HEARTBEAT, REGISTRATION, ELECT_LEADERS = 63, 62, 43
 
 
 class Links:
@@ -207,3 +208,43 @@ def test_a_malformed_request_is_refused_with_one_line(caplog: pytest.LogCaptureF
     assert [each.error for each in answers] == [ErrorCode.INVALID_REQUEST] * 3
     assert [record.message[:8] for record in caplog.records] == ["node 3: "] * 3
     assert not any(record.exc_info for record in caplog.records)
+
+
+class RecordingReply(LocalReply):
+    """Takes the answer to a client's request."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        super().__init__(self.answers.append, lambda: None)
+
+
+def test_a_clients_request_that_waits_is_served_here_as_the_clients() -> None:
+    """This node becomes the active controller before another has answered: the request gets no rights of the node's."""
+    callers: list[tuple[Caller, str | None]] = []
+
+    def new_context_seen(services: object, reply: Reply, *rest: Any) -> RequestContext[Any]:
+        callers.append((rest[3], rest[2]))
+        return new_context(services, reply, *rest)
+
+    links = Links()
+    runtime = VirtualRuntime()
+    controller: Any = SimpleNamespace(
+        is_active=False, image=SimpleNamespace(offset=-1), add_image_listener=lambda _: None
+    )
+    services = SimpleNamespace(
+        runtime=runtime, controller=controller, authorizer=SimpleNamespace(allows=lambda *_, **__: False)
+    )
+    channel = ControllerChannel(
+        runtime, controller, 1, links, partial(new_context_seen, services), lambda call: call()
+    )
+    alice = Caller(Principal("User", "alice"), "EXTERNAL", "10.0.0.1")
+    body = b"".join(request_type(ELECT_LEADERS).encode(2, ElectLeadersRequest(timeout_ms=1)))  # type: ignore[arg-type]
+    reply = RecordingReply()
+    context = new_context(services, reply, ELECT_LEADERS, 2, "her client", alice)
+    assert channel.forward(context, memoryview(body), 0, len(body)) is Outcome.PENDING
+    controller.is_active = True
+    channel.controller_changed()
+    assert callers == [(alice, "her client")]
+    (answer,) = reply.answers
+    refused, _ = response_type(ELECT_LEADERS).decode(2, answer.body, 0)
+    assert refused.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
