@@ -70,12 +70,12 @@ demo: ## real flights through the broker into Spark and back
 demo-nats: ## the same flights, from NATS subjects into Spark and back to subjects
 	@$(MAKE) --no-print-directory spark EXAMPLE=nats
 
-# Everything (what is skipped, and why, stands at the end), then once more on asyncio's own loop what needs no JVM; of clusters, their deaths.
+# Everything (what is skipped, and why, stands at the end), then once more on asyncio's own loop what starts a broker and needs
+# no JVM; of clusters, their deaths.
+ON_ASYNCIO := compat_tests/test_*.py compat_tests/fuzz compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py
 test: $(JARS) $(KAFKA_PYTHON) ## everything, with real clients; needs Java 17 or newer
 	$(PYTEST) $(WORKERS) --durations=10 -rfEs $(ARGS)
-	$(PYTEST) $(WORKERS) compat_tests --ignore compat_tests/cluster --ignore compat_tests/simulation --ignore compat_tests/nats \
-	  --ignore compat_tests/suites --ignore compat_tests/languages -m 'not jvm' --loop asyncio $(ARGS)
-	$(PYTEST) $(WORKERS) compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py -m 'not jvm' --loop asyncio $(ARGS)
+	$(PYTEST) $(WORKERS) $(ON_ASYNCIO) -m 'not jvm and not long' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
 test-durability: $(JARS) ## fifty rounds of kill -9 under load, thousands of simulated crashes, a thousand examples of each property

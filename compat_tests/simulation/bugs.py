@@ -151,6 +151,7 @@ class Circumstances(NamedTuple):
 
 ANY = Circumstances()
 CIRCUMSTANCES = {
+    "wiped-replica-counts": Circumstances((*("broker,controller",) * 3, "broker", "broker"), "slow_network"),
     "unclean-member-stays": Circumstances((*("broker,controller",) * 3, "broker"), "power_failure"),
     "every-clock-is-trusted": Circumstances((*("broker,controller",) * 3, "broker"), "far_ahead"),
 }
@@ -159,7 +160,7 @@ CIRCUMSTANCES = {
 # The first seed that found the bug in its circumstances at the last search. When it no longer does, `--bug NAME` finds another.
 FOUND_BY = {
     "no-epoch-check": 2,
-    "wiped-replica-counts": 2,
+    "wiped-replica-counts": 4,
     "early-acknowledgement": 1,
     "unclean-member-stays": 0,
     "without-h1": 102,
