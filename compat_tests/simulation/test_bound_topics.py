@@ -54,7 +54,7 @@ def test_followers_that_join_too_early_and_log_no_gap_are_found() -> None:
         mock.patch.object(StandbyReports, "may_take_over", return_value=True),
         mock.patch.object(Standbys, "note_lapses"),
     ):
-        assert any(fails(seed) for seed in (10, 6, 20, *range(30)))
+        assert any(fails(seed) for seed in (7, *range(30)))
 
 
 def fails(seed: int) -> bool:
