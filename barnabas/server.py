@@ -60,6 +60,9 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
         raise CannotStart(f"cannot read {file}: {error.strerror}") from error
     for level, note in config.notes:
         log.log(_LEVELS[level], "%s", note)
+    open_to_all = config.open_listeners()
+    if open_to_all:
+        log.warning("%s", open_to_all)
     return config
 
 

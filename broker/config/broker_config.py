@@ -15,13 +15,14 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.config.authorizer import AuthorizerConfig, authorizer_config
 from barnabas.broker.config.listeners import (
     SASL_PROTOCOLS,
     TLS_PROTOCOLS,
     ListenerConfig,
+    open_listeners,
     parse_address,
     parse_protocol_map,
     resolve_listeners,
@@ -33,6 +34,9 @@ from barnabas.controller.config.config_def import READ_ONLY, ConfigDef, Value
 from barnabas.controller.config.topic_configs import topic_default
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.extension import ConfigExtension, ConfigTables
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.providers import ConfigProviders
 
 DEFAULT_LOG_DIR: Final = "barnabas-data"
 
@@ -173,7 +177,8 @@ class BrokerConfig(_Values):
         """`given`: the properties that are set, by name, as text. ConfigError names a property that is wrong."""
         self.notes = []
         self.tables = ConfigTables(extensions)
-        self.given = dict(given)  # static values: file, variables, --set
+        self._providers = _providers(given)
+        self.given = dict(self.resolved(given))  # static values: file, variables, --set
         self.stored_cluster: Mapping[str, str] = {}  # dynamic values in the metadata
         self.stored_node: Mapping[str, str] = {}
         self.dynamic_cluster: dict[str, str] = {}  # the valid ones of those
@@ -241,6 +246,14 @@ class BrokerConfig(_Values):
         dynamic = self.dynamic_node.get(name, self.dynamic_cluster.get(name))
         return dynamic if dynamic is not None else self.static_value(name)
 
+    def resolved(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """Static values with what the config providers have for them. ConfigError."""
+        return values if self._providers is None else self._providers.resolve(values)
+
+    def resolved_stored(self, values: Mapping[str, str]) -> Mapping[str, str]:
+        """Dynamic values with what this node's config providers have for them."""
+        return values if self._providers is None else self._providers.resolve_stored(values)
+
     def listener_value(self, listener: str, name: str, mechanism: str = "") -> str | None:
         """The text of a property that listeners may set for themselves, and for a SASL mechanism of theirs (KIP-103)."""
         own = f"listener.name.{listener.lower()}."
@@ -280,7 +293,8 @@ class BrokerConfig(_Values):
         """
         self.stored_cluster, self.stored_node = dict(cluster), dict(node)
         table = self.tables.broker
-        new_cluster, new_node = _usable(cluster, table), _usable(node, table)
+        new_cluster = _usable(self.resolved_stored(cluster), table)
+        new_node = _usable(self.resolved_stored(node), table)
         touched = {*self.dynamic_cluster, *self.dynamic_node, *new_cluster, *new_node}
         before = {name: self.value(name) for name in touched}
         self.dynamic_cluster, self.dynamic_node = new_cluster, new_node
@@ -403,6 +417,14 @@ class BrokerConfig(_Values):
         """The listeners for clients and brokers that use SASL."""
         return [each for each in self.listeners if each.security_protocol in SASL_PROTOCOLS]
 
+    def open_listeners(self) -> str:
+        """What is open to clients of other machines without authentication, as a line for the log; "" for nothing."""
+        return open_listeners(
+            self.listeners,
+            lambda name: (self.listener_value(name, "ssl.client.auth") or "").strip().lower() == "required",
+            has_authorizer=bool((self.value("authorizer.class.name") or "").strip()),
+        )
+
     @property
     def controller_listener(self) -> str:
         """The name of the listener where controllers are reached."""
@@ -419,6 +441,14 @@ class BrokerConfig(_Values):
             # As in Kafka: controller listeners use PLAINTEXT unless the map has them.
             text += "".join(f",{name}:PLAINTEXT" for name in self.controller_listener_names)
         return text
+
+
+def _providers(given: Mapping[str, str]) -> ConfigProviders | None:
+    if not given.get("config.providers", "").strip():
+        return None
+    from barnabas.broker.config.providers import ConfigProviders
+
+    return ConfigProviders(given)
 
 
 def _usable(properties: Mapping[str, str], table: ConfigDef) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -56,6 +56,24 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def open_listeners(
+    listeners: Iterable[ListenerConfig], asks_certificates: Callable[[str], bool], *, has_authorizer: bool
+) -> str:
+    """A line about the listeners that other machines reach and whose clients authenticate themselves by nothing; "" for none.
+    `asks_certificates(name)`: whether a TLS listener requires them."""
+    found = [
+        f"{each.name} ({each.security_protocol}) on {format_address(each.host or 'every interface', each.port)}"
+        for each in listeners
+        if each.security_protocol not in SASL_PROTOCOLS
+        and not (each.security_protocol in TLS_PROTOCOLS and asks_certificates(each.name))
+        and not is_loopback(each.host)
+    ]
+    if not found:
+        return ""
+    right = "do what ACLs allow User:ANONYMOUS" if has_authorizer else "read, write and change everything"
+    return f"open without authentication: {', '.join(found)}; whoever can connect there may {right}"
 
 
 def parse_address(property_name: str, text: str) -> tuple[str, int]:

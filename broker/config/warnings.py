@@ -154,7 +154,11 @@ def _number(name: str, text: str) -> int:
 
 
 def _is_known(name: str, table: ConfigDef) -> bool:
-    return name in table or name in authorizer.PROPERTIES or name.startswith(("listener.name.", "zookeeper."))
+    return (
+        name in table
+        or name in authorizer.PROPERTIES
+        or name.startswith(("listener.name.", "zookeeper.", "config.providers."))
+    )
 
 
 def _hint(name: str, table: ConfigDef) -> str:

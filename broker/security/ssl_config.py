@@ -83,7 +83,7 @@ def read_ssl_config(
     """The settings of a listener; on a SASL_SSL listener the plain `ssl.client.auth` does not count, as in Kafka. `stored`: the
     dynamic values of this node, those in force unless given. ConfigError for values that can't be used."""
     prefix = prefix_of(listener)
-    dynamic = config.stored_node if stored is None else stored
+    dynamic = config.resolved_stored(config.stored_node if stored is None else stored)
 
     def own(name: str) -> str | None:
         text = dynamic.get(prefix + name) if name in RECONFIGURABLE else None

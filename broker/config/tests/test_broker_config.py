@@ -368,3 +368,34 @@ def test_cordoned_directories(named: str, expected: list[str]) -> None:
     assert config.cordoned_directories() == expected
     config.apply_dynamic({}, {"cordoned.log.dirs": "/b"})
     assert config.cordoned_directories() == ["/b"]
+
+
+def test_a_file_that_names_no_listener_listens_everywhere_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=1\nprocess.roles=broker,controller\ncontroller.listener.names=CONTROLLER\n")
+    config = BrokerConfig.load(file)
+    assert [(each.name, each.host, each.port) for each in config.listeners] == [("PLAINTEXT", "", 9092)]
+    assert config.open_listeners() == (
+        "open without authentication: PLAINTEXT (PLAINTEXT) on every interface:9092; whoever can connect there may read, "
+        "write and change everything"
+    )
+    assert BrokerConfig.from_properties().open_listeners() == "", "without a file it is this machine alone"
+
+
+def test_listeners_that_authenticate_are_not_open() -> None:
+    given = {
+        "listeners": "A://10.1.1.1:1,B://:2,C://:3,D://localhost:4",
+        "advertised.listeners": "A://h:1,B://h:2,C://h:3,D://localhost:4",
+        "listener.security.protocol.map": "A:PLAINTEXT,B:SASL_PLAINTEXT,C:SSL,D:PLAINTEXT",
+        "inter.broker.listener.name": "A",
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    }
+    open_c = BrokerConfig.from_properties(given).open_listeners()
+    closed_c = BrokerConfig.from_properties(
+        {**given, "listener.name.c.ssl.client.auth": "required"}
+    ).open_listeners()
+    acls = "whoever can connect there may do what ACLs allow User:ANONYMOUS"
+    assert open_c == (
+        f"open without authentication: A (PLAINTEXT) on 10.1.1.1:1, C (SSL) on every interface:3; {acls}"
+    )
+    assert closed_c == f"open without authentication: A (PLAINTEXT) on 10.1.1.1:1; {acls}"

@@ -128,3 +128,27 @@ def test_levels_of_loggers_are_set_and_unset() -> None:
         ErrorCode.INVALID_REQUEST,
         "Removing the log level of the root logger is not allowed",
     )
+
+
+def test_properties_of_a_listener_have_the_type_of_their_base() -> None:
+    given = {
+        "listener.name.plaintext.ssl.keystore.password": "hidden",
+        "listener.name.plaintext.ssl.keystore.location": "/keys",
+        "listener.name.plaintext.plain.sasl.jaas.config": "hidden too",
+        "ssl.keystore.password": "hidden as well",
+        "my.own.password": "hidden, who knows",
+    }
+    config = BrokerConfig.from_properties(given)
+    config.apply_dynamic({}, {"listener.name.plaintext.ssl.key.password": "hidden, dynamic"})
+    entries = {entry.name: entry for entry in broker_entries(config)}
+    assert "hidden" not in str(entries)
+    for name in (*given, "listener.name.plaintext.ssl.key.password"):
+        is_location = name.endswith("location")
+        assert entries[name].value == ("/keys" if is_location else None)
+        assert entries[name].is_sensitive != is_location
+        assert entries[name].synonyms[0].name == name
+    synonyms = entries["listener.name.plaintext.ssl.keystore.password"].synonyms
+    assert [(each.name, each.value) for each in synonyms] == [
+        ("listener.name.plaintext.ssl.keystore.password", None),
+        ("ssl.keystore.password", None),
+    ]
