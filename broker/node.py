@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from barnabas.broker.security.caller import Caller
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.listener_tls import TlsListeners
+    from barnabas.broker.security.sasl_client import NewSaslClient
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
@@ -146,6 +147,7 @@ class Node:
         self._metrics: NodeMetrics | None = None
         self._expired_tokens: ExpiredTokens | None = None
         self._authenticators: Mapping[str, NewAuthenticator] = {}
+        self._login: NewSaslClient | None = None  # to other brokers
         self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
         self._is_ready = False
         self._has_loaded = False
@@ -205,8 +207,10 @@ class Node:
         if not self._config.sasl_listeners:
             return {}
         from barnabas.broker.network.sasl_authenticator import authenticator
-        from barnabas.broker.security.sasl_config import Authority, sasl_listeners
+        from barnabas.broker.security.sasl_config import Authority, inter_broker_login, sasl_listeners
 
+        if self._may_have_followers:
+            self._login = inter_broker_login(self._config, self._runtime)
         authority = Authority(
             self._runtime, lambda: self.services.controller.image, lambda: self.services.delegation_tokens
         )
@@ -531,6 +535,7 @@ class Node:
             broker_epoch=lambda: self._log_manager.broker_epoch,
             listener=self._config.inter_broker_listener,
             image=lambda: controller.image,
+            login=self._login,
         )
 
     def _make_brokers(

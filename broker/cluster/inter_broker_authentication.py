@@ -35,6 +35,7 @@ from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.context import RequestContext
+    from barnabas.broker.security.sasl_client import NewSaslClient
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
 
@@ -96,7 +97,10 @@ class InterBrokerAuthentication:
         broker_epoch: Callable[[], int],
         listener: str,
         image: Callable[[], MetadataImage],
+        login: NewSaslClient | None = None,
     ) -> None:
+        """`login`: by SASL, before anything else, where the inter-broker listener asks for it."""
+        self.login = login
         self._runtime = runtime
         self._secret = secret
         self._cluster_id = cluster_id

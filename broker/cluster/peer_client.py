@@ -1,6 +1,7 @@
 """The client of another broker's inter-broker listener: keeps a connection to it (peer_connection.py) and sends requests.
 
-A connection begins with the authentication of both brokers (inter_broker_authentication.py). When it has ended, the client
+A connection begins with a login by SASL, where the listener asks for one, and with the authentication of both brokers
+(inter_broker_authentication.py). When it has ended, the client
 connects again: at once, then with growing random delays, so that not all brokers connect at the same moment to one that has
 restarted.
 """
@@ -17,6 +18,7 @@ import msgspec
 from barnabas.broker.cluster.inter_broker_authentication import AuthenticationRefused
 from barnabas.broker.cluster.peer_connection import InterBrokerConnection, PendingRequest, RawAnswer
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.broker.security.sasl import SaslFailure
 from barnabas.runtime.backoff import Backoff
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import RequestHeader, encode_request_header
@@ -25,6 +27,11 @@ from barnabas.wire.messages.sasl_authenticate import (
     SASL_AUTHENTICATE_RESPONSE,
     SaslAuthenticateRequest,
 )
+from barnabas.wire.messages.sasl_handshake import (
+    SASL_HANDSHAKE_REQUEST,
+    SASL_HANDSHAKE_RESPONSE,
+    SaslHandshakeRequest,
+)
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import request_type
 
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
     import ssl
 
     from barnabas.broker.cluster.inter_broker_authentication import Handshake, InterBrokerAuthentication
+    from barnabas.broker.security.sasl_client import SaslClient
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Connecting, Runtime, Timer
     from barnabas.wire.message_type import MessageType
@@ -217,7 +225,57 @@ class InterBrokerClient:
             self._connected()
         else:
             self._authenticating = connection
-            self._authenticate(connection, self._authentication)
+            if self._authentication.login is None:
+                self._authenticate(connection, self._authentication)
+            else:
+                self._log_in(connection, self._authentication, self._authentication.login())
+
+    def _log_in(
+        self,
+        connection: InterBrokerConnection,
+        authentication: InterBrokerAuthentication,
+        client: SaslClient,
+    ) -> None:
+        """SASL, as any client: the other broker serves nothing else before."""
+
+        def chosen(frame: memoryview, start: int) -> bool:
+            response, _ = SASL_HANDSHAKE_RESPONSE.readers[1](frame, start, len(frame))
+            if response.error_code:
+                mechanisms = ", ".join(response.mechanisms)[:200]
+                refused(
+                    f"{ErrorCode.of(response.error_code).name}: it has {mechanisms}, not {client.mechanism}"
+                )
+            else:
+                send(client.first())
+            return True
+
+        def received(frame: memoryview, start: int) -> bool:
+            response, _ = SASL_AUTHENTICATE_RESPONSE.readers[1](frame, start, len(frame))
+            try:
+                if response.error_code:
+                    raise SaslFailure(response.error_message)
+                token = client.evaluate(bytes(response.auth_bytes))
+            except SaslFailure as failure:
+                refused(failure.text or "")
+                return True
+            if token is None:
+                self._authenticate(connection, authentication)
+            else:
+                send(token)
+            return True
+
+        def refused(why: str) -> None:
+            self._authenticating = None
+            connection.abandon()
+            self._retry_later(f"the login by SASL has failed: {why[:500]}", level=logging.WARNING)
+
+        def send(token: bytes) -> None:
+            ask(36, SASL_AUTHENTICATE_REQUEST.encode(1, SaslAuthenticateRequest(token)), received)
+
+        def ask(api_key: int, parts: list[Any], fast_path: RawAnswer) -> None:
+            self.send(api_key, 1, b"".join(parts), _ignore, fast_path=fast_path, connection=connection)
+
+        ask(17, SASL_HANDSHAKE_REQUEST.encode(1, SaslHandshakeRequest(client.mechanism)), chosen)
 
     def _authenticate(
         self, connection: InterBrokerConnection, authentication: InterBrokerAuthentication
@@ -282,6 +340,10 @@ class InterBrokerClient:
         else:
             self._retry_later(why)
         self._lost(why)
+
+
+def _ignore(_: object) -> None:
+    """Of answers that are taken before they are decoded."""
 
 
 def inter_broker_address(image: MetadataImage, node_id: int, listener: str) -> tuple[str, int] | None:

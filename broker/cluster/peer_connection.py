@@ -35,6 +35,8 @@ KEPT_ANSWERS: Final = (
 )
 
 
+_OF_AUTHENTICATION: Final = (AUTHENTICATE_BROKER, 17, 36)  # and SaslHandshake, SaslAuthenticate
+
 # Takes an answer whose body is at frame[start:] without decoding all of it; False, and no effect, when the answer is of another
 # form than it handles.
 RawAnswer: TypeAlias = "Callable[[memoryview, int], bool]"
@@ -180,7 +182,7 @@ class InterBrokerConnection(BufferedProtocol):
         if correlation_id != request.correlation_id:
             raise DecodeError(f"an answer to request {correlation_id} instead of {request.correlation_id}")
         if request.fast_path is not None and request.fast_path(frame, body):
-            if request.api_key != AUTHENTICATE_BROKER:  # the broker may still refuse other requests
+            if request.api_key not in _OF_AUTHENTICATION:  # the broker may still refuse other requests
                 self._answered = True
                 self._on_answer()
             return

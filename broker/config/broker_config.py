@@ -142,6 +142,7 @@ class _Values:
     replication_quota_window_num: int
     replication_quota_window_size_seconds: int
     request_timeout_ms: int
+    sasl_mechanism_inter_broker_protocol: str
     sasl_server_max_receive_size: int
     security_inter_broker_protocol: str
     socket_receive_buffer_bytes: int

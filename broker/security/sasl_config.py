@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import ListenerConfig
     from barnabas.broker.security.delegation_tokens import DelegationTokens
+    from barnabas.broker.security.sasl_client import NewSaslClient
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
 
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 JAAS_CONFIG: Final = "sasl.jaas.config"
+_INTER_BROKER: Final = "sasl.mechanism.inter.broker.protocol"
 _HANDLER: Final = "sasl.server.callback.handler.class"
 
 
@@ -42,19 +44,49 @@ class Authority(NamedTuple):
 
 def sasl_listeners(config: BrokerConfig, authority: Authority) -> dict[str, SaslListener]:
     """Those listeners for clients that use SASL, by name. ConfigError names a property that is wrong."""
-    with_sasl = config.sasl_listeners
-    if not config.quorum.is_alone and config.inter_broker_listener in {each.name for each in with_sasl}:
+    return {each.name: _sasl_listener(config, authority, each) for each in config.sasl_listeners}
+
+
+def inter_broker_login(config: BrokerConfig, runtime: Runtime) -> NewSaslClient | None:
+    """How this broker logs in to the inter-broker listener of others; None where that does not use SASL. ConfigError."""
+    listener = config.inter_broker_listener
+    if listener not in {each.name for each in config.sasl_listeners}:
+        return None
+    mechanism = config.sasl_mechanism_inter_broker_protocol
+    if mechanism not in _enabled_mechanisms(config, listener):
         raise ConfigError(
-            f"inter.broker.listener.name: listener {config.inter_broker_listener} uses SASL, which brokers don't between each "
-            f"other in this version; add a listener without it for them"
+            f"{_INTER_BROKER} must be included in sasl.enabled.mechanisms when SASL is used for inter-broker communication; "
+            f"it is {mechanism}, and listener {listener} has {', '.join(_enabled_mechanisms(config, listener))}"
         )
-    return {each.name: _sasl_listener(config, authority, each) for each in with_sasl}
+    module = login_module(config, listener, mechanism)
+    user, password = module.options.get("username"), module.options.get("password")
+    if mechanism == OAUTHBEARER:
+        raise ConfigError(
+            f"{_INTER_BROKER}: brokers log in to each other by PLAIN or SCRAM, not by OAUTHBEARER in this version"
+        )
+    if not (user and password) and config.quorum.is_alone:
+        return None  # there are no others yet
+    if not user or not password:
+        raise ConfigError(
+            f"listener.name.{listener.lower()}.{mechanism.lower()}.{JAAS_CONFIG} needs username and password, with which "
+            f"brokers log in to each other ({_INTER_BROKER})"
+        )
+    from barnabas.broker.security.sasl_client import PlainClient, ScramLogin
+    from barnabas.controller.operations.scram import MECHANISM_NAMES
+
+    if mechanism == PLAIN:
+        return partial(PlainClient, user, password)
+    return ScramLogin(mechanism, MECHANISM_NAMES[mechanism], user, password, runtime.random_bytes).client
+
+
+def _enabled_mechanisms(config: BrokerConfig, listener: str) -> list[str]:
+    enabled = config.listener_value(listener, "sasl.enabled.mechanisms") or ""
+    return [each.strip() for each in enabled.split(",") if each.strip()]
 
 
 def _sasl_listener(config: BrokerConfig, authority: Authority, listener: ListenerConfig) -> SaslListener:
     name = listener.name
-    enabled = config.listener_value(name, "sasl.enabled.mechanisms") or ""
-    mechanisms = [each.strip() for each in enabled.split(",") if each.strip()]
+    mechanisms = _enabled_mechanisms(config, name)
     if not mechanisms:
         raise ConfigError(f"sasl.enabled.mechanisms is empty, and listener {name} uses SASL")
     return SaslListener(
