@@ -19,7 +19,7 @@ WORKERS ?= -n 2 --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-transactions check format conform bench bench-partitions bench-cluster bench-nats bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-transactions check format conform bench bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 help: ## this list
@@ -126,6 +126,9 @@ conform: $(JARS) ## every API and version, this broker and Apache Kafka side by 
 
 bench: $(JARS) ## this broker and Apache Kafka under load
 	$(BIN)/python -m compat_tests.bench $(ARGS)
+
+bench-security: $(JARS) ## TLS, logins and ACLs of both
+	$(BIN)/python -m compat_tests.bench.security $(ARGS)
 
 bench-partitions: $(JARS) ## both with 10,000 partitions
 	$(BIN)/python -m compat_tests.bench.partitions $(ARGS)

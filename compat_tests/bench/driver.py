@@ -10,19 +10,27 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 
 from compat_tests.bench import prepared
 
 _RECEIVE_BUFFER = 4 << 20
 
+# Secures a connected socket: a TLS handshake, a login, or both.
+Secure = Callable[[socket.socket], socket.socket]
+
 
 class Connection:
     """One connection to a broker at host:port."""
 
-    def __init__(self, address: str, receive_buffer: int = _RECEIVE_BUFFER) -> None:
+    def __init__(
+        self, address: str, receive_buffer: int = _RECEIVE_BUFFER, secure: Secure | None = None
+    ) -> None:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if secure is not None:
+            self.socket = secure(self.socket)
         self._buffer = memoryview(bytearray(receive_buffer))
 
     def send(self, request: bytes) -> None:
@@ -64,12 +72,13 @@ def produce_many(
     *,
     acks: int = 1,
     connections: int = 1,
+    secure: Secure | None = None,
 ) -> float:
     """Produce the same batch of `records` records `requests` times, in turn over the connections; seconds taken.
 
     Five are in flight on one connection, one on each of several.
     """
-    opened = [Connection(address) for _ in range(connections)]
+    opened = [Connection(address, secure=secure) for _ in range(connections)]
     request = prepared.produce(topic, batch, acks)
     window = 5 if connections == 1 else connections
     offset = -1
@@ -88,10 +97,16 @@ def produce_many(
 
 
 def fetch_many(
-    address: str, topic: str, batch_size: int, records: int, requests: int, in_flight: int
+    address: str,
+    topic: str,
+    batch_size: int,
+    records: int,
+    requests: int,
+    in_flight: int,
+    secure: Secure | None = None,
 ) -> float:
     """Fetch `requests` batches of `batch_size` bytes and `records` records, one a request; seconds taken."""
-    connection = Connection(address)
+    connection = Connection(address, secure=secure)
     prepared_requests = [prepared.fetch(topic, i * records, batch_size) for i in range(requests)]
     started = time.perf_counter()
     for sent in range(requests + in_flight):
@@ -108,14 +123,20 @@ def fetch_many(
 
 
 def produce_small(
-    address: str, topic: str, batch: bytes, requests: int, connections: int, in_flight: int
+    address: str,
+    topic: str,
+    batch: bytes,
+    requests: int,
+    connections: int,
+    in_flight: int,
+    secure: Secure | None = None,
 ) -> float:
     """Produce a batch of one record `requests` times, evenly over the connections; seconds taken.
 
     Responses are all of one size, so they are counted by their bytes; as many requests as were answered go
     out again in one send, as a busy client's do.
     """
-    opened = [Connection(address) for _ in range(connections)]
+    opened = [Connection(address, secure=secure) for _ in range(connections)]
     request = prepared.produce(topic, batch)
     size = len(opened[0].ask(request))
     share = (requests - 1) // connections

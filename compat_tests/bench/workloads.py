@@ -59,7 +59,7 @@ def topic_of(broker: Broker, partitions: int = 1) -> Iterator[str]:
     admin.delete_topics([name])[name].result(30)
 
 
-def _rates(name: str, volume: int, seconds: float, cpu: float) -> Measures:
+def rates(name: str, volume: int, seconds: float, cpu: float) -> Measures:
     return {f"{name}, MB/s": volume / seconds / 1e6, f"{name}, CPU-s/GB": cpu / volume * 1e9}
 
 
@@ -79,12 +79,12 @@ def produce_and_fetch(broker: Broker, scale: float) -> Measures:
                     )
                     used = cpu_seconds(broker.pid) - before
                     many = "10 connections" if connections > 1 else "1 connection"
-                    measures |= _rates(f"produce {size}, {promise}, {many}", volume, seconds, used)
+                    measures |= rates(f"produce {size}, {promise}, {many}", volume, seconds, used)
                     if acks == 1 and connections == 1 and size != "16 KB":
                         before = cpu_seconds(broker.pid)
                         seconds = driver.fetch_many(broker.bootstrap, topic, len(batch), records, requests, 5)
                         used = cpu_seconds(broker.pid) - before
-                        measures |= _rates(f"fetch {size} a request", volume, seconds, used)
+                        measures |= rates(f"fetch {size} a request", volume, seconds, used)
     return measures
 
 
@@ -98,7 +98,7 @@ def tail(broker: Broker, scale: float) -> Measures:
             seconds = driver.feed_tail(broker.bootstrap, topic, _LARGE, 1000, batches, consumers)
             used = cpu_seconds(broker.pid) - before
         many = "10 consumers" if consumers > 1 else "1 consumer"
-        measures |= _rates(f"{many} at the tail", batches * consumers * len(_LARGE), seconds, used)
+        measures |= rates(f"{many} at the tail", batches * consumers * len(_LARGE), seconds, used)
     return measures
 
 
@@ -180,7 +180,7 @@ def _read_committed(broker: Broker, scale: float) -> Measures:
                 broker.bootstrap, topic, number, producer.transaction_bytes, isolation
             )
             used = cpu_seconds(broker.pid) - before
-            measures |= _rates(f"fetch of ten transactions a request, {name}", volume, seconds, used)
+            measures |= rates(f"fetch of ten transactions a request, {name}", volume, seconds, used)
     return measures
 
 
