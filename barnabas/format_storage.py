@@ -26,7 +26,9 @@ from barnabas.controller.operations.scram import (
     ITERATIONS_MAX,
     ITERATIONS_MIN,
     MECHANISM_NAMES,
+    SALT_RANDOM_BYTES,
     credential_record,
+    salt_of,
     salted_password,
 )
 from barnabas.extensions import EXTENSIONS
@@ -42,8 +44,6 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime
     from barnabas.wire.messages.metadata_records import UserScramCredentialRecord
 
-_SALT_CHARACTERS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
-_SALT_BYTES: Final = 26
 _FIELDS: Final = ("name", "salt", "iterations", "password", "saltedpassword")
 _FIELD: Final = re.compile(r'\s*([a-z]+)\s*=\s*(?:"([^"]*)"|([^,"]*))\s*(?:,|$)')
 
@@ -136,7 +136,8 @@ def parse_user(text: str, runtime: Runtime) -> UserScramCredentialRecord:
     if salted is not None:
         salt = _base64("salt", _required(values, "salt"))
         return credential_record(name, number, salt, _base64("saltedpassword", salted), iterations)
-    salt = _base64("salt", values["salt"]) if "salt" in values else _new_salt(runtime)
+    given = values.get("salt")
+    salt = salt_of(runtime.random_bytes(SALT_RANDOM_BYTES)) if given is None else _base64("salt", given)
     password = salted_password(values["password"].encode(), number, salt, iterations)
     return credential_record(name, number, salt, password, iterations)
 
@@ -179,8 +180,3 @@ def _base64(name: str, text: str) -> bytes:
         return b64decode(text, validate=True)
     except ValueError:
         raise ConfigError(f"--add-scram: Failed to decode given {name}; it must be base64") from None
-
-
-def _new_salt(runtime: Runtime) -> bytes:
-    """26 base-36 characters, as Kafka's."""
-    return bytes(_SALT_CHARACTERS[each % len(_SALT_CHARACTERS)] for each in runtime.random_bytes(_SALT_BYTES))

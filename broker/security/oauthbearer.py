@@ -14,10 +14,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from barnabas.broker.security.caller import USER, Principal
-from barnabas.broker.security.sasl import Identity, SaslFailure
+from barnabas.broker.security.sasl import SASL_NAME, Identity, SaslFailure, sasl_name
 
+_PAIRS_MAX: Final = 100  # of a message: each costs a microsecond before the client is authenticated
 _FIRST: Final = re.compile(
-    rb"n,(?:a=(?P<authorization_id>(?:[^=,\x00]|=2C|=3D)+))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01"
+    rb"n,(?:a=(?P<authorization_id>%b))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01){0,%d})\x01"
+    % (SASL_NAME, _PAIRS_MAX)
 )
 _AUTH: Final = re.compile(rb"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)")
 _ACKNOWLEDGEMENT: Final = b"\x01"
@@ -62,7 +64,7 @@ class OAuthBearerServer:
         except TokenRefused as refused:
             self._error = _error_json(refused)
             return self._error.encode()
-        authorization_id = (found["authorization_id"] or b"").decode(errors="replace")
+        authorization_id = sasl_name(found["authorization_id"] or b"")
         if authorization_id not in ("", claims.name):
             raise SaslFailure(
                 f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different from "

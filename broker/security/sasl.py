@@ -17,6 +17,7 @@ PLAIN: Final = "PLAIN"
 SCRAM_SHA_256: Final = "SCRAM-SHA-256"
 SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 OAUTHBEARER: Final = "OAUTHBEARER"
+SASL_NAME: Final = rb"[^,\x00]++"  # the pattern of a name in a message; see sasl_name
 
 
 class SaslFailure(Exception):
@@ -25,6 +26,16 @@ class SaslFailure(Exception):
     def __init__(self, text: str | None = None) -> None:
         super().__init__(text)
         self.text = text
+
+
+def sasl_name(text: bytes) -> str:
+    """A name of a message, in which `,` is written =2C and `=` is written =3D (RFC 5802). SaslFailure."""
+    if text.count(b"=") != text.count(b"=2C") + text.count(b"=3D"):
+        raise SaslFailure
+    try:
+        return text.replace(b"=2C", b",").replace(b"=3D", b"=").decode()
+    except UnicodeDecodeError:
+        raise SaslFailure from None
 
 
 class Identity(msgspec.Struct, frozen=True):

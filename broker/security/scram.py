@@ -21,18 +21,18 @@ from typing import Final
 import msgspec
 
 from barnabas.broker.security.caller import USER, Principal
-from barnabas.broker.security.sasl import Identity, SaslFailure
-from barnabas.controller.operations.scram import HASHES, ITERATIONS_MIN
+from barnabas.broker.security.sasl import SASL_NAME, Identity, SaslFailure, sasl_name
+from barnabas.controller.operations.scram import HASHES, ITERATIONS_MIN, salt_of
 
 _NONCE_BYTES: Final = 18
-_FAKE_SALT_BYTES: Final = 26
-_NAME: Final = rb"(?:[^=,\x00]|=2C|=3D)+"
+_EXTENSIONS_MAX: Final = 100  # of a message: each costs a microsecond before the client is authenticated
 _PRINTABLE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
-_EXTENSIONS: Final = rb"(?:,[A-Za-z]+=[^,\x00]+)*"
+_EXTENSIONS: Final = rb"(?:,[A-Za-z]+=[^,\x00]+){0,%d}" % _EXTENSIONS_MAX
 _BASE64: Final = rb"[a-zA-Z0-9/+]+={0,2}"
 _CLIENT_FIRST: Final = re.compile(
     rb"(?P<header>n,(?:a=(?P<authorization_id>%b))?,)(?:m=[^,\x00]+,)?"
-    rb"(?P<bare>n=(?P<user>%b),r=(?P<nonce>%b)(?P<extensions>%b))" % (_NAME, _NAME, _PRINTABLE, _EXTENSIONS),
+    rb"(?P<bare>n=(?P<user>%b),r=(?P<nonce>%b)(?P<extensions>%b))"
+    % (SASL_NAME, SASL_NAME, _PRINTABLE, _EXTENSIONS),
     re.DOTALL,
 )
 _CLIENT_FINAL: Final = re.compile(
@@ -73,9 +73,9 @@ class ScramCredentials:
         self.of_token = of_token
         self._fake_salt_key = random_bytes(32)
 
-    def fake(self, user: bytes) -> Credential:
+    def fake(self, user: str) -> Credential:
         """Always the same salt for a name, and keys that no password has."""
-        salt = hmac.digest(self._fake_salt_key, user, self.digest)[:_FAKE_SALT_BYTES]
+        salt = salt_of(hmac.digest(self._fake_salt_key, user.encode(), self.digest))
         size = hashlib.new(self.digest).digest_size
         return Credential(salt, bytes(size), bytes(size), ITERATIONS_MIN, Identity(Principal(USER, "")))
 
@@ -103,13 +103,9 @@ class ScramServer:
         found = _CLIENT_FIRST.fullmatch(token)
         if found is None or self._nonce:
             raise SaslFailure
-        user = found["user"].replace(b"=2C", b",").replace(b"=3D", b"=")
+        name = sasl_name(found["user"])
+        authorization_id = sasl_name(found["authorization_id"] or b"")
         credentials = self._credentials
-        try:
-            name = user.decode()
-            authorization_id = (found["authorization_id"] or b"").decode()
-        except UnicodeDecodeError:
-            raise SaslFailure from None
         is_token = _TOKEN_EXTENSION in found["extensions"].split(b",")
         credential = credentials.of_token(name) if is_token else credentials.of_user(name)
         if authorization_id not in ("", name):
@@ -118,7 +114,7 @@ class ScramServer:
             )
         self._is_fake = credential is None or credential.iterations < ITERATIONS_MIN
         if credential is None or self._is_fake:
-            credential = credentials.fake(user)
+            credential = credentials.fake(name)
         self._credential = credential
         self._header, self._bare = found["header"], found["bare"]
         self._nonce = found["nonce"] + b64encode(credentials.random_bytes(_NONCE_BYTES))

@@ -33,6 +33,9 @@ MECHANISM_NAMES: Final = {"SCRAM-SHA-256": SHA_256, "SCRAM-SHA-512": SHA_512}
 ITERATIONS_MIN: Final = 4096
 ITERATIONS_MAX: Final = 16384
 CREDENTIALS_MAX: Final = 10_000  # of a request
+SALT_RANDOM_BYTES: Final = 17
+_SALT_BITS: Final = 130
+_SALT_DIGITS: Final = b"0123456789abcdefghijklmnopqrstuvwxyz"
 
 ScramResults = dict[str, ApiError | None]  # by user; None: the change has succeeded
 
@@ -56,6 +59,16 @@ def credential_record(
 def salted_password(password: bytes, mechanism: int, salt: bytes, iterations: int) -> bytes:
     """2 ms of computing at 4096 iterations."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password, salt, iterations)
+
+
+def salt_of(random: bytes) -> bytes:
+    """A salt as Kafka's tools write it: a number of 130 bits in base 36. `random`: SALT_RANDOM_BYTES of them or more."""
+    number = int.from_bytes(random, "big") % (1 << _SALT_BITS)
+    digits = bytearray()
+    while number or not digits:
+        number, digit = divmod(number, len(_SALT_DIGITS))
+        digits.append(_SALT_DIGITS[digit])
+    return bytes(reversed(digits))
 
 
 def alter_credentials(

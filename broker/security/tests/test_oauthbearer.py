@@ -63,6 +63,8 @@ def test_a_good_token(token: bytes) -> None:
         b"n,,\x01\x01",
         b"n,,\x01auth1=Bearer good\x01\x01",
         b"n,,\x01auth=Bearer g\x00od\x01\x01",
+        b"n,a=a=b,\x01auth=Bearer good\x01\x01",
+        b"n,,\x01%bauth=Bearer good\x01\x01" % (b"a=b\x01" * 100),  # each costs a step
     ],
 )
 def test_malformed_messages_fail(token: bytes) -> None:

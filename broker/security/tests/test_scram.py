@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+from resource import RUSAGE_SELF, getrusage
 from typing import NamedTuple
 
 import pytest
@@ -143,6 +144,30 @@ def test_wrong_passwords_and_unknown_users_fail_alike(user: str) -> None:
     assert Client(world, user, b"wrong").fields[b"s"] == client.fields[b"s"], (
         "the salt of a name stays the same"
     )
+
+
+def test_the_salt_of_an_unknown_user_looks_like_that_of_kafka_s_tools() -> None:
+    """Which write numbers of 130 bits in base 36."""
+    salt = base64.b64decode(Client(make(), "unknown", b"wrong").fields[b"s"])
+    assert 0 < int(salt, 36) < 1 << 130
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"n,,n=%b" % (b"a" * 500_000),
+        b"n,,n=%b" % (b"=2C" * 160_000),
+        b"n,a=%b,n=%b" % (b"a" * 250_000, b"a" * 250_000),
+        b"n,,n=a,r=x%b" % (b",a=b" * 125_000),
+    ],
+)
+def test_a_message_as_long_as_a_frame_costs_no_step_for_each_character(first: bytes) -> None:
+    """Anyone may send it before the authentication. A pattern with a step for each took 0.2 s and more."""
+    server = ScramServer(make().credentials)
+    began_s = getrusage(RUSAGE_SELF).ru_utime
+    with pytest.raises(SaslFailure):
+        server.evaluate(first)
+    assert getrusage(RUSAGE_SELF).ru_utime - began_s < 0.1
 
 
 def test_a_credential_with_few_iterations_fails() -> None:
