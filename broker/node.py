@@ -498,7 +498,7 @@ class Node:
     def _make_authorizer(self, controller: Controller) -> Authorizer | None:
         if self._config.authorizer is None:
             return None
-        authorizer = Authorizer(self._config.authorizer, lambda: controller.image)
+        authorizer = Authorizer(self._config.authorizer, lambda: controller.image, self._runtime.monotonic)
         controller.add_acl_listener(authorizer.acls_changed)
         return authorizer
 

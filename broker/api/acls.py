@@ -81,14 +81,12 @@ def describe_acls(
 
 @api(30, 1, 3, controller=True)
 def create_acls(context: HandlerContext, request: CreateAclsRequest) -> Outcome:
-    wanted = [_acl(creation) for creation in request.creations]
+    refusal = _refusal(context, len(request.creations), operations.TOO_MANY_CREATED)
+    wanted = [] if refusal is not None else [_acl(creation) for creation in request.creations]
     if any(map(_has_zero, wanted)):
         return CLOSE_CONNECTION
-    refusal = _refusal(context)
-    if refusal is None and len(wanted) > operations.ACLS_PER_REQUEST_MAX:
-        refusal = ApiError(ErrorCode.INVALID_REQUEST, operations.TOO_MANY_CREATED)
     if refusal is not None:
-        answer_in_slices(context, _created([refusal] * len(wanted)))
+        answer_in_slices(context, _created([refusal] * len(request.creations)))
         return PENDING
     request_id = context.services.controller_channel.request_id_of(context)
     context.services.controller.run(
@@ -103,12 +101,12 @@ def create_acls(context: HandlerContext, request: CreateAclsRequest) -> Outcome:
 
 @api(31, 1, 3, controller=True)
 def delete_acls(context: HandlerContext, request: DeleteAclsRequest) -> Outcome:
-    filters = [_filter(each) for each in request.filters]
+    refusal = _refusal(context, len(request.filters), operations.TOO_MANY_FILTERS)
+    filters = [] if refusal is not None else [_filter(each) for each in request.filters]
     if any(map(_has_zero, filters)):
         return CLOSE_CONNECTION
-    refusal = _refusal(context)
     if refusal is not None:
-        answer_in_slices(context, _deleted([refusal] * len(filters)))
+        answer_in_slices(context, _deleted([refusal] * len(request.filters)))
         return PENDING
     context.services.controller.run(
         lambda image: operations.delete_acls(image, filters),
@@ -118,11 +116,13 @@ def delete_acls(context: HandlerContext, request: DeleteAclsRequest) -> Outcome:
     return PENDING
 
 
-def _refusal(context: HandlerContext) -> ApiError | None:
-    """Why the sender may change no ACLs."""
+def _refusal(context: HandlerContext, count: int, too_many: str) -> ApiError | None:
+    """Why the sender may change no ACLs, or not so many at once."""
     if not allows_cluster(context, Operation.ALTER):
         return _UNAUTHORIZED
-    return _DISABLED if context.services.authorizer is None else None
+    if context.services.authorizer is None:
+        return _DISABLED
+    return ApiError(ErrorCode.INVALID_REQUEST, too_many) if count > operations.ACLS_PER_REQUEST_MAX else None
 
 
 def _has_zero(acl: Acl | AclFilter) -> bool:

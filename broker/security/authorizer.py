@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 audit = logging.getLogger(AUDIT_LOGGER)
 
-CALLERS_MAX: Final = 10_000  # whose grants are remembered
+GRANTS_MAX: Final = 100_000  # of all callers, that are remembered
+DENIED_PER_SECOND_MAX: Final = 200  # that are logged; one request may name very much that it may not use
 NAME_LENGTH_MAX: Final = 300  # of what clients name, in the log
 _TRACE: Final = logging.DEBUG - 1  # as config/logger_levels.py has it
 
@@ -75,7 +76,12 @@ ALL_OPERATIONS: Final = {
 class Authorizer:
     """See the module. `acls_changed` is to be called when the image's ACLs have changed."""
 
-    def __init__(self, config: AuthorizerConfig, image: Callable[[], MetadataImage]) -> None:
+    def __init__(
+        self,
+        config: AuthorizerConfig,
+        image: Callable[[], MetadataImage],
+        monotonic: Callable[[], float],
+    ) -> None:
         self._super_users = config.super_users
         self._default = config.allow_everyone_if_no_acl_found
         self._image = image
@@ -83,12 +89,25 @@ class Authorizer:
         # The topics that each caller may read or write
         self._granted: dict[Operation, dict[Caller, set[str]]] = {Operation.READ: {}, Operation.WRITE: {}}
         self._by_type: dict[tuple[Caller, Operation, ResourceType], bool] = {}
+        self._grant_count = 0
+        self._monotonic = monotonic
+        self._second = 0  # in which denied decisions are counted
+        self._denied = 0
 
     def acls_changed(self) -> None:
         self.epoch += 1
+        self._forget()
+
+    def _forget(self) -> None:
         for granted in self._granted.values():
             granted.clear()
         self._by_type.clear()
+        self._grant_count = 0
+
+    def _count_grant(self) -> None:
+        if self._grant_count >= GRANTS_MAX:
+            self._forget()
+        self._grant_count += 1
 
     def has_granted(self, caller: Caller, operation: Operation, topic: str) -> bool:
         """Whether the caller is remembered as allowed to READ or WRITE the topic; False says nothing."""
@@ -115,13 +134,22 @@ class Authorizer:
             return True
         allowed, rule = self._decide(caller, operation, kind, name)
         level = _TRACE if silent else logging.DEBUG if allowed else logging.INFO
-        if audit.isEnabledFor(level):
+        if audit.isEnabledFor(level) and (level != logging.INFO or self._may_log()):
             _log(level, caller, api_key, operation, kind, name, count, allowed, rule)
         if granted is not None and allowed and name in self._image().topics:
-            if len(granted) >= CALLERS_MAX and caller not in granted:
-                granted.clear()
+            self._count_grant()
             granted.setdefault(caller, set()).add(name)
         return allowed
+
+    def _may_log(self) -> bool:
+        """Whether another denied decision may be logged in this second."""
+        second = int(self._monotonic())
+        if second != self._second:
+            if self._denied > DENIED_PER_SECOND_MAX:
+                audit.info("%d more were Denied, which are not logged", self._denied - DENIED_PER_SECOND_MAX)
+            self._second, self._denied = second, 0
+        self._denied += 1
+        return self._denied <= DENIED_PER_SECOND_MAX
 
     def allows_any(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
         """Whether the caller may do it on some resource of the type, existing or not (KIP-679's authorizeByResourceType)."""
@@ -129,8 +157,7 @@ class Authorizer:
             return True
         key = caller, operation, kind
         if key not in self._by_type:
-            if len(self._by_type) >= CALLERS_MAX:
-                self._by_type.clear()
+            self._count_grant()
             # A name that is asked about as Kafka does it: it lets super users pass.
             allowed, _ = self._decide(caller, operation, kind, "hardcode")
             self._by_type[key] = allowed or self._has_some(caller, operation, kind)

@@ -181,3 +181,11 @@ def test_filters_that_would_take_too_long_are_refused(node: OneNode) -> None:
     errors = [each.error_code for each in answer.filter_results]
     assert errors[0] == 0
     assert errors[-1] == E.INVALID_REQUEST
+
+
+def test_a_request_changes_so_many_acls_at_most(node: OneNode) -> None:
+    assert set(create(node, *[creation()] * 10_001)) == {
+        (E.INVALID_REQUEST, "Cannot create more than 10000 acls in a single create operation.")
+    }
+    answer = node.ask(DeleteAclsRequest([wanted("t", LITERAL, TOPIC)] * 10_001), 3, ROOT)
+    assert {each.error_code for each in answer.filter_results} == {E.INVALID_REQUEST}

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.config.authorizer import AUDIT_LOGGER, AuthorizerConfig
-from barnabas.broker.security.authorizer import ALL_OPERATIONS, Authorizer, java_address
+from barnabas.broker.security import authorizer as authorizer_module
+from barnabas.broker.security.authorizer import (
+    ALL_OPERATIONS,
+    DENIED_PER_SECOND_MAX,
+    Authorizer,
+    java_address,
+)
 from barnabas.broker.security.caller import Caller, Principal, own_caller
 from barnabas.controller.metadata.acls import Acl, Operation, PatternType, Permission, ResourceType
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
@@ -31,6 +37,7 @@ ACLS = st.builds(
     OPERATIONS,
     st.sampled_from([Permission.ALLOW, Permission.DENY]),
 )
+clock = [0.0]
 IMPLIED = {
     Operation.DESCRIBE: {Operation.READ, Operation.WRITE, Operation.DELETE, Operation.ALTER},
     Operation.DESCRIBE_CONFIGS: {Operation.ALTER_CONFIGS},
@@ -52,7 +59,9 @@ def image_with(acls: list[Acl], *topics: str) -> MetadataImage:
 
 
 def authorizer_of(image: MetadataImage, *super_users: str, allow_everyone: bool = False) -> Authorizer:
-    return Authorizer(AuthorizerConfig(frozenset(super_users), allow_everyone), lambda: image)
+    return Authorizer(
+        AuthorizerConfig(frozenset(super_users), allow_everyone), lambda: image, lambda: clock[0]
+    )
 
 
 def applies(acl: Acl, kind: ResourceType, name: str) -> bool:
@@ -251,3 +260,27 @@ def test_decisions_are_logged_in_kafkas_words(caplog: pytest.LogCaptureFixture) 
     assert "\n" not in messages[2]
     assert len(messages[2]) < 600
     assert messages[2].endswith("based on rule SuperUser")
+
+
+def test_a_flood_of_denied_decisions_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+    authorizer, bob = authorizer_of(image_with([])), caller_of("User:bob")
+    with caplog.at_level(logging.INFO, AUDIT_LOGGER):
+        for second in (7.0, 7.9, 8.0):
+            clock[0] = second
+            for number in range(150):
+                authorizer.allows(bob, 3, Operation.DESCRIBE, ResourceType.TOPIC, f"t{number}")
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == DENIED_PER_SECOND_MAX + 1 + 150
+    assert messages[DENIED_PER_SECOND_MAX] == "100 more were Denied, which are not logged"
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorizer_module, "GRANTS_MAX", 3)
+    image = image_with([], "a", "b", "c", "d")
+    authorizer, root = authorizer_of(image, "User:root"), caller_of("User:root")
+    for name in ("a", "b", "c"):
+        assert authorizer.allows(root, 0, Operation.WRITE, ResourceType.TOPIC, name)
+    assert authorizer.has_granted(root, Operation.WRITE, "a")
+    assert authorizer.allows(root, 0, Operation.WRITE, ResourceType.TOPIC, "d")
+    assert authorizer.has_granted(root, Operation.WRITE, "d")
+    assert not authorizer.has_granted(root, Operation.WRITE, "a")
