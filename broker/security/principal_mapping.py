@@ -1,4 +1,9 @@
-"""ssl.principal.mapping.rules (KIP-371): from a certificate's distinguished name to the name of a principal."""
+"""ssl.principal.mapping.rules (KIP-371): from a certificate's distinguished name to the name of a principal.
+
+The patterns are compiled by Python's `re`. What only Java's have, such as classes of Unicode properties, is an error at the start, so
+that no rule means something else than in Kafka. The name is matched as a whole, and the replacement follows
+Java's `String.replaceAll`.
+"""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def assert_refused(
             client.progress(world.socket)
 
 
-@pytest.mark.parametrize("who", ["nobody", "stranger", "expired"])
+@pytest.mark.parametrize("who", ["anonymous", "stranger", "expired"])
 def test_clients_without_a_good_certificate(
     who: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,7 +207,7 @@ def test_clients_without_a_good_certificate(
         world.receive_all(client.progress(world.socket))
         world.turns()
     reason = {
-        "nobody": "PEER_DID_NOT_RETURN_A_CERTIFICATE",
+        "anonymous": "PEER_DID_NOT_RETURN_A_CERTIFICATE",
         "stranger": "unable to get local issuer certificate",
         "expired": "certificate has expired",
     }[who]
