@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import struct
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.sasl_authenticator import authenticator
@@ -164,6 +167,43 @@ def test_frames_are_short_before_the_authentication_and_long_after_it() -> None:
     world = World()
     world.receive(struct.pack(">i", 1001))
     assert world.transport.is_aborted
+
+
+FRAMES = st.binary(max_size=40) | st.sampled_from([17, 18, 36, 0, 3, 0x4241, 0x7FFF]).flatmap(
+    lambda key: st.builds(
+        lambda version, body: struct.pack(">hhih", key, version, 7, -1) + body,
+        st.integers(-1, 5),
+        st.binary(max_size=30) | st.just(b"\0\5PLAIN") | st.just(b"\0\0\0\5alice"),
+    )
+)
+
+
+@given(st.lists(FRAMES, max_size=5), st.integers(0, 60_000))
+def test_any_frames_are_answered_or_end_the_connection(frames: list[bytes], max_reauth_ms: int) -> None:
+    world = World(max_reauth_ms)
+    world.shared.warnings = Mock(warn=note_warning)
+    served: list[int] = []
+
+    def dispatch(_connection: object, buffer: memoryview, start: int, _end: int) -> bytes:
+        served.append(int.from_bytes(buffer[start : start + 2], "big"))
+        return struct.pack(">iih", 6, 7, 0)
+
+    world.dispatcher.dispatch = dispatch  # type: ignore[assignment,method-assign]
+    for frame in frames:
+        world.ask(struct.pack(">i", len(frame)) + frame)
+        if world.transport.is_aborted:
+            break
+    for _, timer in world.timers:
+        if not timer.is_cancelled:
+            timer.callback()
+    if not any(b"PLAIN" in frame for frame in frames):
+        assert world.connection.caller.principal == ANONYMOUS
+        assert served in ([], [18]), "an ApiVersions at most"
+
+
+def note_warning(*_: object, error: BaseException | None = None, **__: object) -> None:
+    """No frame may lead to a bug's traceback."""
+    assert error is None, error
 
 
 # -- sessions with a lifetime
