@@ -54,19 +54,30 @@ def _in_ms(seconds: float) -> int:
 class Quota:
     """The quota of one kind of those that share it."""
 
-    __slots__ = ("_rate", "_throttle_s_max", "limit")
+    __slots__ = ("_full_windows_s", "_limit", "_rate", "_throttle_s_max", "burst")
 
     def __init__(self, window_count: int, window_s: float, throttle_s_max: float) -> None:
-        self.limit = 0.0  # a second
+        self._full_windows_s = (window_count - 1) * window_s
+        self._limit = self.burst = 0.0
         self._rate = Rate(window_count, window_s)
         self._throttle_s_max = throttle_s_max
+
+    @property
+    def limit(self) -> float:
+        """How much is allowed in a second."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: float) -> None:
+        self._limit = limit
+        # So much is allowed in the windows at any time, so that the rate need not be computed below it.
+        self.burst = limit * self._full_windows_s
 
     def record(self, amount: float, now: float) -> int:
         """Count an amount. Returns for how many ms to throttle, 0 for none."""
         rate = self._rate
         rate.record(amount, now)
-        excess_s = rate.excess_s(self.limit, now)
-        return self._ms(excess_s) if excess_s > 0 else 0
+        return 0 if rate.recorded <= self.burst else self._throttle_ms(0.0, now)
 
     def record_time(self, began: float, now: float) -> int:
         """As `record`, for a quota in percents of the time."""
@@ -74,21 +85,25 @@ class Quota:
 
     def throttle_ms(self, now: float) -> int:
         """For how many ms to throttle now, 0 for none."""
-        excess_s = self._rate.excess_s(self.limit, now)
-        return self._ms(excess_s) if excess_s > 0 else 0
+        return 0 if self._rate.recorded <= self.burst else self._throttle_ms(0.0, now)
+
+    def has_room_for(self, amount: float) -> bool:
+        """Whether the amount can be recorded without throttling, as far as is known without the time."""
+        return self._rate.recorded + amount <= self.burst
 
     def throttle_ms_with(self, amount: float, now: float) -> int:
         """As `record`, without counting the amount. An amount that is alone in its windows is never too large: it could
         not be had at any time."""
-        rate = self._rate
-        excess_s = rate.excess_s(self.limit, now, amount)
-        return self._ms(excess_s) if excess_s > 0 and rate.total(now) > 0 else 0
+        if self.has_room_for(amount) or self._rate.total(now) <= 0:
+            return 0
+        return self._throttle_ms(amount, now)
+
+    def _throttle_ms(self, more: float, now: float) -> int:
+        excess_s = self._rate.excess_s(self._limit, now, more)
+        return _in_ms(min(excess_s, self._throttle_s_max)) if excess_s > 0 else 0
 
     def is_idle(self, now: float) -> bool:
         return self._rate.is_idle(now)
-
-    def _ms(self, excess_s: float) -> int:
-        return _in_ms(min(excess_s, self._throttle_s_max))
 
 
 class MutationQuota(TokenBucket):
@@ -122,7 +137,7 @@ class PartitionPermits:
 
 
 class ClientLimits(msgspec.Struct, frozen=True):
-    """The quotas of one user and client id; None where there is none."""
+    """The quotas of one user and client id; None where there is none. NO_LIMITS, where there is none of any kind."""
 
     produce: Quota | None
     fetch: Quota | None
@@ -140,7 +155,6 @@ class ClientQuotas:
             config.controller_quota_window_num,
             float(config.controller_quota_window_size_seconds),
         )
-        self._burst_s = (self._window[0] - 1) * self._window[1]
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
         self._found: dict[tuple[str, str | None], ClientLimits] = {}
         self._shared: dict[tuple[str, QuotaEntity], Quota] = {}  # by kind and those who share it
@@ -178,15 +192,15 @@ class ClientQuotas:
     def fetch_max_bytes(self, caller: Caller, client_id: str | None) -> int:
         """How much a client may fetch at once: no more than fits its windows."""
         fetch = self.of(caller, client_id).fetch
-        return _FETCH_BYTES_MAX if fetch is None else int(min(fetch.limit * self._burst_s, _FETCH_BYTES_MAX))
+        return _FETCH_BYTES_MAX if fetch is None else int(min(fetch.burst, _FETCH_BYTES_MAX))
 
     def fetch_throttle_ms(self, caller: Caller, client_id: str | None, size: int) -> int:
         """For how many ms to throttle a client in place of sending it `size` bytes of records; 0: send them."""
         limits = self.of(caller, client_id)
         throttle_ms = 0
-        if limits.fetch is not None:
+        if limits.fetch is not None and not limits.fetch.has_room_for(size):
             throttle_ms = limits.fetch.throttle_ms_with(size, self.monotonic())
-        if limits.request is not None:
+        if limits.request is not None and not limits.request.has_room_for(0):
             throttle_ms = max(throttle_ms, limits.request.throttle_ms(self.monotonic()))
         return throttle_ms
 
@@ -205,12 +219,13 @@ class ClientQuotas:
             shared.limit = limit
             return shared
 
-        return ClientLimits(
+        limits = ClientLimits(
             produce=quota(PRODUCE, float("inf")),
             fetch=quota(FETCH, float("inf")),
             request=quota(REQUEST, window[1]),
             mutation=self._mutation_quota(user, client_id or "", now),
         )
+        return NO_LIMITS if limits == NO_LIMITS else limits
 
     def _mutation_quota(self, user: str, client_id: str, now: float) -> MutationQuota | None:
         found = self._find(MUTATION, user, client_id)

@@ -14,19 +14,19 @@ NO_LIMIT = float("inf")
 class Rate:
     """Amounts of the last `window_count` windows of `window_s`, and of the one that overlaps their beginning."""
 
-    __slots__ = ("_age_max_s", "_full_windows", "_samples", "_total", "_window_s")
+    __slots__ = ("_age_max_s", "_full_windows", "_samples", "_window_s", "recorded")
 
     def __init__(self, window_count: int = 11, window_s: float = 1.0) -> None:
         self._window_s = window_s
         self._full_windows = window_count - 1
         self._age_max_s = window_count * window_s
         self._samples: deque[list[float]] = deque()  # [when it began, when it was last added to, amount]
-        self._total = 0.0
+        self.recorded = 0.0  # in the windows, and perhaps before: it is forgotten late
 
     def record(self, amount: float, now: float) -> None:
         """Add an amount; a negative one takes back what was recorded."""
         samples = self._samples
-        self._total += amount
+        self.recorded += amount
         if samples:
             latest = samples[-1]
             if now - latest[0] < self._window_s:
@@ -43,7 +43,7 @@ class Rate:
 
     def total(self, now: float) -> float:
         self._forget(now)
-        return self._total
+        return self.recorded
 
     def excess_s(self, limit: float, now: float, more: float = 0.0) -> float:
         """For how long nothing may be recorded until the rate is `limit` a second again; 0 or less when it is not above. `more`: to be
@@ -51,7 +51,7 @@ class Rate:
         samples = self._samples
         if samples and now - samples[0][1] >= self._age_max_s:
             self._forget(now)
-        return (self._total + more) / limit - self._measured_s(now)
+        return (self.recorded + more) / limit - self._measured_s(now)
 
     def _measured_s(self, now: float) -> float:
         """The time over which the total is measured."""
@@ -64,9 +64,9 @@ class Rate:
     def _forget(self, now: float) -> None:
         samples = self._samples
         while samples and now - samples[0][1] >= self._age_max_s:
-            self._total -= samples.popleft()[2]
+            self.recorded -= samples.popleft()[2]
         if not samples:
-            self._total = 0.0
+            self.recorded = 0.0
 
 
 class TokenBucket:

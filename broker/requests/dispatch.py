@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
+from barnabas.broker.quotas.client_quotas import NO_LIMITS
 from barnabas.broker.requests.context import Outcome, RawResponse, RequestContext
 from barnabas.broker.requests.large_requests import BODY_BYTES_MAX, LARGE_BODY_BYTES
 from barnabas.broker.requests.registry import (
@@ -33,7 +34,9 @@ from barnabas.wire.primitives import DecodeError, EncodeError, skip_tagged_field
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.quotas.client_quotas import ClientQuotas
+    from collections.abc import Callable
+
+    from barnabas.broker.quotas.client_quotas import ClientLimits, ClientQuotas
     from barnabas.broker.requests.context import Requester
     from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.wire.message_type import Reader, Writer
@@ -128,10 +131,13 @@ class Dispatcher:
                 position = skip_tagged_fields(buffer, position, end, count)
         if end - position > BODY_BYTES_MAX and route.api_key != PRODUCE:
             raise DecodeError(f"{end - position} bytes without records, more than {BODY_BYTES_MAX}")
-        if self._services.client_quotas is not None and not _is_of_a_node(context):
-            return self._dispatch_metered(
-                self._services.client_quotas, route, context, buffer, position, end, end - start
-            )
+        quotas = self._services.client_quotas
+        if quotas is not None:
+            limits = quotas.of(context.caller, client_id)
+            if limits is not NO_LIMITS and not _is_of_a_node(context):
+                return self._dispatch_metered(
+                    limits, quotas.monotonic, route, context, buffer, position, end, end - start
+                )
         response: msgspec.Struct | Outcome | None = None
         fast_path = route.fast_path
         if fast_path is not None:
@@ -167,7 +173,8 @@ class Dispatcher:
 
     def _dispatch_metered(
         self,
-        quotas: ClientQuotas,
+        limits: ClientLimits,
+        monotonic: Callable[[], float],
         route: Route,
         context: RequestContext[Any],
         buffer: memoryview,
@@ -177,26 +184,32 @@ class Dispatcher:
     ) -> Answer | Outcome:
         """As `dispatch`, counting what the client's quotas limit. A Produce is throttled when it comes in, as others behind it may
         be served before it is answered, all other requests when they are answered."""
-        began = quotas.monotonic()
-        limits = quotas.of(context.caller, context.client_id)
+        began = monotonic()
+        key, of_time = route.api_key, limits.request
         throttle_ms = 0
-        if route.api_key == PRODUCE and limits.produce is not None:
+        if key == PRODUCE and limits.produce is not None:
             throttle_ms = limits.produce.record(frame_bytes, began)
         fast_path = route.fast_path
         response = None if fast_path is None else fast_path(context, buffer, position, end)
+        if type(response) is bytes and not throttle_ms and of_time is None:  # the usual case
+            answer = _pack_flexible_response_header(len(response) + 5, context.correlation_id) + response
+            if key == FETCH and limits.fetch is not None:
+                limits.fetch.record(len(answer), began)
+            return answer
         if response is None:
             response = self._serve_generally(route, context, buffer, position, end)
         if not isinstance(response, Outcome):
-            return self._answer_metered(quotas, route, context, response, began, throttle_ms)
-        if limits.request is not None:
-            throttle_ms = max(throttle_ms, limits.request.record_time(began, quotas.monotonic()))
-        if throttle_ms and route.api_key == PRODUCE:
+            return self._answer_metered(limits, monotonic, route, context, response, began, throttle_ms)
+        if of_time is not None:
+            throttle_ms = max(throttle_ms, of_time.record_time(began, monotonic()))
+        if throttle_ms and key == PRODUCE:
             context.reply.throttle(throttle_ms / 1000)
         return response
 
     def _answer_metered(
         self,
-        quotas: ClientQuotas,
+        limits: ClientLimits,
+        monotonic: Callable[[], float],
         route: Route,
         context: RequestContext[Any],
         response: bytes | list[Part] | msgspec.Struct,
@@ -207,9 +220,8 @@ class Dispatcher:
     ) -> Answer:
         """Encode the response with the time for which its client is throttled, and throttle it. `began`: since when it has taken
         time. `throttle_ms`: by other quotas than that of time."""
-        limits = quotas.of(context.caller, context.client_id)
         key, version, correlation_id = route.api_key, route.api_version, context.correlation_id
-        now = quotas.monotonic()
+        now = monotonic()
         given_ms = 0  # by the handler, or by the active controller
         if isinstance(response, RawResponse):
             given_ms = throttle_time_of(key, version, response.body)
@@ -221,8 +233,9 @@ class Dispatcher:
             throttle_ms = max(throttle_ms, limits.request.record_time(began, now))
         answer: Answer
         if isinstance(response, msgspec.Struct):
-            if throttle_ms and hasattr(response, "throttle_time_ms"):
-                response.throttle_time_ms = throttle_ms
+            if throttle_ms != given_ms and hasattr(response, "throttle_time_ms"):
+                # A copy: a handler may answer others with the same object.
+                response = msgspec.structs.replace(response, throttle_time_ms=throttle_ms)
             answer = _frame(route, correlation_id, response)
         else:
             parts: list[Part] = [response] if isinstance(response, bytes) else response
@@ -235,7 +248,7 @@ class Dispatcher:
         if key == FETCH and limits.fetch is not None and not given_ms:
             limits.fetch.record(len(answer) if isinstance(answer, bytes) else sum(map(len, answer)), now)
         if limits.request is not None:
-            limits.request.record_time(now, quotas.monotonic())
+            limits.request.record_time(now, monotonic())
         if throttle_ms and throttles:
             context.reply.throttle(throttle_ms / 1000)
         return answer
@@ -258,15 +271,22 @@ class Dispatcher:
         """The frame of a response that comes after its handler returned PENDING."""
         route = self._routes[context.api_key << 16 | context.api_version]
         quotas = self._services.client_quotas
-        if quotas is not None and not _is_of_a_node(context):
-            throttle_ms = 0
-            now = quotas.monotonic()
-            produce = quotas.of(context.caller, context.client_id).produce
-            if route.api_key == PRODUCE and produce is not None:
-                throttle_ms = produce.throttle_ms(now)
-            return self._answer_metered(
-                quotas, route, context, response, now, throttle_ms, throttles=route.api_key != PRODUCE
-            )
+        if quotas is not None:
+            limits = quotas.of(context.caller, context.client_id)
+            if limits is not NO_LIMITS and not _is_of_a_node(context):
+                now, throttle_ms, is_produce = quotas.monotonic(), 0, route.api_key == PRODUCE
+                if is_produce and limits.produce is not None:
+                    throttle_ms = limits.produce.throttle_ms(now)
+                return self._answer_metered(
+                    limits,
+                    quotas.monotonic,
+                    route,
+                    context,
+                    response,
+                    now,
+                    throttle_ms,
+                    throttles=not is_produce,
+                )
         if type(response) is RawResponse:
             return _response_header(route, len(response.body), context.correlation_id) + response.body
         return _frame(route, context.correlation_id, response)

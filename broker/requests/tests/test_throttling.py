@@ -229,7 +229,7 @@ def make_requests_take(leader: Leader, seconds: float) -> None:
 
 def test_a_client_that_takes_too_much_time_is_throttled_for_a_second_at_most(leader: Leader) -> None:
     limit(leader, "request_percentage", 1)
-    make_requests_take(leader, 0.03)
+    make_requests_take(leader, 0.06)
     client = Client(leader)
     client.send(client.versions())
     assert throttle_times(client) == [0], "a tenth of a second is allowed in 10 s"
