@@ -9,7 +9,9 @@
 A leader accepts a Fetch with a replica id only on a connection that is authenticated as that broker, and a follower fetches
 only from a leader that has answered with a proof. The proof is that of controller links (controller/link/auth.py): an HMAC
 under keys derived from the cluster's secret and both hellos. Those have a nonce of each side, the cluster id, both broker ids,
-the broker epoch and the listener, so a recorded proof is valid on no other connection, broker or listener.
+the broker epoch and the listener, so a recorded proof is valid on no other connection, broker or listener. It is the listener of
+the connection, which is the connecting broker's inter.broker.listener.name and need not be the other's: brokers change theirs one
+after the other.
 
 AuthenticateBroker is not an API of Kafka's. It has the layout of SaslAuthenticate version 0 and is not advertised. It is not
 SASL: a connection has one SASL login, which the operator chooses (sasl.mechanism.inter.broker.protocol), and CLUSTER_ACTION
@@ -112,12 +114,15 @@ class InterBrokerAuthentication:
 
     def hello(self, peer_id: int) -> bytes:
         """The first token to send to a broker."""
+        return self._hello(peer_id, self._listener)
+
+    def _hello(self, peer_id: int, listener: str) -> bytes:
         hello = Hello(
             self._cluster_id,
             self._broker_id,
             self._broker_epoch(),
             peer_id,
-            self._listener,
+            listener,
             self._runtime.random_bytes(NONCE_BYTES),
         )
         return msgspec.msgpack.encode(hello)
@@ -127,7 +132,7 @@ class InterBrokerAuthentication:
     def greeted(self, peer_id: int, own: bytes, token: bytes) -> Handshake:
         """The broker has answered the hello `own` with `token`. DecodeError, AuthenticationRefused."""
         hello = _decode(token)
-        self._check(hello)
+        self._check(hello, self._listener)
         if hello.broker_id != peer_id:
             raise AuthenticationRefused(
                 _REFUSED, f"broker {hello.broker_id} answers where broker {peer_id} is registered"
@@ -147,13 +152,13 @@ class InterBrokerAuthentication:
         handshake, peer.handshake = peer.handshake, None
         if not isinstance(handshake, Handshake):
             hello = _decode(token)
-            own = self.hello(hello.broker_id)
+            own = self._hello(hello.broker_id, context.listener)
             peer.handshake = Handshake(hello, self._seals(token, own, dialed=False))
             return SaslAuthenticateResponse(auth_bytes=own)
         try:
             handshake.verify(token)
-            self._check(handshake.hello)
-            self._check_caller(context, handshake.hello)
+            self._check(handshake.hello, context.listener)
+            self._check_epoch(handshake.hello)
         except AuthenticationRefused as refused:
             host = context.client_host
             line = f"{host}: not authenticated as a broker of the cluster: {refused}"
@@ -167,7 +172,7 @@ class InterBrokerAuthentication:
     def _seals(self, dialer_hello: bytes, listener_hello: bytes, *, dialed: bool) -> tuple[Seal, Seal]:
         return seals(self._secret, dialer_hello, listener_hello, dialed=dialed, purpose=INTER_BROKER_LISTENER)
 
-    def _check(self, hello: Hello) -> None:
+    def _check(self, hello: Hello, listener: str) -> None:
         wrong = ""
         if hello.cluster_id != self._cluster_id:
             wrong = f"it belongs to cluster {hello.cluster_id}, and broker {self._broker_id} to {self._cluster_id}"
@@ -175,19 +180,12 @@ class InterBrokerAuthentication:
             wrong = f"it calls broker {hello.peer_id}, and this is broker {self._broker_id}"
         elif hello.broker_id == self._broker_id:
             wrong = f"two brokers have node.id={self._broker_id}"
-        elif hello.listener != self._listener:
-            wrong = (
-                f"its inter.broker.listener.name is {hello.listener}, and that of broker {self._broker_id} is "
-                f"{self._listener}"
-            )
+        elif hello.listener != listener:
+            wrong = f"it names listener {hello.listener} for a connection to listener {listener}"
         if wrong:
             raise AuthenticationRefused(_REFUSED, wrong)
 
-    def _check_caller(self, context: RequestContext[Any], hello: Hello) -> None:
-        if context.listener != self._listener:
-            raise AuthenticationRefused(
-                _REFUSED, f"it calls the listener {context.listener}, and brokers use {self._listener}"
-            )
+    def _check_epoch(self, hello: Hello) -> None:
         known = self._image().brokers.get(hello.broker_id)
         if known is not None and hello.broker_epoch < known.broker_epoch:
             raise AuthenticationRefused(

@@ -126,7 +126,7 @@ def test_peers_that_are_refused(
         ({"cluster_id": "other"}, "cluster"),
         ({"peer_id": 3}, "calls broker 3, and this is broker 1"),
         ({"broker_id": LEADER}, "node.id=1"),
-        ({"listener": "PLAINTEXT"}, "inter.broker.listener.name"),
+        ({"listener": "PLAINTEXT"}, "it names listener PLAINTEXT for a connection to listener INTERNAL"),
     ],
 )
 def test_the_fields_of_a_hello_are_checked(changed: dict[str, Any], word: str) -> None:
@@ -145,13 +145,25 @@ def _seals(dialer: bytes, listener: bytes) -> Any:
     return seals(SECRET, dialer, listener, dialed=True, purpose=INTER_BROKER_LISTENER)
 
 
-def test_a_listener_for_clients_authenticates_no_broker() -> None:
+def test_a_proof_counts_on_the_listener_that_it_names_alone() -> None:
     follower, leader, call = Broker(FOLLOWER), Broker(LEADER), Reply()
     hello = follower.side.hello(LEADER)
-    answer = leader.serve(call, hello, listener="PUBLIC")
-    handshake = follower.side.greeted(LEADER, hello, answer.auth_bytes)
-    answer = leader.serve(call, handshake.prove(), listener="PUBLIC")
+    token = leader.serve(call, hello, listener="PUBLIC").auth_bytes
+    with pytest.raises(AuthenticationRefused, match="it names listener PUBLIC"):
+        follower.side.greeted(LEADER, hello, token)
+    sending, _ = _seals(hello, token)
+    answer = leader.serve(call, sending.next(b"", b""), listener="PUBLIC")
     assert (answer.error_code, call.peer.broker_id) == (E.CLUSTER_AUTHORIZATION_FAILED, -1)
+
+
+def test_brokers_change_their_listener_one_after_the_other() -> None:
+    """A broker that connects to another listener than this one's own is authenticated there."""
+    follower, leader, call = Broker(FOLLOWER, listener="TLS"), Broker(LEADER), Reply()
+    hello = follower.side.hello(LEADER)
+    handshake = follower.side.greeted(LEADER, hello, leader.serve(call, hello, listener="TLS").auth_bytes)
+    answer = leader.serve(call, handshake.prove(), listener="TLS")
+    assert (answer.error_code, call.peer.broker_id) == (0, FOLLOWER)
+    handshake.verify(answer.auth_bytes)
 
 
 def test_a_recorded_proof_is_refused() -> None:
