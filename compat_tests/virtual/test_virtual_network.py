@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.runtime.tls_contexts import client_context, server_context
+from compat_tests.harness.certificates import Authority
 from compat_tests.virtual.network import CONNECT_TIMEOUT_S, VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.transport import WINDOW_BYTES
@@ -101,6 +105,34 @@ def test_bytes_arrive_in_order_in_pieces_of_any_size(pieces: list[bytes], seed: 
     assert far.received == b"".join(pieces) == near.received
     assert far.ended
     assert far.lost == [None] == near.lost
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_tls_as_of_an_event_loop(trusted: bool) -> None:
+    """Bytes both ways, or a failure before the protocol sees a connection."""
+    authority = Authority()
+    server, client = server_context(), client_context()
+    with tempfile.TemporaryDirectory() as directory:
+        server.load_cert_chain(authority.sign("right", ["right"]).write(Path(directory, "own.pem")))
+    client.load_verify_locations(cadata=(authority if trusted else Authority("other")).pem)
+    hosts = TwoHosts(1)
+    chance = random.Random(2)
+    hosts.network.cuts_pieces = lambda count: chance.randint(1, count)
+    far, near = Side(), Side()
+    hosts.right.listen("right", 9093, lambda: far, tls=server)
+    hosts.left.connect("right", 9093, lambda: near, hosts.failures.append, tls=client)
+    hosts.wait(1)
+    if not trusted:
+        assert len(hosts.failures) == 1
+        assert not near.is_made
+        return
+    near.transport.write(b"x" * 100_000)
+    far.transport.write(b"y" * 100_000)
+    hosts.wait(1)
+    assert (bytes(far.received), bytes(near.received)) == (b"x" * 100_000, b"y" * 100_000)
+    near.transport.close()
+    hosts.wait(1)
+    assert (len(near.lost), len(far.lost)) == (1, 1)
 
 
 def test_a_connection_without_a_listener_is_refused() -> None:
