@@ -22,6 +22,7 @@ from barnabas.broker.config.listeners import (
     SASL_PROTOCOLS,
     TLS_PROTOCOLS,
     ListenerConfig,
+    base_name,
     open_listeners,
     parse_address,
     parse_protocol_map,
@@ -252,8 +253,17 @@ class BrokerConfig(_Values):
         return values if self._providers is None else self._providers.resolve(values)
 
     def resolved_stored(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """Dynamic values with what this node's config providers have for them."""
-        return values if self._providers is None else self._providers.resolve_stored(values)
+        """Dynamic values with what this node's config providers have for them: passwords alone, which are never shown. Whoever may
+        alter and describe configs could read the files and variables of this node by all others (CVE-2024-31141)."""
+        if self._providers is None:
+            return values
+        table = self.tables.broker
+        passwords = {
+            name: text
+            for name, text in values.items()
+            if (key := table.get(base_name(name))) is not None and key.sensitive
+        }
+        return {**values, **self._providers.resolve_stored(passwords)}
 
     def listener_value(self, listener: str, name: str, mechanism: str = "") -> str | None:
         """The text of a property that listeners may set for themselves, and for a SASL mechanism of theirs (KIP-103)."""

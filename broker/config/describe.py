@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.broker.config.listeners import base_name
 from barnabas.controller.config.config_def import READ_ONLY, ConfigDef, ConfigKey
 from barnabas.controller.config.group_configs import CLIENT_METRICS_CONFIGS, GROUP_CONFIGS, GROUP_SYNONYMS
 from barnabas.controller.config.topic_configs import TOPIC_SYNONYMS
@@ -120,8 +121,8 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
     names: tuple[str, ...] = next((group for group in _UNITS if name in group), (name,))
     if name == _FLUSH[0]:
         names = _FLUSH
-    elif _base_name(name) != name:
-        names = (name, _base_name(name))
+    elif base_name(name) != name:
+        names = (name, base_name(name))
     table = config.tables.broker
     defaults = {each: table[each].default for each in names if each in table}
     sources: tuple[tuple[Mapping[str, str | None], int], ...] = (
@@ -151,14 +152,9 @@ def _open_ended(config: BrokerConfig) -> Iterable[ConfigKey]:
     return [table[name] for name in sorted(config.given) if name not in listed and name in table]
 
 
-def _base_name(name: str) -> str:
-    """The property that `listener.name.<listener>.<property>` sets for a listener; for others the name itself."""
-    return name.split(".", 3)[3] if name.startswith("listener.name.") and name.count(".") > 2 else name
-
-
 def _sensitive(tables: ConfigTables, name: str) -> bool:
     """Whether the value must not be shown. A property that no table has may be a password."""
-    name = _base_name(name)
+    name = base_name(name)
     for table in (tables.updatable, tables.topic, GROUP_CONFIGS, CLIENT_METRICS_CONFIGS):
         if name in table:
             return table[name].sensitive
@@ -191,7 +187,7 @@ def _entry(
 
 def _stored_entry(tables: ConfigTables, name: str, text: str, synonyms: list[Synonym]) -> Entry:
     key = tables.updatable.get(name)
-    base = tables.broker.get(_base_name(name))
+    base = tables.broker.get(base_name(name))
     if key is None and base is not None:
         key = msgspec.structs.replace(base, name=name, update_mode=READ_ONLY)
     if key is not None:

@@ -76,6 +76,11 @@ def open_listeners(
     return f"open without authentication: {', '.join(found)}; whoever can connect there may {right}"
 
 
+def base_name(name: str) -> str:
+    """The property that `listener.name.<listener>.<property>` sets for a listener; for others the name itself."""
+    return name.split(".", 3)[3] if name.startswith("listener.name.") and name.count(".") > 2 else name
+
+
 def parse_address(property_name: str, text: str) -> tuple[str, int]:
     """The host ("" is every interface) and port of HOST:PORT or [V6]:PORT. ConfigError names the property."""
     match = _ENDPOINT.match(f"ADDRESS://{text.strip()}")
