@@ -171,11 +171,12 @@ class Node:
         alone, otherwise when the cluster has unfenced it. OSError, ConfigError, LogDirectoryError or MetadataError when the
         node cannot start; nothing listens then."""
         if self._config.controller_listeners or not self._config.quorum.is_alone:
-            from barnabas.broker.cluster.controller_security import check_secret, read_secret
+            from barnabas.broker.cluster.controller_security import check_secret, own_secret, read_secret
 
             path = self._config.barnabas_controller_secret_file
             self._secret = read_secret(path) or self._secret
             check_secret(self._config, self._secret)
+            self._secret = self._secret or own_secret(self._config, self._runtime.random_bytes)
         self._tls = self._make_tls()
         self._authenticators = self._make_authenticators()
         self._log_manager.open()

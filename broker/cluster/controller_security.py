@@ -25,6 +25,7 @@ from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
     import ssl
+    from collections.abc import Callable
 
     from barnabas.broker.config.broker_config import BrokerConfig
 
@@ -57,19 +58,26 @@ def read_secret(path: str | None) -> bytes | None:
 
 
 def check_secret(config: BrokerConfig, secret: bytes | None) -> None:
-    """ConfigError where one of several nodes has no secret and can be reached from other machines."""
+    """ConfigError where one of several nodes has no secret and can be reached from other machines, or by clients that may not do
+    everything: a node may."""
     if secret is not None or config.quorum.is_alone:
         return
     between_nodes = [each for each in config.listeners if each.name == config.inter_broker_listener]
     for listener in [*between_nodes, *config.controller_listeners]:
-        if not is_loopback(listener.host):
+        if not is_loopback(listener.host) or config.authorizer is not None:
             raise ConfigError(
                 f"{NAME} is not set, and this node is one of several: any process that reaches its listener "
                 f"{listener.name} ({format_address(listener.host or '*', listener.port)}) could pose as another node, and "
                 f"acknowledged records could be lost. Make a file with a secret, the same on all nodes, and name it in "
                 f"{NAME} on each: (umask 077; openssl rand -base64 48 > FILE). Only where all nodes run on "
-                f"one machine and listen on 127.0.0.1 may it be left out"
+                f"one machine and listen on 127.0.0.1, and no authorizer is configured, may it be left out"
             )
+
+
+def own_secret(config: BrokerConfig, random_bytes: Callable[[int], bytes]) -> bytes | None:
+    """In place of a secret that is not configured: one that no other process has, where ACLs are enforced. Without any, clients
+    on this machine could pose as another node."""
+    return None if config.authorizer is None else random_bytes(SECRET_BYTES_MIN)
 
 
 def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | None:

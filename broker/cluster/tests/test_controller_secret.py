@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from barnabas.broker.cluster.controller_security import check_secret, inter_broker_secret, read_secret
+from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+from barnabas.broker.config.authorizer import STANDARD_AUTHORIZER
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
+from barnabas.broker.requests.context import RequestContext
+from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.broker.security.caller import ANONYMOUS, Caller
+from barnabas.broker.tests.reply import Reply
 from barnabas.controller.config.validators import ConfigError
+from barnabas.controller.metadata.image import MetadataImage
+from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from compat_tests.virtual.runtime import VirtualRuntime
 
 SECRET = b"0123456789abcdef"
@@ -129,3 +138,49 @@ def test_the_secret_between_brokers(
     listeners: str, properties: dict[str, str], secret: bytes | None, proves: bytes | None
 ) -> None:
     assert inter_broker_secret(config(BOTH, listeners, **properties), secret) == proves
+
+
+AUTHORIZER = {"authorizer.class.name": STANDARD_AUTHORIZER}
+
+
+def test_nodes_with_an_authorizer_need_the_secret_on_the_loopback_address_too() -> None:
+    """A node may do everything, so a client must not be able to pose as one."""
+    listeners = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
+    voters = {"controller_quorum_voters": "1@127.0.0.1:9093,2@127.0.0.1:9094,3@127.0.0.1:9095"}
+    check_secret(config(BOTH, listeners, **voters), None)
+    with pytest.raises(ConfigError, match="could pose as another node"):
+        check_secret(config(BOTH, listeners, **voters, **AUTHORIZER), None)
+
+
+@pytest.mark.parametrize(("properties", "broker_id"), [({}, 2), (AUTHORIZER, -1)])
+def test_a_client_of_a_node_alone_with_an_authorizer_cannot_pose_as_a_broker(
+    properties: dict[str, str], broker_id: int, tmp_path: Path
+) -> None:
+    """Without ACLs it may do everything anyway."""
+    listeners = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
+    given = {**properties, "log_dirs": str(tmp_path)}
+    node = Node(config(BOTH, listeners, **given), VirtualRuntime())
+    node.start()
+    try:
+        served = node.services.inter_broker_authentication
+        assert served is not None
+        stranger = InterBrokerAuthentication(
+            VirtualRuntime(1),
+            b"",
+            cluster_id=node.cluster_id,
+            broker_id=2,
+            broker_epoch=lambda: 1,
+            listener="PLAINTEXT",
+            image=MetadataImage,
+        )
+        reply = Reply()
+        context = RequestContext[Any](
+            None, reply, AUTHENTICATE_BROKER, 0, 1, None, Caller(ANONYMOUS, "PLAINTEXT", "127.0.0.1")
+        )
+        hello = stranger.hello(1)
+        answer = served.serve(context, SaslAuthenticateRequest(hello))
+        proof = stranger.greeted(1, hello, bytes(answer.auth_bytes)).prove()
+        served.serve(context, SaslAuthenticateRequest(proof))
+        assert reply.peer.broker_id == broker_id
+    finally:
+        node.stop()
