@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.listener_tls import TlsListeners
     from barnabas.broker.security.sasl_client import NewSaslClient
+    from barnabas.broker.security.sasl_config import SaslListeners
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
@@ -147,6 +148,7 @@ class Node:
         self._metrics: NodeMetrics | None = None
         self._expired_tokens: ExpiredTokens | None = None
         self._authenticators: Mapping[str, NewAuthenticator] = {}
+        self._sasl: SaslListeners | None = None
         self._login: NewSaslClient | None = None  # to other brokers
         self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
         self._is_ready = False
@@ -208,14 +210,15 @@ class Node:
         if not self._config.sasl_listeners:
             return {}
         from barnabas.broker.network.sasl_authenticator import authenticator
-        from barnabas.broker.security.sasl_config import Authority, inter_broker_login, sasl_listeners
+        from barnabas.broker.security.sasl_config import Authority, SaslListeners, inter_broker_login
 
         if self._may_have_followers:
             self._login = inter_broker_login(self._config, self._runtime)
         authority = Authority(
             self._runtime, lambda: self.services.controller.image, lambda: self.services.delegation_tokens
         )
-        return {name: authenticator(each) for name, each in sasl_listeners(self._config, authority).items()}
+        self._sasl = SaslListeners(self._config, authority)
+        return {name: authenticator(each) for name, each in self._sasl.by_name.items()}
 
     def _client_tls(self) -> ssl.SSLContext | None:
         """Of connections to the inter-broker listeners of other brokers."""
@@ -662,6 +665,8 @@ class Node:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
             if self._tls is not None and self._partitions is not None:
                 self._tls.reload()
+            if self._sasl is not None:
+                self._sasl.reload()
 
     def _client_quotas_changed(self, image: MetadataImage) -> None:
         if self._quotas is None:

@@ -112,6 +112,30 @@ def test_users_of_scram(
     assert not any(secret in broker.log_text() for secret in ("first", "second"))
 
 
+def test_users_of_plain_change_while_the_broker_runs(
+    secured: Broker, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text(ALICE.java())
+    server = ("--bootstrap-server", secured.bootstrap, "--command-config", str(config))
+    own = ("--entity-type", "brokers", "--entity-name", "1")
+    users = PLAIN_USERS.replace("alice-secret", "new-secret")
+    changed = f"listener.name.sasl_plaintext.plain.sasl.jaas.config=[{users}]"
+    java_tools.run("kafka-configs", *server, *own, "--alter", "--add-config", changed)
+
+    def log_in(password: str) -> int:
+        with RawConnection(secured.bootstrap) as connection:
+            connection.ask(handshake("PLAIN"))
+            return result(connection.ask(authenticate(plain(password=password))))[0]
+
+    eventually(lambda: log_in("new-secret") == 0)
+    assert log_in("alice-secret") == 58
+    config.write_text(ALICE._replace(password="new-secret").java())
+    shown = java_tools.run("kafka-configs", *server, *own, "--describe", "--all").output
+    assert "sasl.jaas.config=null sensitive=true" in shown
+    assert "-secret" not in shown + secured.log_text()
+
+
 OAUTHBEARER_MODULE = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
 WITH_TOKENS = {
     **SETTINGS,
@@ -300,7 +324,7 @@ def test_another_request_in_place_of_a_token(secured: Broker) -> None:
 
 def test_an_unsupported_version_of_api_versions_may_be_asked_again(secured: Broker) -> None:
     with RawConnection(secured.bootstrap) as connection:
-        assert connection.ask(request(18, 99, b""))[:2] == struct.pack(">h", 35)
+        assert connection.ask(request(18, 99, b"", flexible=True))[:2] == struct.pack(">h", 35)
         assert connection.ask(request(18, 0, b""))[:2] == b"\0\0"
         assert connection.ask(handshake("PLAIN"))[:2] == b"\0\0"
 

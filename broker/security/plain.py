@@ -19,6 +19,11 @@ class PlainUsers:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """`options` of the JAAS entry."""
+        self._passwords: dict[str, bytes] = {}
+        self.replace(options)
+
+    def replace(self, options: Mapping[str, str]) -> None:
+        """Authenticate by these from now on; open sessions stay."""
         self._passwords = {
             name.removeprefix(_USER): password.encode(errors="surrogatepass")
             for name, password in options.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.config.broker_config import BrokerConfig
-    from barnabas.broker.config.listeners import ListenerConfig
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.sasl_client import NewSaslClient
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger("barnabas.security")
 
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 JAAS_CONFIG: Final = "sasl.jaas.config"
@@ -42,9 +44,72 @@ class Authority(NamedTuple):
     tokens: Callable[[], DelegationTokens | None]
 
 
-def sasl_listeners(config: BrokerConfig, authority: Authority) -> dict[str, SaslListener]:
-    """Those listeners for clients that use SASL, by name. ConfigError names a property that is wrong."""
-    return {each.name: _sasl_listener(config, authority, each) for each in config.sasl_listeners}
+class SaslListeners:
+    """The listeners for clients that use SASL. ConfigError names a property that is wrong."""
+
+    def __init__(self, config: BrokerConfig, authority: Authority) -> None:
+        self._config = config
+        self._authority = authority
+        self._plain_users: dict[str, PlainUsers] = {}  # by listener
+        self.by_name = {each.name: self._listener(each.name) for each in config.sasl_listeners}
+
+    def reload(self) -> None:
+        """Take up users of PLAIN that AlterConfigs has changed. What can't be read is logged, and the users stay."""
+        for listener, users in self._plain_users.items():
+            try:
+                users.replace(login_module(self._config, listener, PLAIN).options)
+            except ConfigError as error:
+                log.warning("the users of PLAIN stay as they were: %s", error)
+
+    def _listener(self, name: str) -> SaslListener:
+        config = self._config
+        mechanisms = _enabled_mechanisms(config, name)
+        if not mechanisms:
+            raise ConfigError(f"sasl.enabled.mechanisms is empty, and listener {name} uses SASL")
+        return SaslListener(
+            {each: self._mechanism(name, each) for each in mechanisms},
+            config.sasl_server_max_receive_size,
+            config.connection_failed_authentication_delay_ms / 1000,
+        )
+
+    def _mechanism(self, listener: str, mechanism: str) -> Mechanism:
+        if mechanism not in MECHANISMS:
+            raise ConfigError(
+                f"sasl.enabled.mechanisms: listener {listener} names {mechanism[:100]}, which this version does not have; it "
+                f"has {', '.join(MECHANISMS)}"
+            )
+        value = self._config.listener_value
+        if mechanism != OAUTHBEARER and value(listener, _HANDLER, mechanism):
+            raise ConfigError(
+                f"{_HANDLER}: listener {listener} names a Java class for {mechanism}; leave it out"
+            )
+        lifetime = value(listener, "connections.max.reauth.ms", mechanism)
+        return Mechanism(
+            self._new_server(listener, mechanism), _whole_number("connections.max.reauth.ms", lifetime)
+        )
+
+    def _new_server(self, listener: str, mechanism: str) -> NewSaslServer:
+        authority = self._authority
+        module = login_module(self._config, listener, mechanism)
+        if mechanism == PLAIN:
+            users = self._plain_users[listener] = PlainUsers(module.options)
+            return partial(PlainServer, users)
+        if mechanism == OAUTHBEARER:
+            from barnabas.broker.security.oauthbearer import OAuthBearerServer
+            from barnabas.broker.security.oauthbearer_config import token_verifier
+
+            return partial(
+                OAuthBearerServer, token_verifier(self._config, listener, module, authority.runtime)
+            )
+        from barnabas.broker.security.scram import ScramCredentials, ScramServer
+        from barnabas.broker.security.scram_users import ScramUsers
+        from barnabas.controller.operations.scram import MECHANISM_NAMES
+
+        number, random_bytes = MECHANISM_NAMES[mechanism], authority.runtime.random_bytes
+        scram_users = ScramUsers(number, authority.image, authority.tokens, random_bytes)
+        return partial(
+            ScramServer, ScramCredentials(number, random_bytes, scram_users.of_user, scram_users.of_token)
+        )
 
 
 def inter_broker_login(config: BrokerConfig, runtime: Runtime) -> NewSaslClient | None:
@@ -84,55 +149,10 @@ def _enabled_mechanisms(config: BrokerConfig, listener: str) -> list[str]:
     return [each.strip() for each in enabled.split(",") if each.strip()]
 
 
-def _sasl_listener(config: BrokerConfig, authority: Authority, listener: ListenerConfig) -> SaslListener:
-    name = listener.name
-    mechanisms = _enabled_mechanisms(config, name)
-    if not mechanisms:
-        raise ConfigError(f"sasl.enabled.mechanisms is empty, and listener {name} uses SASL")
-    return SaslListener(
-        {each: _mechanism(config, authority, name, each) for each in mechanisms},
-        config.sasl_server_max_receive_size,
-        config.connection_failed_authentication_delay_ms / 1000,
-    )
-
-
-def _mechanism(config: BrokerConfig, authority: Authority, listener: str, mechanism: str) -> Mechanism:
-    if mechanism not in MECHANISMS:
-        raise ConfigError(
-            f"sasl.enabled.mechanisms: listener {listener} names {mechanism[:100]}, which this version does not have; it has "
-            f"{', '.join(MECHANISMS)}"
-        )
-    if mechanism != OAUTHBEARER and config.listener_value(listener, _HANDLER, mechanism):
-        raise ConfigError(f"{_HANDLER}: listener {listener} names a Java class for {mechanism}; leave it out")
-    lifetime = config.listener_value(listener, "connections.max.reauth.ms", mechanism)
-    return Mechanism(
-        _new_server(config, authority, listener, mechanism),
-        _whole_number("connections.max.reauth.ms", lifetime),
-    )
-
-
-def _new_server(config: BrokerConfig, authority: Authority, listener: str, mechanism: str) -> NewSaslServer:
-    module = login_module(config, listener, mechanism)
-    if mechanism == PLAIN:
-        return partial(PlainServer, PlainUsers(module.options))
-    if mechanism == OAUTHBEARER:
-        from barnabas.broker.security.oauthbearer import OAuthBearerServer
-        from barnabas.broker.security.oauthbearer_config import token_verifier
-
-        return partial(OAuthBearerServer, token_verifier(config, listener, module, authority.runtime))
-    from barnabas.broker.security.scram import ScramCredentials, ScramServer
-    from barnabas.broker.security.scram_users import ScramUsers
-    from barnabas.controller.operations.scram import MECHANISM_NAMES
-
-    number, random_bytes = MECHANISM_NAMES[mechanism], authority.runtime.random_bytes
-    users = ScramUsers(number, authority.image, authority.tokens, random_bytes)
-    return partial(ScramServer, ScramCredentials(number, random_bytes, users.of_user, users.of_token))
-
-
 def login_module(config: BrokerConfig, listener: str, mechanism: str) -> LoginModule:
-    """The JAAS entry of a mechanism on a listener. ConfigError."""
+    """The JAAS entry of a mechanism on a listener, dynamic or static. ConfigError."""
     name = f"listener.name.{listener.lower()}.{mechanism.lower()}.{JAAS_CONFIG}"
-    text = config.given.get(name)
+    text = config.resolved_stored(config.stored_node).get(name) or config.given.get(name)
     if text is None:
         entry = f"{listener.lower()}.KafkaServer"
         raise ConfigError(
