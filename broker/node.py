@@ -741,7 +741,7 @@ class Node:
 
     def _metric_sources(self, lag: EventLoopLag) -> list[Source] | None:
         """The sources of metrics; None before the metadata is known."""
-        from barnabas.broker.metrics.node import node_metrics
+        from barnabas.broker.metrics.node import node_metrics, quota_metrics
 
         if self._partitions is None:
             return None
@@ -759,6 +759,7 @@ class Node:
                 self.services.add_partitions_to_txn,
                 lag,
             ),
+            lambda: quota_metrics(self._quotas),
             *self._extensions.metrics(),
         ]
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.coordinator import GroupCoordinator
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.partitions.partition_manager import PartitionManager
+    from barnabas.broker.quotas.client_quotas import ClientQuotas
+    from barnabas.broker.quotas.connection_rates import ConnectionRates
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -70,6 +72,22 @@ def node_metrics(
     if lag is not None:
         yield from _event_loop(lag)
     yield from _process()
+
+
+def quota_metrics(quotas: tuple[ClientQuotas, ConnectionRates] | None) -> Iterable[Family | None]:
+    """Those of client quotas; None: there has been none."""
+    if quotas is not None:
+        of_clients, of_addresses = quotas
+        for name, value, help_text in (
+            ("requests", of_clients.throttled_requests, "Requests whose clients were throttled by a quota"),
+            ("request_seconds", of_clients.throttled_s, "For how long they were"),
+            (
+                "connections",
+                of_addresses.throttled_connections,
+                "Connections closed by a quota of their address",
+            ),
+        ):
+            yield _one(f"barnabas_throttled_{name}_total", value, help_text, COUNTER)
 
 
 def _one(name: str, value: float, help_text: str, kind: str = GAUGE) -> Family:

@@ -156,6 +156,8 @@ class ClientQuotas:
             float(config.controller_quota_window_size_seconds),
         )
         self._quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self.throttled_requests = 0
+        self.throttled_s = 0.0
         self._found: dict[tuple[str, str | None], ClientLimits] = {}
         self._shared: dict[tuple[str, QuotaEntity], Quota] = {}  # by kind and those who share it
         self._shared_mutations: dict[tuple[str, QuotaEntity], MutationQuota] = {}
@@ -172,6 +174,11 @@ class ClientQuotas:
             self._shared.clear()
             self._shared_mutations.clear()
         return is_set
+
+    def count(self, throttle_ms: int) -> None:
+        """Count a request that is throttled, for the metrics."""
+        self.throttled_requests += 1
+        self.throttled_s += throttle_ms / 1000
 
     def of(self, caller: Caller, client_id: str | None) -> ClientLimits:
         """The quotas of those who send requests so."""

@@ -31,6 +31,7 @@ class ConnectionRates:
         self._limits: dict[bytes, float] = {}  # by address
         self._quotas: dict[tuple[str, bytes], Quota] = {}
         self._generation = 0
+        self.throttled_connections = 0
 
     def load(self, image: MetadataImage) -> bool:
         """Follow the metadata. Returns whether there is any such quota."""
@@ -70,6 +71,7 @@ class ConnectionRates:
         throttle_ms = quota.record(1, now)
         if throttle_ms:
             quota.record(-1, now)
+            self.throttled_connections += 1
         return throttle_ms
 
 

@@ -203,7 +203,7 @@ class Dispatcher:
         if of_time is not None:
             throttle_ms = max(throttle_ms, of_time.record_time(began, monotonic()))
         if throttle_ms and key == PRODUCE:
-            context.reply.throttle(throttle_ms / 1000)
+            self._throttle(context, throttle_ms)
         return response
 
     def _answer_metered(
@@ -250,8 +250,13 @@ class Dispatcher:
         if limits.request is not None:
             limits.request.record_time(now, monotonic())
         if throttle_ms and throttles:
-            context.reply.throttle(throttle_ms / 1000)
+            self._throttle(context, throttle_ms)
         return answer
+
+    def _throttle(self, context: RequestContext[Any], throttle_ms: int) -> None:
+        context.reply.throttle(throttle_ms / 1000)
+        if self._services.client_quotas is not None:
+            self._services.client_quotas.count(throttle_ms)
 
     def call(self, context: RequestContext[Any], request: msgspec.Struct) -> None:
         """Serve a request of this broker to itself; its reply takes the response."""
