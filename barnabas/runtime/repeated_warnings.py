@@ -17,6 +17,11 @@ PEERS_MAX: Final = 256  # within an interval; all others are counted together
 _OTHER: Final = "other"
 
 
+def one_line(text: str) -> str:
+    """A text from outside, without line ends and other control characters: it must not pass for a line of the broker's own."""
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
 class _Repeated:
     __slots__ = ("count", "level", "line")
 
@@ -46,6 +51,7 @@ class RepeatedWarnings:
     ) -> bool:
         """Log `line`, and the traceback of `error`, unless one of the same peer (an address without its port) and reason was
         logged within the interval: then it is counted. Returns whether it was logged."""
+        line = one_line(line)
         if self._timer is None:
             self._timer = self._runtime.call_later(INTERVAL_S, self._log_counts)
         if peer not in self._peers and len(self._peers) >= PEERS_MAX:

@@ -93,7 +93,8 @@ class SaslAuthenticator:
         if _api_key(buffer, start, end) != API_VERSIONS:
             return self._handshake(buffer, start, end)
         answer = self._shared.dispatcher.dispatch(self._connection, buffer, start, end)
-        if isinstance(answer, bytes) and _error_of_api_versions(answer)[0] == ErrorCode.NONE:
+        # A large one is answered later: there is no second in any case.
+        if not isinstance(answer, bytes) or _error_of_api_versions(answer)[0] == ErrorCode.NONE:
             self._state = self._handshake
         return answer
 
@@ -153,7 +154,7 @@ class SaslAuthenticator:
             self._state = self._handshake
             self._connection.serve_by(self, self._listener.receive_max_bytes)
             return self._handshake(buffer, start, end)
-        if now > self._expires_at:
+        if now >= self._expires_at:  # also at once: an expired token is good for a session of no time
             return Outcome.CLOSE
         return self._shared.dispatcher.dispatch(self._connection, buffer, start, end)
 

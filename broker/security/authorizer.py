@@ -27,6 +27,7 @@ from barnabas.controller.metadata.acls import (
     Permission,
     ResourceType,
 )
+from barnabas.runtime.repeated_warnings import one_line
 from barnabas.wire.registry import API_NAMES
 
 if TYPE_CHECKING:
@@ -285,4 +286,4 @@ def _described(acl: Acl) -> str:
 def _printable(text: str) -> str:
     """A text from outside, cut, and on one line."""
     cut = text if len(text) <= NAME_LENGTH_MAX else f"{text[:NAME_LENGTH_MAX]}..."
-    return cut if cut.isprintable() else cut.encode("unicode_escape").decode("ascii")
+    return one_line(cut)

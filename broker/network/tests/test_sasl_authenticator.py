@@ -206,13 +206,32 @@ def note_warning(*_: object, error: BaseException | None = None, **__: object) -
     assert error is None, error
 
 
+def test_a_large_api_versions_is_the_only_one_too() -> None:
+    """A thread decodes it, and it is answered later."""
+    world = World()
+    world.dispatcher.handlers[7] = lambda _: PENDING
+    world.ask(other_request(7, 18))
+    world.complete(7)
+    world.turns()
+    assert world.ask(other_request(8, 18)) == b""
+    assert world.dispatcher.served == [7]
+
+
+def test_a_text_of_the_client_s_begins_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    world = World()
+    world.ask(handshake("X\nWARNING forged"))
+    (record,) = caplog.records
+    assert record.getMessage().endswith(r"(Unsupported SASL mechanism X\nWARNING forged)")
+
+
 # -- sessions with a lifetime
 
 
 def test_a_session_ends_for_all_requests_but_a_handshake() -> None:
     world = World(max_reauth_ms=60_000)
     assert world.log_in() == success(lifetime_ms=60_000)
-    world.loop.moment += 60
+    world.loop.moment += 59.999
     assert world.ask(other_request(7)) == answer(7)
     world.loop.moment += 0.001
     assert world.ask(other_request(8)) == b""
@@ -245,10 +264,11 @@ def test_the_credential_limits_the_session_too() -> None:
     now_ms = world.loop.time_ms()
     assert world.log_in(f"alice until {now_ms + 5000}") == success(lifetime_ms=5000)
     world = World()
-    assert world.log_in(f"alice until {now_ms - 5000}") == success(lifetime_ms=0)
-    world.loop.moment += 0.001
-    assert world.ask(other_request(7)) == b""
+    world.ask(handshake())
+    ended = world.ask(authenticate(f"alice until {now_ms - 5000}") + other_request(7))
+    assert ended == success(lifetime_ms=0), "and nothing is served, even in the same moment"
     assert world.transport.is_aborted
+    assert not world.dispatcher.served
 
 
 def test_a_re_authentication_begins_once_a_second_at_most() -> None:
