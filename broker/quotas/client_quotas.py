@@ -9,6 +9,7 @@ Client ids are what clients say: at most CLIENTS_MAX are remembered, by their fi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
@@ -253,6 +254,8 @@ class ClientQuotas:
         for entity in _entities(user, client_id):
             limit = self._quotas.get(entity, _NOTHING).get(kind)
             if limit is not None:
+                if not math.isfinite(limit):  # Kafka takes them
+                    return None
                 names = {USER: user, CLIENT_ID: client_id[:CLIENT_ID_MAX]}
                 return limit, tuple((part, names[part]) for part, _ in entity)
         return None

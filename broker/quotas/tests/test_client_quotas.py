@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.config.broker_config import BrokerConfig
-from barnabas.broker.quotas.client_quotas import CLIENTS_MAX, FETCH, MUTATION, PRODUCE, REQUEST, ClientQuotas
+from barnabas.broker.quotas.client_quotas import (
+    CLIENTS_MAX,
+    FETCH,
+    MUTATION,
+    PRODUCE,
+    REQUEST,
+    ClientQuotas,
+    PartitionPermits,
+)
 from barnabas.broker.security.caller import Caller, Principal
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, QuotaEntity, quota_record
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -121,6 +133,27 @@ def test_only_quotas_of_clients_make_it_set() -> None:
     assert not found.load(image)
     image.replay(quota_record((("client-id", None),), PRODUCE, 1.0), MetadataDelta())
     assert found.load(image)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, 5e-324, 1.7e308])
+@pytest.mark.parametrize("kind", [PRODUCE, FETCH, REQUEST, MUTATION])
+def test_any_number_that_kafka_takes_is_a_quota(kind: str, value: float) -> None:
+    image = MetadataImage()
+    image.replay(quota_record((("user", None),), kind, 1.0), MetadataDelta())
+    image.replay(quota_record((("user", "a"),), kind, value), MetadataDelta())
+    limits = made(image).of(caller("a"), "c")
+    expected_max = 2**31 - 1 if value < 1 else 0
+    for quota in (limits.produce, limits.fetch, limits.request):
+        if quota is not None:
+            assert quota.record(1e9, 0.0) in (0, 1000, expected_max)
+            assert quota.throttle_ms_with(1e9, 0.0) in (0, 1000, expected_max)
+    for is_strict in (False, True):
+        permits = PartitionPermits(limits.mutation, 0.0, is_strict=is_strict)
+        try:
+            permits.charge(10_000)
+        except ApiError:
+            assert value < 1
+        assert permits.throttle_ms in (0, expected_max)
 
 
 def test_made_up_client_ids_take_a_bounded_place() -> None:
