@@ -302,6 +302,17 @@ class BrokerSecurity:
         found = self.certificate(name)
         return str(self._write(f"{name}.pem", found.pem)), str(self._write(f"{name}.key", found.key))
 
+    def rotate_certificate(self, *, is_expired: bool = False, is_foreign: bool = False) -> Awaitable[None]:
+        """Give the server another certificate, for connections that come from now on; open ones stay. RequestFailed, ValueError."""
+        if not self.wanted.uses_tls:
+            raise ValueError(f"servers have certificates with TLS, and {self.wanted.protocol} is without")
+        signer = self._signer(is_foreign=is_foreign)
+        server = signer.sign("localhost", SERVER_HOSTS, is_expired=is_expired)
+        configs = {f"{self._prefix}{name}": value for name, value in _key_store(server).items()}
+        return self._loop.perform(
+            lambda done: steering.security.alter_broker_configs(self._nodes, configs, done)
+        )
+
     def _signer(self, *, is_foreign: bool) -> Authority:
         if not is_foreign:
             return self.authority
@@ -354,9 +365,7 @@ class BrokerSecurity:
         if self._server is None:
             self._server = self.authority.sign("localhost", SERVER_HOSTS)
         return {
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.key": self._server.key,
-            "ssl.keystore.certificate.chain": self._server.pem,
+            **_key_store(self._server),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.certificates": self.authority.pem,
             f"{self._prefix}ssl.client.auth": self.wanted.client_auth,  # without the prefix it does not count with SASL
@@ -374,6 +383,8 @@ class BrokerSecurity:
         options = ""
         if mechanism == PLAIN:
             options = "".join(f' user_{user}="{quoted(text)}"' for user, text in self._users.items())
+        elif mechanism == OAUTHBEARER:
+            options = ' unsecuredValidatorPrincipalClaimName="sub"'
         module = _MODULES.get(mechanism, "scram.Scram")
         return f"org.apache.kafka.common.security.{module}LoginModule required{options};"
 
@@ -383,6 +394,14 @@ def quoted(text: str) -> str:
     if "\n" in text or "\r" in text:
         raise ValueError("a password has no line breaks")
     return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _key_store(certificate: Certificate) -> dict[str, str]:
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.key": certificate.key,
+        "ssl.keystore.certificate.chain": certificate.pem,
+    }
 
 
 def _new_authority(name: str) -> Authority:

@@ -94,10 +94,11 @@ def await_in_sync(admin: AdminClient) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("between_brokers", ["SSL", "SASL_SSL"])
 def test_no_acknowledged_record_is_lost_when_nodes_die(
-    fresh_cluster: ClusterFactory, files: TlsFiles
+    fresh_cluster: ClusterFactory, files: TlsFiles, between_brokers: str
 ) -> None:
-    """Clients log in by SCRAM over TLS, and brokers and controllers show each other certificates."""
+    """Clients log in by SCRAM over TLS, brokers and controllers show each other certificates, and brokers log in, too."""
     cluster = fresh_cluster(start=False)
     clients: dict[int, str] = {}
     brokers: dict[int, str] = {}
@@ -107,21 +108,32 @@ def test_no_acknowledged_record_is_lost_when_nodes_die(
             **files.properties(),
             "listener.name.brokers.ssl.client.auth": "required",
             "listener.name.controller.ssl.client.auth": "required",
-            "listener.security.protocol.map": "CLIENTS:SASL_SSL,BROKERS:SSL,CONTROLLER:SSL",
+            "listener.security.protocol.map": f"CLIENTS:SASL_SSL,BROKERS:{between_brokers},CONTROLLER:SSL",
             "inter.broker.listener.name": "BROKERS",
             "sasl.enabled.mechanisms": "SCRAM-SHA-512",
             "listener.name.clients.scram-sha-512.sasl.jaas.config": f"{SCRAM_MODULE};",
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:admin;User:CN=broker",
+            "super.users": "User:admin;User:broker;User:CN=broker",
             "barnabas.controller.secret.file": str(files.directory / "secret"),
         }
+        if between_brokers == "SASL_SSL":
+            settings["sasl.mechanism.inter.broker.protocol"] = "PLAIN"
+            settings["listener.name.brokers.sasl.enabled.mechanisms"] = "PLAIN"
+            settings["listener.name.brokers.plain.sasl.jaas.config"] = f"{PLAIN_MODULE} {BROKER};"
         put_listeners(cluster, number, {"CLIENTS": clients[number], "BROKERS": brokers[number]}, settings)
     cluster.start(whole=False)
-    by_certificate: dict[str, Any] = {
-        "bootstrap.servers": ",".join(brokers.values()),
+    as_broker: dict[str, Any] = {
         **files.confluent("broker"),
+        "bootstrap.servers": ",".join(brokers.values()),
+        "security.protocol": between_brokers,
     }
-    put_users(AdminClient(by_certificate), "admin", "alice", "bob")
+    if between_brokers == "SASL_SSL":
+        as_broker |= {
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": "broker",
+            "sasl.password": "broker-secret",
+        }
+    put_users(AdminClient(as_broker), "admin", "alice", "bob")
     bootstrap = ",".join(clients.values())
     admin = AdminClient(scram_client(bootstrap, files, "admin"))
     admin.create_topics([NewTopic(TOPIC, 3, 3)])[TOPIC].result(60)

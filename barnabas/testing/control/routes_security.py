@@ -52,6 +52,16 @@ def certificate(control: Control, name: str, query: m.CertificateKind) -> m.Clie
     return m.ClientCertificate(certificate=found.pem, key=found.key)
 
 
+@route(
+    "POST",
+    "/security/certificate",
+    "Give the server another certificate, for connections that come from now on.",
+    body=m.CertificateKind,
+)
+def rotate_certificate(control: Control, body: m.CertificateKind) -> None:
+    control.broker.security.rotate_certificate(is_expired=body.expired, is_foreign=body.foreign)
+
+
 @route("PUT", "/security/users/{user}", "Let a user in, or change the password.", body=m.Password)
 def put_user(control: Control, user: str, body: m.Password) -> None:
     control.broker.security.add_user(user, body.password)

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 CREATE_ACLS: Final = 30
 DELETE_ACLS: Final = 31
+INCREMENTAL_ALTER_CONFIGS: Final = 44
 ALTER_USER_SCRAM_CREDENTIALS: Final = 51
+BROKER: Final = 4  # the type of a resource
+SET: Final = 0  # the operation on a config
 ITERATIONS: Final = 4096  # as few as Kafka takes
 SALT: Final = (
     b"barnabas-testing"  # the same for all: the credential of a user can be kept for the next broker
@@ -132,6 +135,30 @@ def _alter_scram(
             _alter_scram(nodes, requests[1:], done)
 
     ask(nodes, ALTER_USER_SCRAM_CREDENTIALS, requests[0], answered, done)
+
+
+def alter_broker_configs(nodes: Sequence[BrokerNode], configs: Mapping[str, str], done: Done) -> None:
+    """Set dynamic configs of every node. `done` when all nodes that are awake have them. RequestFailed."""
+    from barnabas.wire.messages.incremental_alter_configs import (
+        AlterableConfig,
+        AlterConfigsResource,
+        IncrementalAlterConfigsRequest,
+    )
+
+    altered = [
+        AlterableConfig(name=name, config_operation=SET, value=value) for name, value in configs.items()
+    ]
+    resources = [
+        AlterConfigsResource(resource_type=BROKER, resource_name=str(node.node_id), configs=altered)
+        for node in nodes
+    ]
+    ask(
+        nodes,
+        INCREMENTAL_ALTER_CONFIGS,
+        IncrementalAlterConfigsRequest(resources=resources),
+        lambda answer: _changed(nodes, answer.responses, done),
+        done,
+    )
 
 
 def _salted_password(mechanism: str, password: str) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ from kafka import KafkaProducer
 from barnabas.testing import Acl, Broker, Security
 from barnabas.testing.client_settings import ClientIdentity, Login, java
 from barnabas.testing.operations import RequestFailed
+from barnabas.testing.security import MECHANISMS
 
 EVERYONE = "User:ANONYMOUS"
 
@@ -67,10 +70,10 @@ USERS = {"alice": 'se"cr\\et', "bob": "bob"}
 
 
 @pytest.mark.sockets
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
 @pytest.mark.parametrize("library", CLIENTS)
-def test_clients_with_passwords(library: Any, mechanism: str) -> None:
-    with Broker(security=Security(users=USERS)) as broker:
+def test_clients_with_passwords_and_tokens(library: Any, mechanism: str) -> None:
+    with Broker(security=Security(users=USERS, mechanisms=MECHANISMS)) as broker:
         CLIENTS[library](broker.security.client(library, "alice", mechanism=mechanism), b"1")
         assert values(broker) == [b"1"]
 
@@ -127,6 +130,33 @@ def test_users_change_in_the_running_loop() -> None:
             assert broker.security.users == ["alice", "bob"]
 
     asyncio.run(scenario())
+
+
+def server_certificate(broker: Broker) -> bytes:
+    """What a client gets that accepts any."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", broker.port), 30) as raw, context.wrap_socket(raw) as wrapped:
+        certificate = wrapped.getpeercert(binary_form=True)
+    assert certificate is not None
+    return certificate
+
+
+@pytest.mark.sockets
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_the_servers_certificate_changes(nodes: int) -> None:
+    with Broker(security=Security(protocol="SSL"), nodes=nodes) as broker:
+        before = server_certificate(broker)
+        assert server_certificate(broker) == before
+        broker.security.rotate_certificate()
+        assert server_certificate(broker) != before
+        settings = broker.security.client("confluent-kafka")
+        assert AdminClient(settings).list_topics(timeout=30).brokers
+        broker.security.rotate_certificate(is_foreign=True)
+        with pytest.raises(confluent_kafka.KafkaException):
+            AdminClient(settings).list_topics(timeout=1)
+        broker.reset()
+        assert server_certificate(broker) == before
 
 
 @pytest.mark.sockets

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.api.produce import produce_large
 from barnabas.broker.fastpath.fetch import fast_fetch
 from barnabas.broker.fastpath.produce import fast_produce
-from barnabas.broker.requests.context import CLOSE_CONNECTION, PENDING, RawResponse
 from barnabas.broker.security.caller import Principal
 from barnabas.broker.tests.one_node import OneNode
 from barnabas.broker.tests.reply import Reply, encoded, make_context
@@ -22,12 +20,11 @@ from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsReque
 from barnabas.wire.messages.fetch import FETCH_REQUEST, FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import (
     PRODUCE_REQUEST,
-    PRODUCE_RESPONSE,
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
-from compat_tests.conform.batches import TRANSACTIONAL, batch
+from compat_tests.conform.batches import batch
 
 ROOT, BOB = Principal("User", "root"), Principal("User", "bob")
 PRODUCE, FETCH, ALLOW, LITERAL, ANY = 0, 1, 3, 3, 1
@@ -133,38 +130,3 @@ def test_a_session_loses_and_gets_its_topics(world: World) -> None:
     (topic,) = world.fetch(epoch=3, **session).responses
     assert topic.topic == "u"
     assert topic.partitions[0].error_code == E.NONE
-
-
-def test_a_refused_produce_without_acknowledgement_closes_the_connection(world: World) -> None:
-    data = [TopicProduceData("t", partition_data=[PartitionProduceData(0, batch())])]
-    assert world.one.ask(ProduceRequest(None, 0, 1000, data), 9, BOB) is CLOSE_CONNECTION
-
-
-def test_a_large_produce_is_authorized_topic_by_topic(world: World) -> None:
-    """A thread decodes it, and it is served in turns."""
-    world.allow(Operation.WRITE)
-    names = ["t", "u", *(f"absent-{number}" for number in range(1100))]
-    data = [TopicProduceData(name, partition_data=[PartitionProduceData(0, batch())]) for name in names]
-    services = world.one.node.services
-    for records, expected in (
-        (batch(), {"t": E.NONE, "u": E.TOPIC_AUTHORIZATION_FAILED}),
-        (
-            batch(attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0),
-            dict.fromkeys(("t", "u"), E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
-        ),
-    ):
-        data[1].partition_data[0].records = records
-        body = encoded(PRODUCE_REQUEST, 9, ProduceRequest("txn", 1, 1000, data))
-        reply = Reply()
-        context = make_context(services, reply, PRODUCE, 9, principal=BOB)
-        buffer = memoryview(bytearray(body))
-        assert produce_large(context, PRODUCE_REQUEST.readers[9], buffer, 0, len(body)) is PENDING
-        world.one.runtime.run_until_idle()
-        answer = (
-            PRODUCE_RESPONSE.decode(9, reply.answer.body)[0]
-            if isinstance(reply.answer, RawResponse)
-            else reply.answer
-        )
-        errors = {each.name: each.partition_responses[0].error_code for each in answer.responses}
-        assert {name: errors[name] for name in ("t", "u")} == expected
-        assert errors["absent-7"] != E.UNKNOWN_TOPIC_OR_PARTITION
