@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import time
 from pathlib import Path
@@ -112,9 +113,11 @@ def test_users_of_scram(
     assert not any(secret in broker.log_text() for secret in ("first", "second"))
 
 
+@pytest.mark.barnabas_only
 def test_users_of_plain_change_while_the_broker_runs(
     secured: Broker, java_tools: JavaTools, tmp_path: Path
 ) -> None:
+    """Kafka takes the same change up with its next start."""
     config = tmp_path / "client.properties"
     config.write_text(ALICE.java())
     server = ("--bootstrap-server", secured.bootstrap, "--command-config", str(config))
@@ -211,6 +214,39 @@ def test_a_session_past_its_life_is_closed(fresh_broker: BrokerFactory) -> None:
 
         eventually(is_closed, 10)
     assert "Traceback" not in broker.log_text()
+
+
+def test_a_delegation_token_logs_in_for_its_owner(
+    fresh_broker: BrokerFactory, unique: UniqueName, java_tools: JavaTools, tmp_path: Path
+) -> None:
+    broker = fresh_broker({**WITH_SCRAM, "delegation.token.secret.key": "a secret of the cluster"})
+    config = tmp_path / "client.properties"
+    config.write_text(ALICE.java())
+    server = ("--bootstrap-server", broker.bootstrap, "--command-config", str(config))
+    made = java_tools.run("kafka-delegation-tokens", *server, "--create", "--max-life-time-period", "-1")
+    found = re.search(r"^(\S{22})\s+(\S{88})\s+User:alice", made.stdout, re.MULTILINE)
+    assert found is not None, made.output
+    token_id, hmac = found.groups()
+    as_token = Login("SCRAM-SHA-512", token_id, hmac).java().replace(";\n", ' tokenauth="true";\n')
+    config.write_text(as_token)
+    name = unique("topic")
+    java_tools.run("kafka-topics", *server, "--create", "--topic", name)
+    refused = java_tools.run(
+        "kafka-delegation-tokens", *server, "--create", "--max-life-time-period", "-1", status=None
+    )
+    assert "DelegationTokenDisabledException" not in refused.output
+    assert "not allowed" in refused.output
+    config.write_text(ALICE.java())
+    ended = ("--expire", "--expiry-time-period", "-1", "--hmac", hmac)
+    java_tools.run("kafka-delegation-tokens", *server, *ended)
+    config.write_text(as_token)
+
+    def is_refused() -> bool:
+        listed = java_tools.run("kafka-topics", *server, "--list", status=None)
+        return listed.status == 1 and "SaslAuthenticationException" in listed.output
+
+    eventually(is_refused)
+    assert hmac not in broker.log_text()
 
 
 # -- states, with plain sockets

@@ -55,6 +55,8 @@ SHARED_BUFFER_BYTES: Final = 128 * 1024  # 256 KB of requests would take 10 ms o
 BACKLOG_BYTES: Final = 128 * 1024  # of requests behind a pending one; then reading pauses
 KEPT_BUFFER_BYTES: Final = 2 * 1024 * 1024  # a connection keeps its own buffer between frames up to this size
 
+_REASON_CHARACTERS_MAX: Final = 300  # of a client's refusal, in the log
+
 # The first bytes of other protocols, read as a frame's size:
 (NODES_SIZE,) = unpack_size(b"BARN")  # a node that takes this for a controller listener
 TLS_SIZE_BEGIN: Final = 0x1603  # a TLS handshake, in the upper two bytes
@@ -287,6 +289,9 @@ class Connection(BufferedProtocol):
 
     def refuse_client(self, answer: Answer | None, reason: str, delay_s: float) -> Outcome:
         """Answer the current request, or not, after a delay, and close. To be returned for it."""
+        reason = (
+            reason[:_REASON_CHARACTERS_MAX].encode("unicode_escape").decode("ascii")
+        )  # it may quote the client
         line = f"Failed authentication with {self.address} on {self.listener} ({reason})"
         self._shared.warnings.warn(self.client_host, reason, line, level=logging.INFO)
 

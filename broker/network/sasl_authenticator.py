@@ -132,7 +132,7 @@ class SaslAuthenticator:
             response = SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=text
             )
-            return self._refuse(_frame(header, response), text)
+            return self._refuse(_frame(header, response), failure.reason or text)
         return _frame(
             header,
             SaslAuthenticateResponse(error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms),
@@ -142,7 +142,7 @@ class SaslAuthenticator:
         try:
             token, _ = self._evaluate(bytes(buffer[start:end]))
         except SaslFailure as failure:
-            return self._refuse(None, failure.text or self._generic_text())
+            return self._refuse(None, failure.reason or self._generic_text())
         return _pack_size(len(token)) + token
 
     def _authenticated(self, buffer: memoryview, start: int, end: int) -> Answer | Outcome:

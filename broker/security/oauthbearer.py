@@ -50,11 +50,12 @@ class OAuthBearerServer:
         self.identity: Identity | None = None
         self._verify = verify
         self._error: str | None = None  # sent; the client acknowledges it
+        self._reason = ""  # for the log
 
     def evaluate(self, token: bytes) -> bytes:
         if self._error is not None:
             if token == _ACKNOWLEDGEMENT:
-                raise SaslFailure(self._error)
+                raise SaslFailure(self._error, self._reason)
             raise SaslFailure
         found = _FIRST.fullmatch(token)
         if found is None:
@@ -62,7 +63,7 @@ class OAuthBearerServer:
         try:
             claims = self._verify(_bearer_token(found["pairs"]))
         except TokenRefused as refused:
-            self._error = _error_json(refused)
+            self._error, self._reason = _error_json(refused), f"the token is refused: {refused}"
             return self._error.encode()
         authorization_id = sasl_name(found["authorization_id"] or b"")
         if authorization_id not in ("", claims.name):

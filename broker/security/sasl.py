@@ -21,11 +21,13 @@ SASL_NAME: Final = rb"[^,\x00]++"  # the pattern of a name in a message; see sas
 
 
 class SaslFailure(Exception):
-    """The client is refused. `text` is for the client; None: it learns only that its credentials are invalid, whatever is wrong."""
+    """The client is refused. `text` is for the client; None: it learns only that its credentials are invalid, whatever is wrong.
+    `reason`: for the log, where it says more."""
 
-    def __init__(self, text: str | None = None) -> None:
+    def __init__(self, text: str | None = None, reason: str | None = None) -> None:
         super().__init__(text)
         self.text = text
+        self.reason = reason or text
 
 
 def sasl_name(text: bytes) -> str:

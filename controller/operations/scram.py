@@ -6,8 +6,6 @@ A record holds no password: its keys are derived from one, and can't be used to 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Sequence
 from typing import Final
 
@@ -44,6 +42,9 @@ def credential_record(
     name: str, mechanism: int, salt: bytes, salted_password: bytes, iterations: int
 ) -> UserScramCredentialRecord:
     """The record of a salted password (RFC 5802). `mechanism`: of HASHES."""
+    import hashlib  # late: a broker without users needs neither
+    import hmac
+
     digest = HASHES[mechanism]
     client_key = hmac.digest(salted_password, b"Client Key", digest)
     return UserScramCredentialRecord(
@@ -58,6 +59,8 @@ def credential_record(
 
 def salted_password(password: bytes, mechanism: int, salt: bytes, iterations: int) -> bytes:
     """2 ms of computing at 4096 iterations."""
+    import hashlib
+
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password, salt, iterations)
 
 

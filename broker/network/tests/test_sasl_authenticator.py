@@ -29,7 +29,7 @@ class Server:
         self.identity: Identity | None = None
 
     def evaluate(self, token: bytes) -> bytes:
-        text = token.decode()
+        text = token.decode(errors="replace")
         if text == "bad":
             raise SaslFailure
         if text == "worse":
@@ -141,6 +141,15 @@ def test_a_failure_is_answered_after_a_delay_and_ends_the_connection() -> None:
     assert world.socket.sent.endswith(refusal(text))
     assert world.transport.is_aborted
     assert world.dispatcher.served == []
+
+
+def test_what_a_client_is_called_breaks_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    with caplog.at_level("INFO"):
+        world.ask(handshake("PLAIN\n2026-01-01 INFO forged" + "x" * 500))
+    (line,) = [each for each in caplog.messages if "Failed authentication" in each]
+    assert "\n" not in line
+    assert len(line) < 500
 
 
 def test_a_client_that_leaves_before_the_answer_cancels_it() -> None:
