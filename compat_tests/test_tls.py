@@ -18,6 +18,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 from barnabas.broker.security.certificates import alternative_names
 from barnabas.testing.ports import free_port
+from compat_tests.bench import prepared
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
@@ -237,3 +238,51 @@ def test_a_key_store_is_renewed_while_clients_are_connected(
     producer.produce("topic", b"after")
     assert producer.flush(30) == 0
     assert "DNS:again.example" in shown_names(secured.tls)
+
+
+@pytest.mark.barnabas_only
+def test_memory_of_idle_connections_and_of_begun_handshakes(secured: Secured, files: TlsFiles) -> None:
+    """After a request of 20 KB and an answer of 700 KB an idle connection holds a few slices, and one of which a part of a
+    ClientHello has come next to nothing."""
+    port = int(secured.tls.rpartition(":")[2])
+    producer = Producer({"bootstrap.servers": secured.plaintext, "message.max.bytes": 2_000_000})
+    producer.produce("topic", LARGE)
+    assert producer.flush(30) == 0
+    fetch = prepared.fetch("topic", 0, 1_000_000)
+    context = files.aiokafka()["ssl_context"]
+
+    def connect() -> socket.socket:
+        raw = socket.create_connection(("127.0.0.1", port))
+        one: socket.socket = context.wrap_socket(raw, server_hostname="localhost")
+        one.sendall(prepared.metadata("x" * 20_000))  # too long a name, which is answered
+        _receive(one)
+        one.sendall(fetch)
+        assert _receive(one) > len(LARGE)
+        return one
+
+    def begin() -> socket.socket:
+        one = socket.create_connection(("127.0.0.1", port))
+        one.sendall(b"\x16\x03\x01\x02\x00\x01")
+        return one
+
+    kept = [connect() for _ in range(20)]
+    before = secured.broker.resident_bytes()
+    kept += [connect() for _ in range(100)]
+    assert (secured.broker.resident_bytes() - before) / 100 < 100_000
+    before = secured.broker.resident_bytes()
+    kept += [begin() for _ in range(500)]
+    connect().close()  # all of them have been accepted
+    assert (secured.broker.resident_bytes() - before) / 500 < 10_000
+    for one in kept:
+        one.close()
+
+
+def _receive(one: socket.socket) -> int:
+    """The size of the next response, which is read whole."""
+    head = b""
+    while len(head) < 4:
+        head += one.recv(4 - len(head))
+    size = left = int.from_bytes(head, "big")
+    while left:
+        left -= len(one.recv(min(left, 1 << 20)))
+    return size
