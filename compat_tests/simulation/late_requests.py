@@ -1,6 +1,7 @@
 """Requests that arrive late or twice: copies of Produce and WriteTxnMarkers requests that reach the leader of that time after a
 delay, as those of a connection that was given up do, and those that a coordinator repeats after a lost answer. Of the coordinators'
-answers about batches that are verified some arrive late, and some never.
+answers about batches that are verified some arrive late, and some never; and some records of coordinators are refused, as while too
+few replicas are in sync.
 
 Markers are those of transaction.version 2 only: one of an earlier version may end the next transaction of the same epoch, in Kafka
 too.
@@ -14,8 +15,10 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.transactions import markers
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
+from barnabas.controller.operations.internal_topics import TRANSACTION_STATE_TOPIC
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.write_txn_markers import (
     WritableTxnMarker,
@@ -30,6 +33,7 @@ WRITE_TXN_MARKERS = 27
 DELAYS_S = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.5, 2.0)
 COPIED = 0.3  # of the markers
 LOST, LATE = 0.05, 0.2  # of the answers about batches
+REFUSED = 0.03  # of the coordinators' records
 TRANSACTION_VERSION = 2
 
 
@@ -92,8 +96,19 @@ class LateRequests:
             else:
                 answered(self, node, coordinator, sent, *answer)
 
+        append = CoordinatorLog.append
+
+        def refused(
+            self: CoordinatorLog, index: int, batch: bytes, done: Callable[[ErrorCode], object]
+        ) -> None:
+            if chance.random() < REFUSED and self.topic == TRANSACTION_STATE_TOPIC:
+                done(ErrorCode.NOT_ENOUGH_REPLICAS)
+            else:
+                append(self, index, batch, done)
+
         chance = self._client.random
         with (
+            mock.patch.object(CoordinatorLog, "append", refused),
             mock.patch.object(markers, "WriteTxnMarkersRequest", request),
             mock.patch.object(AddPartitionsToTxnManager, "_answered", late),
         ):

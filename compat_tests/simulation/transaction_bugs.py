@@ -21,6 +21,7 @@ Of the other issues in Kafka's list these can't exist here, or can't be seen by 
 | 13099 | tombstones go in batches of bounded size; too few ids live here (test_transaction_coordinator.py) |
 | 20031, 20058 | an answer without a block fails all that wait, and there is one request at a time (test_producer_ids.py) |
 | 18957 | its cause is not known |
+| 18137 | a load that is cancelled calls nothing back (test_coordinator_log.py) |
 | 15784 | members of groups do not transact here (test_transactional_commits.py: the group is checked after the answer) |
 """
 
@@ -34,7 +35,6 @@ from unittest import mock
 
 import msgspec
 
-from barnabas.broker.coordinator.log import Loading
 from barnabas.broker.coordinator.shards import Shards
 from barnabas.broker.groups import offset_requests
 from barnabas.broker.groups.coordinator import GroupCoordinator
@@ -252,11 +252,6 @@ def _failed_completion_is_forgotten() -> list[Patch]:
     return [(TransactionShard, "_failed", ended)]
 
 
-def _cancelled_loads_end() -> list[Patch]:
-    """18137: the load of a partition that moved away ends in what has been loaded since."""
-    return [(Loading, "cancel", lambda _self: None)]
-
-
 def _partitions_are_loaded_twice() -> list[Patch]:
     """15468: a partition that is led in the next epoch is loaded again, beside what is in memory."""
     keep = Shards._keep_or_unload
@@ -421,7 +416,6 @@ BUGS: Final[dict[str, Callable[[], list[Patch]]]] = {
         _failed_expiry_stays_pending,
         _completion_is_written_twice,
         _failed_completion_is_forgotten,
-        _cancelled_loads_end,
         _partitions_are_loaded_twice,
         _markers_are_not_sent_again,
         _replica_errors_end_markers,

@@ -18,13 +18,14 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from barnabas.broker.cluster import producer_ids as broker_ids
+from barnabas.broker.coordinator import loading
 from barnabas.broker.transactions import transaction
 from barnabas.controller.operations import features
 from barnabas.controller.operations import producer_ids as controller_ids
@@ -56,6 +57,7 @@ from compat_tests.simulation.transactional_clients import (
     Coordinators,
     Fenced,
     GaveUp,
+    Holder,
     OffsetObserver,
     ReadingConsumer,
     TransactionalProducer,
@@ -75,6 +77,7 @@ PARTITIONS = 2
 OFFSETS_TOPIC = "__consumer_offsets"
 DESCRIBE_TRANSACTIONS, UPDATE_FEATURES = 65, 57
 UNSAFE_DOWNGRADE = 3
+COLD_READ_BYTES = 10_000
 NOT_FOUND = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 ENDS_WITHIN_S = 60.0
 SHAPES = (
@@ -84,6 +87,16 @@ SHAPES = (
     ("controller",) * 3 + ("broker",) * 3,
 )
 COMMAND = "python -m compat_tests.simulation.transactions --seed"
+
+
+def _cold(read: Callable[..., Any]) -> Callable[..., Any]:
+    """Reads for which a thread is needed."""
+
+    def cold(*arguments: Any, **named: Any) -> Callable[[], Any]:
+        found = read(*arguments, **named)
+        return found if callable(found) else lambda: found
+
+    return cold
 
 
 class _IdleMember(Member):
@@ -158,6 +171,9 @@ class TransactionSimulation(Simulation):
             ):
                 assert hasattr(module, name), name
                 stack.enter_context(mock.patch.object(module, name, value))
+            if not self.turn_s:  # the disk is cold: coordinators are loaded in several pieces, by a thread
+                stack.enter_context(mock.patch.object(loading, "READ_BYTES", COLD_READ_BYTES))
+                stack.enter_context(mock.patch.object(loading, "_read", _cold(loading._read)))
             stack.enter_context(self.late.installed())
             stack.enter_context(self.watch.installed())
             stack.enter_context(small(random.Random(self.random.random())))
@@ -244,8 +260,23 @@ class TransactionSimulation(Simulation):
             *(reader.run() for reader in self.readers),
             *(observer.run() for observer in observers),
             self._move(),
+            *([self._visit()] if self.ids_expire else []),
         ]
         self.tasks = [Task(self.client_runtime, work) for work in works]
+
+    async def _visit(self) -> None:
+        """Ids that are used once, and expire."""
+        client = self.client("visitors")
+        number = 0
+        while self.going_on:
+            number += 1
+            shared = client, self.history, self.transactions
+            visitor = Holder(*shared, f"visitor-{number}", f"v{number}", self.late, raises_epochs=True)
+            try:
+                await visitor.initialize(TIMEOUTS_MS[-1])
+            except (Fenced, Abortable, GaveUp):
+                self.history.count("visitors that give up")
+            await client.pause(0.3)
 
     async def _move(self) -> None:
         """Partitions of all topics move to other brokers, those of coordinators too."""
