@@ -138,7 +138,7 @@ SEEDS ?= 1000
 simulate: $(INSTALLED) ## whole clusters under a seeded scheduler (SEEDS=1000)
 	$(BIN)/python -m compat_tests.simulation --seeds $(SEEDS) $(ARGS)
 
-# As `make simulate`, for transactions.
+# As `make simulate`, for transactions, with the bugs that Kafka's had (transaction_bugs.py).
 simulate-transactions: $(INSTALLED) ## transactional clients in simulated clusters (SEEDS=1000)
 	$(BIN)/python -m compat_tests.simulation.transactions --seeds $(SEEDS) $(ARGS)
 

@@ -38,16 +38,16 @@ def test_invariants_hold_while_faults_happen() -> None:
     assert all(counts[each] for each in MET), counts
 
 
-@pytest.mark.parametrize("bug", FOUND_BY)
+@pytest.mark.parametrize("bug", [bug for bug, seed in FOUND_BY.items() if seed < 2])
 def test_a_planted_bug_is_found(bug: str) -> None:
     """The seed in FOUND_BY finds it. Changes of the code move it: `python -m compat_tests.simulation.transactions --bug NAME` finds
-    a new one; until then any of 50 other seeds counts."""
+    a new one; until then any of 20 others counts. `make simulate-transactions` also looks for those that are found less often."""
 
     def finds(seed: int) -> bool:
         failure = run_seed(seed, bug)[0]
         return bool(failure) and SAYS.get(bug, "") in failure
 
-    assert any(finds(seed) for seed in (FOUND_BY[bug], *range(50)))
+    assert any(finds(seed) for seed in (FOUND_BY[bug], *range(20)))
 
 
 def test_a_seed_replays_exactly_under_any_hash_seed() -> None:

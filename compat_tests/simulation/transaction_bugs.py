@@ -432,11 +432,25 @@ BUGS: Final[dict[str, Callable[[], list[Patch]]]] = {
     )
 }
 
-# The first seed that finds the bug, as of the last search.
+# A seed that finds the bug, as of the last search. For the others of BUGS none is known with the simulator as it is; `--bug NAME`
+# searches.
 FOUND_BY: Final[dict[str, int]] = {
-    "late-batches-open-transactions": 1,
+    "completion-is-written-twice": 0,
+    "fence-of-version-2-raises-twice": 0,
+    "failed-fence-raises-again": 4,
+    "empty-abort-fences": 0,
+    "next-id-is-not-logged": 0,
+    "markers-do-not-refresh": 0,
+    "producer-ids-overlap": 0,
+    "open-transactions-are-read": 0,
+    "aborted-transactions-are-not-named": 0,
+    "errors-among-brokers-are-passed-on": 0,
+    "no-epoch-is-checked": 0,
+    "late-markers-end-the-next": 1,
+    "empty-members-are-refused": 0,
+    "late-batches-open-transactions": 2,
+    "failed-completion-is-forgotten": 0,
 }
-
 
 # What a seed has to say to have found the bug, where something else is broken for it, too.
 SAYS: Final[dict[str, str]] = {"first-sequence-is-not-checked": "follows -1"}

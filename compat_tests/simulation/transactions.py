@@ -44,7 +44,7 @@ from compat_tests.simulation.history import Partition
 from compat_tests.simulation.late_requests import LateRequests
 from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
 from compat_tests.simulation.tasks import Task
-from compat_tests.simulation.transaction_bugs import BUGS, SAYS, planted
+from compat_tests.simulation.transaction_bugs import BUGS, FOUND_BY, SAYS, planted
 from compat_tests.simulation.transaction_checkers import (
     STATE_TOPIC,
     batches,
@@ -78,6 +78,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 DESCRIBE_TRANSACTIONS, UPDATE_FEATURES = 65, 57
 UNSAFE_DOWNGRADE = 3
 COLD_READ_BYTES = 10_000
+SEEDS_FOR_BUGS = 200  # a run of at least so many seeds also looks for every known bug,
+BUGS_WITHIN = range(1000)  # in these seeds
 NOT_FOUND = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 ENDS_WITHIN_S = 60.0
 SHAPES = (
@@ -432,8 +434,14 @@ def _work(seed: int, bug: str) -> tuple[int, str, Counter[str]]:
 
 
 def search(bug: str, seeds: range, processes: int) -> int:
-    """Looks for the first seed that fails with the bug and passes without it; 1 without one."""
+    """Looks for a seed that fails with the bug and passes without it: first the known seed, then all of them; 1 without one."""
     started = time.monotonic()
+    known = FOUND_BY.get(bug)
+    if known is not None:
+        failure = run_seed(known, bug)[0]
+        if failure and SAYS.get(bug, "") in failure and not run_seed(known)[0]:
+            print(f"{bug}: found by seed {known}, the known one", flush=True)
+            return 0
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=10) as pool:
         for seed, failure, _ in pool.imap(partial(_work, bug=bug), seeds):
             if failure and SAYS.get(bug, "") in failure and not run_seed(seed)[0]:
@@ -474,6 +482,8 @@ def main() -> int:
                 print(f"{COMMAND} {seed}   # {failure[:600]}", flush=True)
     print("\n".join(f"{count:>10}  {what}" for what, count in sorted(total.items())))
     print(f"{options.seeds} seeds in {time.monotonic() - started:.0f} s, {failed} failed")
+    if options.seeds >= SEEDS_FOR_BUGS:
+        failed += sum(search(bug, BUGS_WITHIN, options.processes) for bug in BUGS)
     return 1 if failed else 0
 
 
