@@ -30,8 +30,11 @@ class DelegationTokens:
     def token_id(self, hmac: bytes, image: MetadataImage) -> str | None:
         """The token of the image with this HMAC; None when there is none."""
         tokens = image.delegation_tokens
-        if not self._known >= tokens.keys():
-            self._known = set(tokens)
-            self._ids = {self.hmac(token_id): token_id for token_id in tokens}
+        if len(self._known) > 2 * len(tokens):  # most have been removed
+            self._known.clear()
+            self._ids.clear()
+        for token_id in tokens.keys() - self._known:  # the new ones: each is computed once
+            self._known.add(token_id)
+            self._ids[self.hmac(token_id)] = token_id
         found = self._ids.get(hmac)
         return found if found in tokens else None
