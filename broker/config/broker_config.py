@@ -253,15 +253,16 @@ class BrokerConfig(_Values):
         return values if self._providers is None else self._providers.resolve(values)
 
     def resolved_stored(self, values: Mapping[str, str]) -> Mapping[str, str]:
-        """Dynamic values with what this node's config providers have for them: passwords alone, which are never shown. Whoever may
-        alter and describe configs could read the files and variables of this node by all others (CVE-2024-31141)."""
+        """Dynamic values with what this node's config providers have for them: passwords and JAAS entries alone, which are never
+        shown. Whoever may alter and describe configs could read the files and variables of this node by all others
+        (CVE-2024-31141)."""
         if self._providers is None:
             return values
         table = self.tables.broker
         passwords = {
             name: text
             for name, text in values.items()
-            if (key := table.get(base_name(name))) is not None and key.sensitive
+            if (key := table.get(base_name(name))) is None or key.sensitive
         }
         return {**values, **self._providers.resolve_stored(passwords)}
 

@@ -15,6 +15,7 @@ PACKAGE = "org.apache.kafka.common.config.provider."
 FILE = {"config.providers": "file", "config.providers.file.class": f"{PACKAGE}FileConfigProvider"}
 DIRECTORY = {"config.providers": "dir", "config.providers.dir.class": f"{PACKAGE}DirectoryConfigProvider"}
 PASSWORD = "listener.name.plaintext.ssl.keystore.password"
+JAAS = "listener.name.plaintext.plain.sasl.jaas.config"
 ENV = {"config.providers": "env", "config.providers.env.class": f"{PACKAGE}EnvVarConfigProvider"}
 
 
@@ -105,12 +106,15 @@ def test_dynamic_values_refer_to_providers_of_the_static_file_only(
     secrets.write_text("password=hidden\n")
     dynamic = {
         PASSWORD: f"${{file:{secrets}:password}}",
+        JAAS: f"${{file:{secrets}:password}}",
         "listener.name.other.ssl.key.password": "${file:/nowhere:password}",
         **{name: text for name, text in ENV.items() if name not in FILE},
     }
     with_provider = BrokerConfig.from_properties(FILE)
     with_provider.apply_dynamic({}, dynamic)
-    assert with_provider.resolved_stored(with_provider.stored_node)[PASSWORD] == "hidden"
+    found = with_provider.resolved_stored(with_provider.stored_node)
+    assert found[PASSWORD] == found[JAAS] == "hidden"
+    assert "hidden" not in str(broker_entries(with_provider))
     assert with_provider.stored_node[PASSWORD].startswith("${"), "the reference is stored"
     assert "hidden" not in caplog.text
     without = BrokerConfig.from_properties()
