@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import itertools
+import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from barnabas.broker.requests.context import Outcome
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.requests.throttling import throttle_time_of, with_throttle_time
+from barnabas.broker.security.caller import ANONYMOUS, Caller
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.one_node import OneNode
-from barnabas.broker.tests.reply import encoded
+from barnabas.broker.tests.reply import Reply, encoded
 from barnabas.broker.tests.virtual_client import Client
+from barnabas.broker.tests.virtual_cluster import VirtualCluster
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import QuotaEntity, quota_record
 from barnabas.wire.errors import ErrorCode as E
@@ -25,7 +29,7 @@ from barnabas.wire.messages.create_topics import (
     CreateTopicsResponse,
 )
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from barnabas.wire.registry import response_type
+from barnabas.wire.registry import request_type, response_type
 
 USER: QuotaEntity = (("user", "ANONYMOUS"),)
 CREATE_TOPICS = 19
@@ -280,6 +284,46 @@ def test_partitions_beyond_the_quota_are_not_created(tmp_path: Path) -> None:
     node.runtime.advance(10.1)
     assert created(node, "b", 1) == (0, 0)
     node.node.stop()
+
+
+class Sender(Reply):
+    """A client's connection to a node that forwards its requests."""
+
+    caller = Caller(ANONYMOUS, "PLAINTEXT", "10.0.0.1")
+    context: Any = None
+
+    def complete(self, context: Any, response: Any) -> None:
+        super().complete(context, response)
+        self.context = context
+
+
+def test_a_forwarded_request_is_charged_by_the_active_controller_and_throttled_where_it_came_in() -> None:
+    cluster = VirtualCluster()
+    active = cluster.active()
+    cluster.run_until(lambda: all("ready" in said for said in cluster.said.values()))
+    record = quota_record(USER, "controller_mutation_rate", 1)
+    cluster.nodes[active].services.controller.run(lambda _: Decision([record], None), lambda _: None)
+    cluster.run_until(lambda: all(node.services.client_quotas is not None for node in cluster.nodes.values()))
+
+    def create(node_id: int, name: str, partitions: int) -> tuple[int, int, float]:
+        """The error, the throttle time, and for how many seconds the connection is not served."""
+        topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        body = encoded(request_type(CREATE_TOPICS), 7, CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+        frame = struct.pack(">hhihx", CREATE_TOPICS, 7, 1, -1) + body
+        sender, dispatcher = Sender(), cluster.nodes[node_id]._dispatcher
+        assert dispatcher.dispatch(sender, memoryview(frame), 0, len(frame)) is Outcome.PENDING
+        cluster.run_until(lambda: sender.done)
+        answer = dispatcher.encode(sender.context, sender.answer)
+        assert isinstance(answer, bytes)
+        response = response_type(CREATE_TOPICS).decode(7, answer, 9)[0]
+        return response.topics[0].error_code, response.throttle_time_ms, sender.throttled_s
+
+    first, second = (each for each in cluster.nodes if each != active)
+    assert create(first, "a", 20) == (0, 0, 0)
+    error, throttle_ms, throttled_s = create(second, "b", 1)
+    assert error == E.THROTTLING_QUOTA_EXCEEDED, "whichever broker a client asks, it has one quota"
+    assert 5_000 < throttle_ms <= 9_000
+    assert throttled_s == throttle_ms / 1000
 
 
 def test_what_the_active_controller_says_of_a_throttle_holds_here() -> None:
