@@ -164,7 +164,7 @@ FOUND_BY = {
     "early-acknowledgement": 1,
     "unclean-member-stays": 0,
     "without-h1": 102,
-    "without-h2": 0,
+    "without-h2": 1,
     "every-clock-is-trusted": 0,
     "followers-expire": 0,
     "unauthenticated-followers-replicate": 0,
