@@ -502,7 +502,12 @@ class Node:
     def _make_authorizer(self, controller: Controller) -> Authorizer | None:
         if self._config.authorizer is None:
             return None
-        authorizer = Authorizer(self._config.authorizer, lambda: controller.image, self._runtime.monotonic)
+        authorizer = Authorizer(
+            self._config.authorizer,
+            lambda: controller.image,
+            self._runtime.monotonic,
+            lambda: self._has_loaded or controller.is_active,
+        )
         controller.add_acl_listener(authorizer.acls_changed)
         return authorizer
 

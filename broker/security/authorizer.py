@@ -82,7 +82,9 @@ class Authorizer:
         config: AuthorizerConfig,
         image: Callable[[], MetadataImage],
         monotonic: Callable[[], float],
+        is_loaded: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`is_loaded()`: the image has caught up with the cluster's metadata. Before that only super users are allowed anything."""
         self._super_users = config.super_users
         self._default = config.allow_everyone_if_no_acl_found
         self._image = image
@@ -92,6 +94,7 @@ class Authorizer:
         self._by_type: dict[tuple[Caller, Operation, ResourceType], bool] = {}
         self._grant_count = 0
         self._monotonic = monotonic
+        self._is_loaded = is_loaded
         self._second = 0  # in which denied decisions are counted
         self._denied = 0
 
@@ -161,7 +164,10 @@ class Authorizer:
             self._count_grant()
             # A name that is asked about as Kafka does it: it lets super users pass.
             allowed, _ = self._decide(caller, operation, kind, "hardcode")
-            self._by_type[key] = allowed or self._has_some(caller, operation, kind)
+            some = allowed or self._has_some(caller, operation, kind)
+            if not self._is_loaded():
+                return some
+            self._by_type[key] = some
         return self._by_type[key]
 
     def operations(self, caller: Caller, kind: ResourceType, name: str) -> int:
@@ -179,6 +185,8 @@ class Authorizer:
         principal = str(caller.principal)
         if principal in self._super_users:
             return True, "SuperUser"
+        if not self._is_loaded():
+            return False, "AuthorizerNotReady"
         host = java_address(caller.client_host)
         allowed: Acl | None = None
         has_acls = False
@@ -203,6 +211,8 @@ class Authorizer:
 
     def _has_some(self, caller: Caller, operation: Operation, kind: ResourceType) -> bool:
         """Whether some ALLOW of exactly this operation, or of ALL, is not dominated by a DENY."""
+        if not self._is_loaded():
+            return False
         host = java_address(caller.client_host)
         allowed: list[Acl] = []
         denied: set[tuple[int, str]] = set()

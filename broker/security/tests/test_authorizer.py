@@ -284,3 +284,23 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert authorizer.allows(root, 0, Operation.WRITE, ResourceType.TOPIC, "d")
     assert authorizer.has_granted(root, Operation.WRITE, "d")
     assert not authorizer.has_granted(root, Operation.WRITE, "a")
+
+
+def test_super_users_alone_are_allowed_before_the_acls_are_loaded() -> None:
+    acl = Acl(ResourceType.TOPIC, "*", PatternType.LITERAL, "User:*", "*", Operation.ALL, Permission.ALLOW)
+    image, loaded = image_with([acl], "t"), [False]
+    config = AuthorizerConfig(frozenset({"User:root"}), allow_everyone_if_no_acl_found=True)
+    authorizer = Authorizer(config, lambda: image, lambda: 0.0, lambda: loaded[0])
+    bob, root = caller_of("User:bob"), caller_of("User:root")
+
+    def allowed(caller: Caller) -> list[bool]:
+        return [
+            authorizer.allows(caller, 0, Operation.WRITE, ResourceType.TOPIC, "t"),
+            authorizer.allows_any(caller, Operation.WRITE, ResourceType.TOPIC),
+            authorizer.operations(caller, ResourceType.TOPIC, "t") != 0,
+        ]
+
+    assert allowed(bob) == [False] * 3
+    assert allowed(root) == [True] * 3
+    loaded[0] = True
+    assert allowed(bob) == [True] * 3
