@@ -128,9 +128,11 @@ def _keys_of(
 
 
 def _check_value(key: str, value: float, whole: tuple[int, str] | None) -> None:
-    if value <= 0:
+    if not value > 0:  # NaN neither
         raise _invalid(f"Quota {key} must be greater than 0")
     if whole is None:
+        if value == math.inf:  # Kafka takes it; no rate can be computed with it
+            raise _invalid(f"Proposed value for {key} is too large for a DOUBLE.")
         return
     largest, type_name = whole
     if value > largest:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, QuotaEntity
 from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.operations.client_quotas import alter_client_quotas, describe_client_quotas
+from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_client_quotas import EntityData, EntryData, OpData
 from barnabas.wire.messages.describe_client_quotas import ComponentData
 
@@ -114,3 +118,15 @@ def test_a_name_that_is_no_host_is_refused() -> None:
     (error,) = decision.response.values()
     assert str(error) == "nowhere is not a valid IP or resolvable host."
     assert not decision.records
+
+
+@pytest.mark.parametrize("key", [*KEYS, "controller_mutation_rate"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.0, -1.0])
+def test_a_value_with_which_no_rate_can_be_computed_is_refused(key: str, value: float) -> None:
+    """Not a number is neither greater than 0 nor less; a fetch under such a quota failed."""
+    entry = EntryData([EntityData("client-id", None)], [OpData(key, value, remove=False)])
+    decision = alter_client_quotas(MetadataImage(), [entry], lambda _: True, validate_only=False)
+    assert not decision.records
+    (error,) = decision.response.values()
+    assert isinstance(error, ApiError)
+    assert error.error == ErrorCode.INVALID_REQUEST
