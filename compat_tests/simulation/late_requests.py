@@ -75,12 +75,15 @@ class LateRequests:
     def installed(self) -> Iterator[None]:
         """Also what brokers send to each other."""
 
-        def request(sent: list[WritableTxnMarker]) -> WriteTxnMarkersRequest:
+        request = markers._request
+
+        def copied(sent: Any) -> WriteTxnMarkersRequest:
+            made = request(sent)
             if self._should_continue():
-                for marker in sent:
+                for marker in made.markers:
                     if marker.transaction_version == TRANSACTION_VERSION:
                         self._copy(marker)
-            return WriteTxnMarkersRequest(sent)
+            return made
 
         answered = AddPartitionsToTxnManager._answered
 
@@ -109,7 +112,7 @@ class LateRequests:
         chance = self._client.random
         with (
             mock.patch.object(CoordinatorLog, "append", refused),
-            mock.patch.object(markers, "WriteTxnMarkersRequest", request),
+            mock.patch.object(markers, "_request", copied),
             mock.patch.object(AddPartitionsToTxnManager, "_answered", late),
         ):
             yield

@@ -456,6 +456,12 @@ FOUND_BY: Final[dict[str, int]] = {
 SAYS: Final[dict[str, str]] = {"first-sequence-is-not-checked": "follows -1"}
 
 
+def is_found(bug: str, failure: str) -> bool:
+    """Whether a seed's failure shows the bug; an error of the simulator itself shows none."""
+    is_violation = failure.startswith(("Violation", "TransactionViolation", "AssertionError"))
+    return is_violation and SAYS.get(bug, "") in failure
+
+
 @contextmanager
 def planted(bug: str) -> Iterator[None]:
     """Plants a bug while the simulation runs; the empty name plants none."""

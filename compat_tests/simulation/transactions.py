@@ -44,7 +44,7 @@ from compat_tests.simulation.history import Partition
 from compat_tests.simulation.late_requests import LateRequests
 from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
 from compat_tests.simulation.tasks import Task
-from compat_tests.simulation.transaction_bugs import BUGS, FOUND_BY, SAYS, planted
+from compat_tests.simulation.transaction_bugs import BUGS, FOUND_BY, is_found, planted
 from compat_tests.simulation.transaction_checkers import (
     STATE_TOPIC,
     batches,
@@ -439,12 +439,12 @@ def search(bug: str, seeds: range, processes: int) -> int:
     known = FOUND_BY.get(bug)
     if known is not None:
         failure = run_seed(known, bug)[0]
-        if failure and SAYS.get(bug, "") in failure and not run_seed(known)[0]:
+        if is_found(bug, failure) and not run_seed(known)[0]:
             print(f"{bug}: found by seed {known}, the known one", flush=True)
             return 0
     with multiprocessing.get_context("fork").Pool(processes, maxtasksperchild=10) as pool:
         for seed, failure, _ in pool.imap(partial(_work, bug=bug), seeds):
-            if failure and SAYS.get(bug, "") in failure and not run_seed(seed)[0]:
+            if is_found(bug, failure) and not run_seed(seed)[0]:
                 took_s = time.monotonic() - started
                 print(f"{bug}: found by seed {seed} in {took_s:.0f} s: {failure[:300]}", flush=True)
                 return 0
