@@ -191,11 +191,16 @@ class Dispatcher:
             throttle_ms = limits.produce.record(frame_bytes, began)
         fast_path = route.fast_path
         response = None if fast_path is None else fast_path(context, buffer, position, end)
-        if type(response) is bytes and not throttle_ms and of_time is None:  # the usual case
-            answer = _pack_flexible_response_header(len(response) + 5, context.correlation_id) + response
-            if key == FETCH and limits.fetch is not None:
-                limits.fetch.record(len(answer), began)
-            return answer
+        if type(response) is bytes and not throttle_ms:  # the usual case
+            if of_time is not None:
+                now = monotonic()
+                throttle_ms = of_time.record_time(began, now)
+                began = now
+            if not throttle_ms:
+                answer = _pack_flexible_response_header(len(response) + 5, context.correlation_id) + response
+                if key == FETCH and limits.fetch is not None:
+                    limits.fetch.record(len(answer), began)
+                return answer
         if response is None:
             response = self._serve_generally(route, context, buffer, position, end)
         if not isinstance(response, Outcome):
