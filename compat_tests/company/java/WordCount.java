@@ -2,9 +2,11 @@
  * Kafka Streams' word count: lines in, running counts out, kept in a store whose changelog is a compacted
  * topic, behind a repartition topic that Streams empties with DeleteRecords.
  *
- * Arguments: bootstrap servers, application id, input topic, output topic, state directory, processing guarantee.
+ * Arguments: bootstrap servers, application id, input topic, output topic, state directory, processing guarantee, and
+ * perhaps a file of further properties.
  * Kept to what Janino compiles (no lambdas, raw types).
  */
+import java.io.FileReader;
 import java.util.ArrayList;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
@@ -61,6 +63,11 @@ public class WordCount {
 
     public static void main(String[] args) throws Exception {
         Properties properties = new Properties();
+        if (args.length > 6) {
+            FileReader security = new FileReader(args[6]);
+            properties.load(security);
+            security.close();
+        }
         properties.put("bootstrap.servers", args[0]);
         properties.put("application.id", args[1]);
         properties.put("state.dir", args[4]);
