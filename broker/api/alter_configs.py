@@ -146,7 +146,10 @@ def _check_tls(
 
     def checked(error: BaseException | None) -> None:
         if error is not None:
-            message = f"Validation of dynamic config update of SSLFactory failed: {error}"
+            message = (
+                "Invalid value org.apache.kafka.common.config.ConfigException: Validation of dynamic config update of SSLFactory "
+                f"failed: org.apache.kafka.common.config.ConfigException: {error} for configuration Invalid dynamic configuration"
+            )
             settled[place] = kind.responded(ResourceResult(*own, ErrorCode.INVALID_REQUEST, message))
         done()
 

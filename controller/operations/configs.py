@@ -53,6 +53,7 @@ _THREAD_COUNTS: Final = (
     "background.threads",
     "num.recovery.threads.per.data.dir",
 )
+_OF_A_LISTENER: Final = "listener.name."
 _NAME_REQUIRED: Final = {
     TOPIC_RESOURCE: "Default topic resources are not allowed.",
     CLIENT_METRICS_RESOURCE: "Subscription name can't be empty",
@@ -307,7 +308,7 @@ def _check_broker_change(
     )
     if not broker:
         _refuse_listed(
-            [name for name in names if table[name].update_mode == PER_BROKER],
+            [name for name in wanted if _is_of_one_broker(name, table)],
             "Cannot update these configs at default cluster level, broker id must be specified",
         )
     for name in names:
@@ -322,6 +323,12 @@ def _check_broker_change(
             )
     if with_elr(image) and MIN_ISR in changed:
         _check_min_isr(broker, wanted)
+
+
+def _is_of_one_broker(name: str, table: ConfigDef) -> bool:
+    """Whether each broker has a value of its own, also for a listener (`listener.name.<listener>.<property>`)."""
+    base = name.split(".", 3)[-1] if name.startswith(_OF_A_LISTENER) else name
+    return base in table and table[base].update_mode == PER_BROKER
 
 
 def _refuse_listed(names: list[str], reason: str) -> None:

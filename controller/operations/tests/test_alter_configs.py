@@ -214,6 +214,13 @@ def test_a_resource_named_twice_fails_twice_and_others_succeed() -> None:
             "Cannot update these configs at default cluster level, broker id must be specified: [sasl.jaas.config]",
         ),
         (
+            "",
+            "listener.name.ssl.ssl.keystore.location",
+            "/x",
+            "Cannot update these configs at default cluster level, broker id must be specified: "
+            "[listener.name.ssl.ssl.keystore.location]",
+        ),
+        (
             "1",
             "ssl.keystore.password",
             "s",
