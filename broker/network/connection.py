@@ -289,9 +289,7 @@ class Connection(BufferedProtocol):
 
     def refuse_client(self, answer: Answer | None, reason: str, delay_s: float) -> Outcome:
         """Answer the current request, or not, after a delay, and close. To be returned for it."""
-        reason = (
-            reason[:_REASON_CHARACTERS_MAX].encode("unicode_escape").decode("ascii")
-        )  # it may quote the client
+        reason = reason[:_REASON_CHARACTERS_MAX]  # it may quote the client
         line = f"Failed authentication with {self.address} on {self.listener} ({reason})"
         self._shared.warnings.warn(self.client_host, reason, line, level=logging.INFO)
 
