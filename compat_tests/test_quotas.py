@@ -1,4 +1,4 @@
-"""Client quotas as real clients meet them: they are told for how long they are throttled, and keep the rate."""
+"""Client quotas as real clients meet them: they learn for how long they are throttled, and keep the rate."""
 
 from __future__ import annotations
 

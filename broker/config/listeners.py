@@ -73,7 +73,7 @@ def open_listeners(
     if not found:
         return ""
     right = "do what ACLs allow User:ANONYMOUS" if has_authorizer else "read, write and change everything"
-    return f"open without authentication: {', '.join(found)}; whoever can connect there may {right}"
+    return f"open without authentication: {', '.join(found)}; all who can connect there may {right}"
 
 
 def base_name(name: str) -> str:

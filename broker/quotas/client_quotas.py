@@ -33,7 +33,7 @@ REQUEST: Final = "request_percentage"
 MUTATION: Final = "controller_mutation_rate"
 
 CLIENTS_MAX: Final = 10_000  # of each kind; more than these at once share none of their past
-CLIENT_ID_MAX: Final = 256  # characters by which client ids are told apart
+CLIENT_ID_MAX: Final = 256  # characters by which client ids are distinguished
 _THROTTLE_MS_MAX: Final = 2**31 - 1
 _FETCH_BYTES_MAX: Final = 2**31 - 1
 

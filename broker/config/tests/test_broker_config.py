@@ -376,7 +376,7 @@ def test_a_file_that_names_no_listener_listens_everywhere_and_says_so(tmp_path: 
     config = BrokerConfig.load(file)
     assert [(each.name, each.host, each.port) for each in config.listeners] == [("PLAINTEXT", "", 9092)]
     assert config.open_listeners() == (
-        "open without authentication: PLAINTEXT (PLAINTEXT) on every interface:9092; whoever can connect there may read, "
+        "open without authentication: PLAINTEXT (PLAINTEXT) on every interface:9092; all who can connect there may read, "
         "write and change everything"
     )
     assert BrokerConfig.from_properties().open_listeners() == "", "without a file it is this machine alone"
@@ -394,7 +394,7 @@ def test_listeners_that_authenticate_are_not_open() -> None:
     closed_c = BrokerConfig.from_properties(
         {**given, "listener.name.c.ssl.client.auth": "required"}
     ).open_listeners()
-    acls = "whoever can connect there may do what ACLs allow User:ANONYMOUS"
+    acls = "all who can connect there may do what ACLs allow User:ANONYMOUS"
     assert open_c == (
         f"open without authentication: A (PLAINTEXT) on 10.1.1.1:1, C (SSL) on every interface:3; {acls}"
     )

@@ -100,7 +100,7 @@ def test_the_clients_of_a_user_share_its_quota_and_others_do_not(leader: Leader)
     second.send(second.produce("x"))
     assert throttle_times(second)[0] > 0
     limit(leader, "producer_byte_rate", None)
-    limit(leader, "producer_byte_rate", 100, (("user", "somebody else"),))
+    limit(leader, "producer_byte_rate", 100, (("user", "another user"),))
     third = Client(leader)
     third.send(third.produce("x" * 2000))
     assert throttle_times(third) == [0]
