@@ -10,6 +10,7 @@ are written when they are asked for, readable by this user alone, and removed wh
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
@@ -108,6 +109,7 @@ class BrokerSecurity:
         self._nodes = nodes
         self._loop = loop
         self.is_new = True  # it has not been started
+        self._token_key = os.urandom(32).hex()
         self.changed_properties: dict[str, str] = {}  # what nodes have instead of `properties`
         self._users = dict(wanted.users)
         self._certificates: dict[tuple[str, bool, bool], Certificate] = {}
@@ -322,7 +324,6 @@ class BrokerSecurity:
 
     def _write(self, name: str, text: str) -> Path:
         """A file that only this user can read."""
-        import os
         import tempfile
         from pathlib import Path
 
@@ -349,6 +350,7 @@ class BrokerSecurity:
             properties |= self._tls_properties()
         if wanted.uses_sasl:
             properties["sasl.enabled.mechanisms"] = ",".join(wanted.mechanisms)
+            properties["delegation.token.secret.key"] = self._token_key
             for mechanism in wanted.mechanisms:
                 properties[self._jaas_name(mechanism)] = self._jaas(mechanism)
         if wanted.enforces_acls:
