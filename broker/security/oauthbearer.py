@@ -3,7 +3,7 @@
     client   n,,^Aauth=Bearer <token>^A^A
     server   nothing; or the error as JSON, which the client answers with ^A before the exchange fails
 
-Who may present which token is decided by a verifier: json_web_tokens.py for signed ones, unsecured_tokens.py for tests.
+Who may present which token is decided by a verifier (json_web_tokens.py).
 """
 
 from __future__ import annotations

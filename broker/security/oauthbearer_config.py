@@ -7,9 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
-from barnabas.broker.security.json_web_tokens import KeySet, SignedTokenVerifier, TokenRules
+from barnabas.broker.security.json_web_tokens import (
+    UNSECURED_OPTIONS,
+    KeySet,
+    SignedTokenVerifier,
+    TokenRules,
+    UnsecuredVerifier,
+)
 from barnabas.broker.security.sasl import OAUTHBEARER
-from barnabas.broker.security.unsecured_tokens import OPTIONS, UnsecuredVerifier
 from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.validators import ConfigError
 
@@ -43,7 +48,9 @@ def token_verifier(config: BrokerConfig, listener: str, module: LoginModule, run
     handler, url = value(HANDLER), value(_URL)
     if handler not in (None, _UNSECURED, *_SIGNED):
         raise ConfigError(f"{HANDLER}: listener {listener} names a Java class for OAUTHBEARER; leave it out")
-    asks_for_unsecured = handler == _UNSECURED or any(each.startswith(OPTIONS) for each in module.options)
+    asks_for_unsecured = handler == _UNSECURED or any(
+        each.startswith(UNSECURED_OPTIONS) for each in module.options
+    )
     if asks_for_unsecured and url is None:
         try:
             return UnsecuredVerifier(module.options, runtime.time_ms)
@@ -52,7 +59,7 @@ def token_verifier(config: BrokerConfig, listener: str, module: LoginModule, run
     if url is None:
         raise ConfigError(
             f"{_URL} is needed by listener {listener}, which verifies tokens by it. (For tests with unsecured tokens, which "
-            f'anyone can make, set {OPTIONS}PrincipalClaimName="sub" in its sasl.jaas.config)'
+            f'anyone can make, set {UNSECURED_OPTIONS}PrincipalClaimName="sub" in its sasl.jaas.config)'
         )
     try:
         import jwt  # noqa: F401

@@ -101,8 +101,7 @@ class SaslListeners:
             return partial(
                 OAuthBearerServer, token_verifier(self._config, listener, module, authority.runtime)
             )
-        from barnabas.broker.security.scram import ScramCredentials, ScramServer
-        from barnabas.broker.security.scram_users import ScramUsers
+        from barnabas.broker.security.scram import ScramCredentials, ScramServer, ScramUsers
         from barnabas.controller.operations.scram import MECHANISM_NAMES
 
         number, random_bytes = MECHANISM_NAMES[mechanism], authority.runtime.random_bytes

@@ -16,15 +16,27 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.broker.security.caller import USER, Principal
+from barnabas.broker.security.caller import USER, Principal, parse_principal
 from barnabas.broker.security.sasl import SASL_NAME, Identity, SaslFailure, sasl_name
-from barnabas.controller.operations.scram import HASHES, ITERATIONS_MIN, salt_of
+from barnabas.controller.operations.scram import (
+    HASHES,
+    ITERATIONS_MIN,
+    credential_record,
+    salt_of,
+    salted_password,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.security.delegation_tokens import DelegationTokens
+    from barnabas.controller.metadata.image import MetadataImage
+    from barnabas.wire.messages.metadata_records import UserScramCredentialRecord
 
 _NONCE_BYTES: Final = 18
+_SALT_BYTES: Final = 16
 _EXTENSIONS_MAX: Final = 100  # of a message: each costs a microsecond before the client is authenticated
 _PRINTABLE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
 _EXTENSIONS: Final = rb"(?:,[A-Za-z]+=[^,\x00]+){0,%d}" % _EXTENSIONS_MAX
@@ -149,3 +161,50 @@ class ScramServer:
             raise SaslFailure
         self.identity = credential.identity
         return b"v=" + b64encode(hmac.digest(credential.server_key, message, digest))
+
+
+class ScramUsers:
+    """Whom one mechanism authenticates: the users in the metadata, and the owners of delegation tokens."""
+
+    def __init__(
+        self,
+        mechanism: int,
+        image: Callable[[], MetadataImage],
+        tokens: Callable[[], DelegationTokens | None],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        """`mechanism`: its number. `tokens()`: None where delegation.token.secret.key is not set."""
+        self._mechanism = mechanism
+        self._image = image
+        self._tokens = tokens
+        self._random_bytes = random_bytes
+        self._token_keys: dict[str, UserScramCredentialRecord] = {}  # of tokens that were used, by token id
+
+    def of_user(self, name: str) -> Credential | None:
+        record = self._image().scram_credentials.get((name, self._mechanism))
+        return None if record is None else _credential(record, Identity(Principal(USER, name)))
+
+    def of_token(self, token_id: str) -> Credential | None:
+        """Of an expired token too, as in Kafka: its session is over at once."""
+        tokens, known = self._tokens(), self._image().delegation_tokens
+        token = known.get(token_id)
+        if tokens is None or token is None:
+            return None
+        record = self._token_keys.get(token_id)
+        if record is None:
+            if len(self._token_keys) > len(known):
+                self._token_keys.clear()  # most of their tokens are gone
+            record = self._token_keys[token_id] = self._derive(token_id, tokens.hmac(token_id))
+        owner = parse_principal(token.owner) or Principal(USER, token.owner)
+        return _credential(record, Identity(owner, token.expiration_timestamp, is_token=True))
+
+    def _derive(self, token_id: str, hmac: bytes) -> UserScramCredentialRecord:
+        """2 to 4 ms of computing, once for a token: the password is long and random, but the number of iterations is part of the
+        exchange and has a minimum."""
+        salt = self._random_bytes(_SALT_BYTES)
+        salted = salted_password(b64encode(hmac), self._mechanism, salt, ITERATIONS_MIN)
+        return credential_record(token_id, self._mechanism, salt, salted, ITERATIONS_MIN)
+
+
+def _credential(record: UserScramCredentialRecord, identity: Identity) -> Credential:
+    return Credential(record.salt, record.stored_key, record.server_key, record.iterations, identity)

@@ -16,11 +16,15 @@ from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.security.caller import Principal
 from barnabas.broker.security.jaas import OAUTHBEARER_MODULE, LoginModule
-from barnabas.broker.security.json_web_tokens import KeySet, SignedTokenVerifier, TokenRules
+from barnabas.broker.security.json_web_tokens import (
+    KeySet,
+    SignedTokenVerifier,
+    TokenRules,
+    UnsecuredVerifier,
+)
 from barnabas.broker.security.oauthbearer import OAuthBearerServer, TokenClaims, TokenRefused
 from barnabas.broker.security.oauthbearer_config import token_verifier
 from barnabas.broker.security.sasl import Identity, SaslFailure
-from barnabas.broker.security.unsecured_tokens import UnsecuredVerifier
 from barnabas.controller.config.validators import ConfigError
 from compat_tests.virtual.runtime import VirtualRuntime
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from barnabas.broker.security.caller import Principal
 from barnabas.broker.security.delegation_tokens import DelegationTokens
 from barnabas.broker.security.sasl import Identity, SaslFailure
-from barnabas.broker.security.scram import ScramCredentials, ScramServer
-from barnabas.broker.security.scram_users import ScramUsers
+from barnabas.broker.security.scram import ScramCredentials, ScramServer, ScramUsers
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations.delegation_tokens import TokenLifetimes
 from barnabas.controller.operations.scram import HASHES, SHA_256, credential_record, salted_password
