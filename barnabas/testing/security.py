@@ -4,7 +4,7 @@ users, ACLs and certificates while the broker runs (docs/security.md, "In a test
     with Broker(security=Security(users={"alice": "secret"})) as broker:
         producer = KafkaProducer(**broker.security.client("kafka-python", user="alice"))
 
-The properties that it comes to are Kafka's own, and those that the broker is given besides win. Everything is made in memory; files
+Its properties are Kafka's own, and those that the broker is given besides win. Everything is made in memory; files
 are written when they are asked for, readable by this user alone, and removed when the broker stops.
 """
 

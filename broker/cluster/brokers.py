@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from barnabas.broker.requests.context import LocalReply
-from barnabas.broker.security.caller import own_caller
+from barnabas.broker.security.caller import own_caller, own_client_id
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.peers import Peers
     from barnabas.broker.requests.context import NewContext, RequestContext
     from barnabas.runtime.interface import Runtime, Timer
-
-
-def client_id_of(node_id: int, purpose: str) -> str:
-    """Of a broker's requests to brokers."""
-    return f"broker-{node_id}-{purpose}"
 
 
 class Brokers:
@@ -43,7 +38,7 @@ class Brokers:
         are no other brokers. A request to this broker that is not answered within `timeout_s` ends with NETWORK_EXCEPTION."""
         self._runtime = runtime
         self._node_id = node_id
-        self._client_id = client_id_of(node_id, purpose)
+        self._client_id = own_client_id(node_id, purpose)
         self._new_context = new_context
         self._call = call
         self._peers = peers

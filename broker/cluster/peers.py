@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from barnabas.broker.cluster.brokers import client_id_of
 from barnabas.broker.cluster.peer_client import Answered, ClientTls, InterBrokerClient
+from barnabas.broker.security.caller import own_client_id
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Peers:
         self._runtime = runtime
         self._endpoint = endpoint
         self._authentication = authentication
-        self._client_id = client_id_of(node_id, terms.purpose)
+        self._client_id = own_client_id(node_id, terms.purpose)
         self._terms = terms
         self._tls = tls
         self._links: dict[int, _Link] = {}

@@ -42,3 +42,8 @@ class Caller(msgspec.Struct, frozen=True, cache_hash=True):
 def own_caller(node_id: int) -> Caller:
     """The caller of requests that the node sends in its own name."""
     return Caller(ANONYMOUS, "", str(node_id), is_node=True)
+
+
+def own_client_id(node_id: int, purpose: str) -> str:
+    """The client id of a broker's requests to brokers."""
+    return f"broker-{node_id}-{purpose}"

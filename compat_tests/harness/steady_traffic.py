@@ -1,6 +1,6 @@
 """A producer and a consumer of a group that work while a test changes the cluster beneath them.
 
-Every record is a number; what the producer was told is acknowledged must be read at the end.
+Every record is a number; what was acknowledged to the producer must be read at the end.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def test_clients_with_passwords_and_tokens(library: Any, mechanism: str) -> None
 
 
 def can_log_in(broker: Broker, user: str, password: str, mechanism: str) -> bool:
-    """Whether a client is let in; otherwise it is told that its password is wrong."""
+    """Whether a client is let in; otherwise it gets the error of a wrong password."""
     settings = broker.security.client("aiokafka", user, password=password, mechanism=mechanism)
     del settings["bootstrap_servers"]
 

@@ -137,7 +137,7 @@ def test_every_api_is_in_the_table() -> None:
 
 def test_lists_show_what_the_sender_may_describe(world: World) -> None:
     world.commit_offset()
-    nobody = world.with_rights([])
+    rightless = world.with_rights([])
     of_topic = world.with_rights([(ResourceType.TOPIC, "t", Operation.WRITE)])
     of_group = world.with_rights([(ResourceType.GROUP, "group", Operation.READ)])
     of_both = world.with_rights(
@@ -159,21 +159,21 @@ def test_lists_show_what_the_sender_may_describe(world: World) -> None:
         (group,) = world.ask(request, 9, principal).groups
         return [each.name for each in group.topics]
 
-    assert topics(nobody) == ([], [])
+    assert topics(rightless) == ([], [])
     assert topics(of_topic) == (["t"], ["t"])
-    assert groups(nobody) == []
+    assert groups(rightless) == []
     assert groups(of_group) == ["group"]
     assert groups(of_cluster) == ["group"]
     assert offsets(of_group) == []
     assert offsets(of_both) == ["t"]
-    assert world.ask(ListTransactionsRequest(), 2, nobody).transaction_states == []
+    assert world.ask(ListTransactionsRequest(), 2, rightless).transaction_states == []
 
 
 def test_authorized_operations_are_the_senders_own(world: World) -> None:
-    nobody = world.with_rights([])
+    rightless = world.with_rights([])
     admin = world.with_rights([(ResourceType.CLUSTER, "kafka-cluster", Operation.ALTER)])
     ask = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    assert world.ask(ask, 1, nobody).cluster_authorized_operations == 0
+    assert world.ask(ask, 1, rightless).cluster_authorized_operations == 0
     bits = 1 << Operation.ALTER | 1 << Operation.DESCRIBE
     assert world.ask(ask, 1, admin).cluster_authorized_operations == bits
     assert world.ask(ask, 1, ROOT).cluster_authorized_operations == 8096

@@ -185,7 +185,7 @@ def creates(session: Session) -> None:
         _acl(name, permission_type=1),
         _acl(name, resource_type=ResourceType.CLUSTER),
         _acl(""),
-        _acl(name, principal="nobody"),
+        _acl(name, principal="noone"),
         _acl(name, principal=""),
         _acl(name, operation=Operation.IDEMPOTENT_WRITE),
         _acl(name, host="nowhere"),

@@ -1,4 +1,4 @@
-"""The APIs of delegation tokens on a listener that authenticates nobody."""
+"""The APIs of delegation tokens on a listener that authenticates no client."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from compat_tests.conform.session import Session
 
 @case("CreateDelegationToken")
 def create_on_plaintext(session: Session) -> None:
-    session.ask(CreateDelegationTokenRequest(None, None, [], -1), note="nobody is authenticated")
+    session.ask(CreateDelegationTokenRequest(None, None, [], -1), note="not authenticated")
     group = CreatableRenewers("Group", "g")
     session.ask(CreateDelegationTokenRequest(None, None, [group], -1), note="a renewer that is no user")
 
 
 @case("RenewDelegationToken")
 def renew_on_plaintext(session: Session) -> None:
-    session.ask(RenewDelegationTokenRequest(b"none", -1), note="nobody is authenticated")
+    session.ask(RenewDelegationTokenRequest(b"none", -1), note="not authenticated")
 
 
 @case("ExpireDelegationToken")
 def expire_on_plaintext(session: Session) -> None:
-    session.ask(ExpireDelegationTokenRequest(b"none", -1), note="nobody is authenticated")
+    session.ask(ExpireDelegationTokenRequest(b"none", -1), note="not authenticated")
 
 
 @case("DescribeDelegationToken")
