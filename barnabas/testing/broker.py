@@ -36,9 +36,10 @@ if TYPE_CHECKING:
     import asyncio  # noqa: TID251 - the type
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+    from barnabas.testing.broker_security import BrokerSecurity
     from barnabas.testing.contents import Group, StoredRecord
     from barnabas.testing.operations import Done, Ends, Start
-    from barnabas.testing.security import BrokerSecurity, Security
+    from barnabas.testing.security import Security
     from barnabas.testing.steering.partitions import PartitionInfo
     from barnabas.testing.steering.transactions import Transactions
 
@@ -104,7 +105,7 @@ class Broker:
             snapshot.put(self.nodes)
 
     def _secured(self, wanted: Security) -> BrokerSecurity:
-        from barnabas.testing.security import BrokerSecurity  # late: most tests have none
+        from barnabas.testing.broker_security import BrokerSecurity  # late: most tests have none
 
         return BrokerSecurity(wanted, self.nodes, self._loop)
 

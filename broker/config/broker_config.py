@@ -254,7 +254,7 @@ class BrokerConfig(_Values):
 
     def resolved_stored(self, values: Mapping[str, str]) -> Mapping[str, str]:
         """Dynamic values with what this node's config providers have for them: passwords and JAAS entries alone, which are never
-        shown. Whoever may alter and describe configs could read the files and variables of this node by all others
+        shown. Who may alter and describe configs could read the files and variables of this node by all others
         (CVE-2024-31141)."""
         if self._providers is None:
             return values

@@ -14,9 +14,10 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
+    from barnabas.testing.broker_security import BrokerSecurity
     from barnabas.testing.pytest_plugin.backends import Backend, Backends
     from barnabas.testing.pytest_plugin.kafka_fixture import Kafka
-    from barnabas.testing.security import BrokerSecurity, Security
+    from barnabas.testing.security import Security
 
 _REPORTED = pytest.StashKey["list[Callable[[], list[tuple[str, str]]]]"]()
 

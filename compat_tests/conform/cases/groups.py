@@ -214,7 +214,7 @@ def leave(session: Session) -> None:
         go("unknown instance", fixed.group, "", "two")
         go("fenced instance", fixed.group, "nobody", "one")
         go("instance alone", fixed.group, "", "one")
-        session.ask(LeaveGroupRequest(group_id=fixed.group, members=[]), note="nobody leaves")
+        session.ask(LeaveGroupRequest(group_id=fixed.group, members=[]), note="no member leaves")
 
 
 @case("DescribeGroups")
