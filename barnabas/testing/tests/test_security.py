@@ -34,7 +34,7 @@ def send_by_kafka_python(settings: dict[str, Any], value: bytes) -> None:
 
 def send_by_aiokafka(settings: dict[str, Any], value: bytes) -> None:
     async def send() -> None:
-        async with AIOKafkaProducer(**settings) as producer:
+        async with AIOKafkaProducer(**settings, acks="all") as producer:
             await producer.send_and_wait("orders", value)
 
     asyncio.run(send())
