@@ -29,7 +29,12 @@ from barnabas.broker.config.listeners import (
     resolve_listeners,
 )
 from barnabas.broker.config.quorum import VOTERS, QuorumConfig, check_own_address, quorum_config
-from barnabas.broker.config.sources import parse_properties, parse_settings, properties_from_environment
+from barnabas.broker.config.sources import (
+    jaas_file,
+    parse_properties,
+    parse_settings,
+    properties_from_environment,
+)
 from barnabas.broker.config.warnings import check_value, warnings_about
 from barnabas.controller.config.config_def import READ_ONLY, ConfigDef, Value
 from barnabas.controller.config.topic_configs import topic_default
@@ -178,6 +183,7 @@ class BrokerConfig(_Values):
     def __init__(self, given: Mapping[str, str], extensions: Sequence[ConfigExtension] = ()) -> None:
         """`given`: the properties that are set, by name, as text. ConfigError names a property that is wrong."""
         self.notes = []
+        self.jaas_file: Path | None = None  # of SASL listeners without JAAS entries in their properties
         self.tables = ConfigTables(extensions)
         self._providers = _providers(given)
         self.given = dict(self.resolved(given))  # static values: file, variables, --set
@@ -189,6 +195,7 @@ class BrokerConfig(_Values):
         for extension in extensions:
             extension.check_broker(self.given)
         self._check_roles()
+        self._check_authentication_delay()
         self.authorizer = authorizer_config(self.given)
         self.listeners = self._listeners()
         for listener in self.listeners:
@@ -233,7 +240,9 @@ class BrokerConfig(_Values):
         """
         base = SHIPPED if file is None else _read_file(file)
         given = {**base, **properties_from_environment(environ or {}), **parse_settings(settings)}
-        return cls(given, extensions)
+        config = cls(given, extensions)
+        config.jaas_file = jaas_file(environ or {})
+        return config
 
     def static_value(self, name: str) -> str | None:
         """The text of a property in the file, a variable or --set, else its default; None for null."""
@@ -350,6 +359,14 @@ class BrokerConfig(_Values):
                 + (f", a voter the one before its address in {VOTERS}" if self.quorum.voters else "")
             )
         self.notes.extend(("warning", text) for text in self.quorum.warnings)
+
+    def _check_authentication_delay(self) -> None:
+        delay_ms, idle_ms = self.connection_failed_authentication_delay_ms, self.connections_max_idle_ms
+        if 0 <= idle_ms <= delay_ms:
+            raise ConfigError(
+                f"connection.failed.authentication.delay.ms={delay_ms} should always be less than "
+                f"connections.max.idle.ms={idle_ms} to prevent failed authentication responses from timing out"
+            )
 
     @property
     def is_broker(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 from barnabas.controller.config.validators import ConfigError
@@ -32,6 +33,8 @@ NOT_PROPERTIES: Final = frozenset(
         "KAFKA_MODE",
     ]
 )
+
+JAAS_FILE_PROPERTY: Final = "java.security.auth.login.config"  # of Java
 
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS: Final = " \t\f"
@@ -99,6 +102,15 @@ def _unescape(text: str) -> str:
         else:
             out.append(_ESCAPES.get(escaped, escaped))
     return "".join(out)
+
+
+def jaas_file(environ: Mapping[str, str]) -> Path | None:
+    """What -Djava.security.auth.login.config in KAFKA_OPTS names, as Kafka's start scripts hand it to Java."""
+    for option in environ.get("KAFKA_OPTS", "").split():
+        name, _, value = option.partition("=")
+        if name == f"-D{JAAS_FILE_PROPERTY}" and value:
+            return Path(value)
+    return None
 
 
 def properties_from_environment(environ: Mapping[str, str]) -> dict[str, str]:

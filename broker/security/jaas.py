@@ -1,4 +1,4 @@
-"""Reads `sasl.jaas.config`: the login module of a mechanism and its options.
+"""Reads `sasl.jaas.config`, the login module of a mechanism and its options, and files of such entries.
 
     org.apache.kafka.common.security.plain.PlainLoginModule required username="admin" user_admin="secret";
 
@@ -45,6 +45,23 @@ def parse_login_module(text: str) -> LoginModule:
     if name not in KNOWN_MODULES:
         raise JaasError(f"{name[:200]} is not allowed: the login modules are {', '.join(KNOWN_MODULES)}")
     return modules[0]
+
+
+def parse_jaas_file(text: str) -> dict[str, list[LoginModule]]:
+    """The sections of a file, such as `KafkaServer { MODULE required user_admin="secret"; };`, by name. JaasError."""
+    tokens = _Tokens(text)
+    sections: dict[str, list[LoginModule]] = {}
+    while (name := tokens.next()) is not None:
+        begin = tokens.next()
+        if name.word is None or begin is None or begin.character != "{":
+            raise JaasError("a section does not begin with its name and {")
+        modules = sections.setdefault(name.word, [])
+        while (token := tokens.next()) is not None and token.character != "}":
+            modules.append(_parse_entry(token, tokens))
+        end = tokens.next()
+        if token is None or end is None or end.character != ";":
+            raise JaasError(f"section {name.word[:200]} does not end with }};")
+    return sections
 
 
 def _parse(text: str) -> list[LoginModule]:

@@ -6,7 +6,16 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from barnabas.broker.security.jaas import JaasError, LoginModule, parse_login_module
+from barnabas.broker.config.sources import JAAS_FILE_PROPERTY
+from barnabas.broker.security.jaas import (
+    OAUTHBEARER_MODULE,
+    PLAIN_MODULE,
+    SCRAM_MODULE,
+    JaasError,
+    LoginModule,
+    parse_jaas_file,
+    parse_login_module,
+)
 from barnabas.broker.security.plain import PlainServer, PlainUsers
 from barnabas.broker.security.sasl import (
     OAUTHBEARER,
@@ -31,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.security")
 
 MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
+_MODULES: Final = {PLAIN: PLAIN_MODULE, OAUTHBEARER: OAUTHBEARER_MODULE}  # of the others: SCRAM_MODULE
 JAAS_CONFIG: Final = "sasl.jaas.config"
 _INTER_BROKER: Final = "sasl.mechanism.inter.broker.protocol"
 _HANDLER: Final = "sasl.server.callback.handler.class"
@@ -149,18 +159,35 @@ def _enabled_mechanisms(config: BrokerConfig, listener: str) -> list[str]:
 
 
 def login_module(config: BrokerConfig, listener: str, mechanism: str) -> LoginModule:
-    """The JAAS entry of a mechanism on a listener, dynamic or static. ConfigError."""
+    """The JAAS entry of a mechanism on a listener: dynamic, static, or of the file that KAFKA_OPTS names. ConfigError."""
     name = f"listener.name.{listener.lower()}.{mechanism.lower()}.{JAAS_CONFIG}"
     text = config.resolved_stored(config.stored_node).get(name) or config.given.get(name)
     if text is None:
-        entry = f"{listener.lower()}.KafkaServer"
-        raise ConfigError(
-            f"Could not find a 'KafkaServer' or '{entry}' entry in the JAAS configuration; set {name}"
-        )
+        return _module_of_file(config, listener, mechanism, name)
     try:
         return parse_login_module(text)
     except JaasError as error:
         raise ConfigError(f"{name}: {error}") from None
+
+
+def _module_of_file(config: BrokerConfig, listener: str, mechanism: str, name: str) -> LoginModule:
+    """The options of all modules of the mechanism in the listener's section, else in KafkaServer; of one given twice the first."""
+    path, entry = config.jaas_file, f"{listener.lower()}.KafkaServer"
+    try:
+        sections = {} if path is None else parse_jaas_file(path.read_text())
+    except (OSError, UnicodeDecodeError, JaasError) as error:
+        raise ConfigError(f"{JAAS_FILE_PROPERTY}={path}: {error}") from None
+    modules = sections.get(entry) or sections.get("KafkaServer")
+    if not modules:
+        raise ConfigError(
+            f"Could not find a 'KafkaServer' or '{entry}' entry in the JAAS configuration; set {name}"
+        )
+    wanted = _MODULES.get(mechanism, SCRAM_MODULE)
+    options: dict[str, str] = {}
+    for module in modules:
+        if module.name == wanted:
+            options = module.options | options
+    return LoginModule(wanted, options)
 
 
 def _whole_number(name: str, text: str | None) -> int:

@@ -347,6 +347,11 @@ def test_an_unknown_property_gets_the_closest_known_one() -> None:
         ("num.partitions=", 'Invalid value "" for configuration num.partitions: Not a number of type INT'),
         ("log.dirs=", "log.dirs must name at least one directory"),
         (
+            "connections.max.idle.ms=100",
+            "connection.failed.authentication.delay.ms=100 should always be less than connections.max.idle.ms=100 to "
+            "prevent failed authentication responses from timing out",
+        ),
+        (
             "listener.security.protocol.map=PLAINTEXT:TLS",
             "Invalid value PLAINTEXT:TLS for configuration listener.security.protocol.map: String must be one of: "
             "PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",

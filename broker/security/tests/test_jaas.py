@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.security.jaas import (
     OAUTHBEARER_MODULE,
     PLAIN_MODULE,
     SCRAM_MODULE,
     JaasError,
+    parse_jaas_file,
     parse_login_module,
 )
+from barnabas.broker.security.sasl_config import login_module
+from barnabas.controller.config.validators import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -80,3 +86,58 @@ def test_secrets_are_not_shown() -> None:
         with pytest.raises(JaasError) as raised:
             parse_login_module(f"{PLAIN_MODULE} required {broken}")
         assert "password" not in str(raised.value)
+
+
+FILE = f"""
+// as in many container images
+KafkaServer {{
+    {SCRAM_MODULE} required username="admin" password="s";
+    {PLAIN_MODULE} required user_alice="first";
+    {PLAIN_MODULE} required user_alice="second" user_bob="b";
+}};
+sasl_ssl.KafkaServer {{ {PLAIN_MODULE} required user_carol="c"; }};
+KafkaClient {{}};
+"""
+
+
+def test_a_file_has_sections_of_several_modules() -> None:
+    sections = parse_jaas_file(FILE)
+    assert {name: [module.name for module in modules] for name, modules in sections.items()} == {
+        "KafkaServer": [SCRAM_MODULE, PLAIN_MODULE, PLAIN_MODULE],
+        "sasl_ssl.KafkaServer": [PLAIN_MODULE],
+        "KafkaClient": [],
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["KafkaServer", "KafkaServer {", "KafkaServer { };{", "KafkaServer { a required; }", "{ };", "KafkaServer { a=b; };"],
+)  # fmt: skip
+def test_a_file_that_is_none(text: str) -> None:
+    with pytest.raises(JaasError):
+        parse_jaas_file(text)
+
+
+def test_a_listener_takes_its_section_of_the_file_that_kafka_opts_names(tmp_path: Path) -> None:
+    (tmp_path / "jaas.conf").write_text(FILE)
+    config = BrokerConfig.load(
+        None,
+        {"KAFKA_OPTS": f"-Xmx1g -Djava.security.auth.login.config={tmp_path}/jaas.conf"},
+        [
+            "listeners=SASL_SSL://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+            "sasl.enabled.mechanisms=PLAIN",
+            "listener.name.own.plain.sasl.jaas.config=" + PLAIN_MODULE + " required user_dave=d;",
+        ],
+    )
+    found = {
+        name: login_module(config, name, "PLAIN").options for name in ("SASL_SSL", "SASL_PLAINTEXT", "OWN")
+    }
+    assert found == {
+        "SASL_SSL": {"user_carol": "c"},
+        "SASL_PLAINTEXT": {"user_alice": "first", "user_bob": "b"},
+        "OWN": {"user_dave": "d"},
+    }
+    assert login_module(config, "SASL_PLAINTEXT", "SCRAM-SHA-256").options["username"] == "admin"
+    config.jaas_file = tmp_path / "none"
+    with pytest.raises(ConfigError, match=r"java\.security\.auth\.login\.config"):
+        login_module(config, "SASL_SSL", "PLAIN")
