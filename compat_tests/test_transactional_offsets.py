@@ -114,6 +114,8 @@ def test_a_former_member_of_kafka_python_cannot_commit(pipeline: Pipeline, uniqu
     consumer = kafka.KafkaConsumer(
         pipeline.source, bootstrap_servers=bootstrap, group_id=pipeline.group, auto_offset_reset="earliest"
     )
+    # kafka-python that joins before it has the topic's metadata assigns nothing, and may not look again for minutes.
+    eventually(lambda: consumer.partitions_for_topic(pipeline.source))
     eventually(lambda: consumer.poll(timeout_ms=100))
     metadata = consumer.group_metadata()
     consumer.close(autocommit=False)
