@@ -230,7 +230,8 @@ def test_a_delegation_token_logs_in_for_its_owner(
     as_token = Login("SCRAM-SHA-512", token_id, hmac).java().replace(";\n", ' tokenauth="true";\n')
     config.write_text(as_token)
     name = unique("topic")
-    java_tools.run("kafka-topics", *server, "--create", "--topic", name)
+    create = ("--create", "--if-not-exists", "--topic", name)  # Kafka's brokers know the token a little later
+    eventually(lambda: java_tools.run("kafka-topics", *server, *create, status=None).status == 0)
     refused = java_tools.run(
         "kafka-delegation-tokens", *server, "--create", "--max-life-time-period", "-1", status=None
     )
