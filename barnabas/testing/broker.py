@@ -440,7 +440,7 @@ class Broker:
         machine's time. Clients that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
         self._loop.call(self._reset_nodes)
-        return self._loop.ready_again(None if self._security is None else self._security.reset)
+        return self._loop.ready_again(None if self._security is None else self._security.begin)
 
     def snapshot(self) -> Snapshot:
         """Topics, records, offsets and configs as they are now."""

@@ -56,7 +56,7 @@ class BrokerSecurity:
         self._users = dict(wanted.users)
         self._certificates: dict[tuple[str, bool, bool], Certificate] = {}
         self._authority: Authority | None = None
-        self._other_authority: Authority | None = None  # which nobody trusts
+        self._other_authority: Authority | None = None  # which the broker does not trust
         self._server: Certificate | None = None
         self._directory: TemporaryDirectory[str] | None = None
 
@@ -179,10 +179,6 @@ class BrokerSecurity:
             done(error)
 
         self._put_users(self._users, users_put)
-
-    def reset(self, done: Done) -> None:
-        """As in the beginning, on nodes that have been emptied."""
-        self.begin(done)
 
     def forget_changes(self) -> None:
         """The users are those that were asked for, once the nodes, which do not run, are started."""

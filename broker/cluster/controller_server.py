@@ -27,9 +27,8 @@ log = logging.getLogger("barnabas.controller")
 
 
 class ControllerRequest(msgspec.Struct, array_like=True, frozen=True):
-    """A request, its body in Kafka's encoding. `for_client`: it is forwarded, as the client's.
-    Otherwise it is the node's own. `request_id` is unique, and the same when the request is
-    sent again."""
+    """A request, its body in Kafka's encoding. `for_client`: it is forwarded, as the client's; otherwise it is the node's own.
+    `request_id` is unique, and the same when the request is sent again."""
 
     api_key: int
     api_version: int

@@ -1,9 +1,8 @@
 """The client of another broker's inter-broker listener: keeps a connection to it (peer_connection.py) and sends requests.
 
 A connection begins with a login by SASL, where the listener asks for one, and with the authentication of both brokers
-(inter_broker_authentication.py). When it has ended, the client
-connects again: at once, then with growing random delays, so that not all brokers connect at the same moment to one that has
-restarted.
+(inter_broker_authentication.py). When it has ended, the client connects again: at once, then with growing random delays, so
+that not all brokers connect at the same moment to one that has restarted.
 """
 
 from __future__ import annotations

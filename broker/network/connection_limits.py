@@ -2,8 +2,8 @@
 and the quotas of addresses.
 
 As in Kafka, a connection above the limit of its address is closed, one above the quota of its address a little later, and
-connections above the limits of the broker or of their listener wait, in order, until they may be served. Kafka leaves them in the system's queue. Here they have been accepted already, so at most
-WAITING_MAX wait and all others are closed.
+connections above the limits of the broker or of their listener wait, in order, until they may be served. Kafka leaves them in
+the system's queue. Here they have been accepted already, so at most WAITING_MAX wait and all others are closed.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ from barnabas.broker.config.listeners import Endpoint
 from barnabas.broker.network.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import ListenerConfig
     from barnabas.broker.network.connection import Connections, NewAuthenticator

@@ -161,7 +161,7 @@ class ClientQuotas:
         self.throttled_s = 0.0
         self._found: dict[tuple[str, str | None], ClientLimits] = {}
         self._shared: dict[tuple[str, QuotaEntity], Quota] = {}  # by kind and those who share it
-        self._shared_mutations: dict[tuple[str, QuotaEntity], MutationQuota] = {}
+        self._shared_mutations: dict[QuotaEntity, MutationQuota] = {}
         self._latest: tuple[Caller | None, str | None] = (None, None)
         self._latest_limits = NO_LIMITS
 
@@ -240,12 +240,10 @@ class ClientQuotas:
         if found is None:
             return None
         limit, sharing = found
-        shared = self._shared_mutations.get((MUTATION, sharing))
+        shared = self._shared_mutations.get(sharing)
         if shared is None:
             make_room(self._shared_mutations, now)
-            shared = self._shared_mutations[MUTATION, sharing] = MutationQuota(
-                limit, now, *self._mutation_window
-            )
+            shared = self._shared_mutations[sharing] = MutationQuota(limit, now, *self._mutation_window)
         shared.rate = limit
         return shared
 

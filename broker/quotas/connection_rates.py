@@ -29,7 +29,7 @@ class ConnectionRates:
         self._window = config.quota_window_num, float(config.quota_window_size_seconds)
         self._default: float | None = None
         self._limits: dict[bytes, float] = {}  # by address
-        self._quotas: dict[tuple[str, bytes], Quota] = {}
+        self._quotas: dict[bytes, Quota] = {}  # by address
         self._generation = 0
         self.throttled_connections = 0
 
@@ -63,10 +63,10 @@ class ConnectionRates:
         if limit is None:
             return 0
         now = self._runtime.monotonic()
-        quota = self._quotas.get((IP, address))
+        quota = self._quotas.get(address)
         if quota is None:
             make_room(self._quotas, now)
-            quota = self._quotas[IP, address] = Quota(*self._window, throttle_s_max=self._window[1])
+            quota = self._quotas[address] = Quota(*self._window, throttle_s_max=self._window[1])
         quota.limit = limit
         throttle_ms = quota.record(1, now)
         if throttle_ms:

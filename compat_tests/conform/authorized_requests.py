@@ -425,7 +425,7 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
         ),
         AuthorizedRequest(
             "CreateAcls",
-            lambda _: CreateAclsRequest([AclCreation(Kind.TOPIC, "x", 3, "User:nobody", "*", Op.READ, 3)]),
+            lambda _: CreateAclsRequest([AclCreation(Kind.TOPIC, "x", 3, "User:zoe", "*", Op.READ, 3)]),
             CAF,
             [cluster(Op.ALTER)],
         ),
