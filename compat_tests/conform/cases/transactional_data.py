@@ -86,13 +86,35 @@ def produced_in_every_state(session: Session) -> None:
         ask("another id", producer_id=producer.id + ANOTHER_ID)
         ask("lower epoch", producer_epoch=producer.epoch - 1)
         ask("higher epoch", producer_epoch=producer.epoch + 1)
-        ask("first sequence 5", sequence=5)
         ask("good")
         ask("good, repeated")
         ask("next", sequence=1)
         ask("gap", sequence=7)
         ask("second partition", partition=1)
         session.record(f"{state}: state", session.names.tree(producer.state()))
+
+
+@case("Produce")
+def first_sequences_in_every_state(session: Session) -> None:
+    for state in STATES:
+        topic = session.create_topic(state.replace(" ", "-"))
+        producer = Producer(session, state.replace(" ", "-"))
+        producer.reach(state, topic)
+        for sequence in (5, 0, 6):
+            request = produce_request({(topic, 0): producer.batch(sequence)}, producer.transactional_id)
+            session.ask(request, note=f"{state}: {sequence}")
+
+
+@case("Produce")
+def first_sequence_after_a_refused_epoch(session: Session) -> None:
+    topic = session.create_topic()
+    producer = Producer(session, "id")
+    producer.add((topic, 0))
+    for note, data in {
+        "higher epoch": producer.batch(producer_epoch=producer.epoch + 1),
+        "first sequence 5": producer.batch(5),
+    }.items():
+        session.ask(produce_request({(topic, 0): data}, producer.transactional_id), note=note)
 
 
 @case("Produce")
