@@ -112,8 +112,8 @@ class Broker:
     def _security_properties(self, nodes: int) -> dict[str, str]:
         return {} if self._security is None else self._security.properties(nodes)
 
-    def _changed_properties(self) -> dict[str, str]:
-        return {} if self._security is None else self._security.changed_properties
+    def _user_properties(self) -> dict[str, str]:
+        return {} if self._security is None else self._security.user_properties()
 
     def _make_node(self, node_id: int, port: int, properties: Mapping[str, str]) -> BrokerNode:
         """A node as the others are, with these properties besides."""
@@ -123,7 +123,7 @@ class Broker:
         return BrokerNode(
             node_id,
             directory,
-            {**self._properties, **self._changed_properties(), **property_texts(properties)},
+            {**self._properties, **self._user_properties(), **property_texts(properties)},
             port=port,
             secret=self._secret,
             new_runtime=self._new_runtime,

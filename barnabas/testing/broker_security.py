@@ -52,7 +52,6 @@ class BrokerSecurity:
         self._loop = loop
         self.is_new = True  # it has not been started
         self._token_key = os.urandom(32).hex()
-        self.changed_properties: dict[str, str] = {}  # what nodes have instead of `properties`
         self._users = dict(wanted.users)
         self._certificates: dict[tuple[str, bool, bool], Certificate] = {}
         self._authority: Authority | None = None
@@ -137,8 +136,7 @@ class BrokerSecurity:
         return list(self._users)
 
     def add_user(self, name: str, password: str) -> Awaitable[None]:
-        """Let a user in, or give one that there is another password. With PLAIN among the mechanisms the nodes are restarted one
-        after the other, as Kafka's brokers would have to be. RequestFailed, ValueError."""
+        """Let a user in, or give one that there is another password. RequestFailed, ValueError."""
         check_user(name, self.wanted.mechanisms)
         self._users[name] = password
         return self._loop.perform(
@@ -146,8 +144,7 @@ class BrokerSecurity:
         )
 
     def remove_user(self, name: str) -> Awaitable[None]:
-        """Let a user in no more; connections that are open stay, as with Kafka, unless PLAIN is among the mechanisms: see
-        `add_user`. LookupError, RequestFailed."""
+        """Let a user in no more; connections that are open stay, as with Kafka. LookupError, RequestFailed."""
         if self._users.pop(name, None) is None:
             raise LookupError(f"there is no user {name}")
         return self._loop.perform(
@@ -183,21 +180,15 @@ class BrokerSecurity:
     def forget_changes(self) -> None:
         """The users are those that were asked for, once the nodes, which do not run, are started."""
         self._users = dict(self.wanted.users)
-        if self.changed_properties:
-            self.changed_properties[self._jaas_name(PLAIN)] = self._jaas(PLAIN)
-            self._give_properties()
+        for node in self._nodes:
+            node.properties |= self.user_properties()
 
     def _users_changed(self, error: Exception | None, done: Done) -> None:
-        if error is not None or not self.wanted.uses_sasl or PLAIN not in self.wanted.mechanisms:
+        configs = self.user_properties()
+        if error is not None or not configs:
             done(error)
-            return
-        self.changed_properties[self._jaas_name(PLAIN)] = self._jaas(PLAIN)
-        self._give_properties()
-        steering.nodes.restart_all(self._nodes, done)
-
-    def _give_properties(self) -> None:
-        for node in self._nodes:
-            node.properties |= self.changed_properties
+        else:
+            steering.security.alter_broker_configs(self._nodes, configs, done)
 
     def _put_users(self, users: Mapping[str, str], done: Done) -> None:
         if users and self._scram_mechanisms:
@@ -300,6 +291,12 @@ class BrokerSecurity:
                 f"{wanted.protocol}:{wanted.protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
             )
         return properties
+
+    def user_properties(self) -> dict[str, str]:
+        """Those of `properties` that name the users, who may have changed."""
+        if not self.wanted.uses_sasl or PLAIN not in self.wanted.mechanisms:
+            return {}
+        return {self._jaas_name(PLAIN): self._jaas(PLAIN)}
 
     def _tls_properties(self) -> dict[str, str]:
         if self._server is None:

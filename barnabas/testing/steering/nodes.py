@@ -97,19 +97,6 @@ def restart(nodes: Sequence[BrokerNode], node_id: int, done: Done) -> None:
     stop(nodes, node_id, stopped)
 
 
-def restart_all(nodes: Sequence[BrokerNode], done: Done) -> None:
-    """Those that run, one after the other."""
-    waiting = [node.node_id for node in nodes if node.is_running]
-
-    def next_one(error: Exception | None) -> None:
-        if error is not None or not waiting:
-            done(error)
-        else:
-            restart(nodes, waiting.pop(0), next_one)
-
-    next_one(None)
-
-
 def _when_ready(nodes: Sequence[BrokerNode], node: BrokerNode, done: Done) -> None:
     def told() -> None:
         done(None if node.failure is None else RuntimeError(node.failure))
