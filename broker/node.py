@@ -19,7 +19,7 @@ from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import create_topic
-from barnabas.broker.config.listeners import format_address
+from barnabas.broker.config.listeners import SASL_PROTOCOLS, format_address
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.extension import Extensions, host_of
 from barnabas.broker.fetch.purgatory import FetchPurgatory
@@ -40,6 +40,7 @@ from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.controller.sessions.single_node import start_alone
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+    from barnabas.broker.cluster.link_sasl import ControllerSasl
     from barnabas.broker.cluster.quorum_member import QuorumMember
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import Endpoint
@@ -78,7 +80,6 @@ if TYPE_CHECKING:
     from barnabas.broker.security.sasl_client import NewSaslClient
     from barnabas.broker.security.sasl_config import SaslListeners
     from barnabas.broker.services import HandlerContext
-    from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.metadata_log import MetadataLog
     from barnabas.controller.sessions.expired_tokens import ExpiredTokens
     from barnabas.runtime.interface import Runtime
@@ -150,6 +151,7 @@ class Node:
         self._authenticators: Mapping[str, NewAuthenticator] = {}
         self._sasl: SaslListeners | None = None
         self._login: NewSaslClient | None = None  # to other brokers
+        self._controller_sasl: ControllerSasl | None = None
         self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
         self._is_ready = False
         self._has_loaded = False
@@ -207,18 +209,39 @@ class Node:
 
     def _make_authenticators(self) -> Mapping[str, NewAuthenticator]:
         """Of the listeners whose clients authenticate themselves. ConfigError."""
-        if not self._config.sasl_listeners:
+        config = self._config
+        if not config.sasl_listeners and config.controller_protocol not in SASL_PROTOCOLS:
             return {}
+        from barnabas.broker.cluster.link_sasl import controller_sasl
         from barnabas.broker.network.sasl_authenticator import authenticator
-        from barnabas.broker.security.sasl_config import Authority, SaslListeners, inter_broker_login
+        from barnabas.broker.security.sasl_config import (
+            Authority,
+            SaslListeners,
+            controller_login,
+            inter_broker_login,
+        )
 
         if self._may_have_followers:
-            self._login = inter_broker_login(self._config, self._runtime)
-        authority = Authority(
-            self._runtime, lambda: self.services.controller.image, lambda: self.services.delegation_tokens
-        )
-        self._sasl = SaslListeners(self._config, authority)
-        return {name: authenticator(each) for name, each in self._sasl.by_name.items()}
+            self._login = inter_broker_login(config, self._runtime)
+        authority = Authority(self._runtime, self._image, self._delegation_tokens, self._knows_users)
+        self._sasl = SaslListeners(config, authority)
+        found = dict(self._sasl.by_name)
+        for_controllers = {
+            each.name: found.pop(each.name) for each in config.controller_listeners if each.name in found
+        }
+        login = controller_login(config, self._runtime)
+        self._controller_sasl = controller_sasl(self._runtime, login, for_controllers)
+        return {name: authenticator(each) for name, each in found.items()}
+
+    def _image(self) -> MetadataImage:
+        """An empty one before the metadata is found."""
+        return MetadataImage() if self._metadata is None else self._metadata[1].image
+
+    def _delegation_tokens(self) -> DelegationTokens | None:
+        return None if self._partitions is None else self.services.delegation_tokens
+
+    def _knows_users(self) -> bool:
+        return self._member is not None and self._member.knows_active()
 
     def _client_tls(self) -> ssl.SSLContext | None:
         """Of connections to the inter-broker listeners of other brokers."""
@@ -278,6 +301,7 @@ class Node:
             self._log_manager,
             self._kafka_metadata,
             secret=self._secret,
+            sasl=self._controller_sasl,
             election_delay_s=self._election_delay_s,
             on_fatal=self._on_fatal,
         )

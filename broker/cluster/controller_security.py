@@ -7,7 +7,8 @@ about, as is such a private key.
 
 TLS is `listener.security.protocol.map=CONTROLLER:SSL` with Kafka's ssl.* properties. Both sides present a
 certificate that the other's truststore must contain or have signed. `listener.name.<listener>.ssl.*` takes precedence over
-`ssl.*`, as in Kafka.
+`ssl.*`, as in Kafka. With SASL_SSL the caller logs in, and needs a certificate only where `ssl.client.auth` of the listener asks
+for one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import msgspec
 from barnabas.broker.config.listeners import format_address, is_loopback
 from barnabas.broker.security.key_stores import warn_of_readers
 from barnabas.broker.security.ssl_config import read_ssl_config
-from barnabas.broker.security.ssl_contexts import make_contexts
+from barnabas.broker.security.ssl_contexts import make_client_context, make_contexts
 from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
@@ -91,14 +92,21 @@ def inter_broker_secret(config: BrokerConfig, secret: bytes | None) -> bytes | N
 
 
 class ControllerTls(NamedTuple):
-    """TLS contexts for accepted connections, and for those that this node opens."""
+    """TLS contexts for accepted connections, where this node accepts any, and for those that it opens."""
 
-    server: ssl.SSLContext
+    server: ssl.SSLContext | None
     client: ssl.SSLContext
 
 
-def controller_tls(config: BrokerConfig, listener: str) -> ControllerTls:
-    """ConfigError names a property that is missing or whose file can't be used. Nodes always need certificates."""
+def controller_tls(config: BrokerConfig, listener: str, protocol: str = "SSL") -> ControllerTls:
+    """ConfigError names a property that is missing or whose file can't be used. With SSL nodes always need certificates."""
+    if protocol == "SASL_SSL":
+        settings = read_ssl_config(config, listener, is_sasl=True)
+        if not config.is_controller:
+            return ControllerTls(None, make_client_context(settings))
+        contexts = make_contexts(settings, is_between_nodes=True)
+        assert contexts.client is not None
+        return ControllerTls(contexts.server, contexts.client)
     settings = msgspec.structs.replace(read_ssl_config(config, listener), client_auth="required")
     if not settings.truststore_location and settings.truststore_certificates is None:
         raise ConfigError(

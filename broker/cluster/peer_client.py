@@ -16,6 +16,7 @@ import msgspec
 
 from barnabas.broker.cluster.inter_broker_authentication import AuthenticationRefused
 from barnabas.broker.cluster.peer_connection import InterBrokerConnection, PendingRequest, RawAnswer
+from barnabas.broker.cluster.sasl_login import VERSION, LoginRequest, SaslLogin
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
 from barnabas.broker.security.sasl import SaslFailure
 from barnabas.runtime.backoff import Backoff
@@ -26,11 +27,6 @@ from barnabas.wire.messages.sasl_authenticate import (
     SASL_AUTHENTICATE_RESPONSE,
     SaslAuthenticateRequest,
 )
-from barnabas.wire.messages.sasl_handshake import (
-    SASL_HANDSHAKE_REQUEST,
-    SASL_HANDSHAKE_RESPONSE,
-    SaslHandshakeRequest,
-)
 from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import request_type
 
@@ -38,7 +34,7 @@ if TYPE_CHECKING:
     import ssl
 
     from barnabas.broker.cluster.inter_broker_authentication import Handshake, InterBrokerAuthentication
-    from barnabas.broker.security.sasl_client import SaslClient
+    from barnabas.broker.security.sasl_client import NewSaslClient
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Connecting, Runtime, Timer
     from barnabas.wire.message_type import MessageType
@@ -227,54 +223,43 @@ class InterBrokerClient:
             if self._authentication.login is None:
                 self._authenticate(connection, self._authentication)
             else:
-                self._log_in(connection, self._authentication, self._authentication.login())
+                self._log_in(connection, self._authentication, self._authentication.login)
 
     def _log_in(
         self,
         connection: InterBrokerConnection,
         authentication: InterBrokerAuthentication,
-        client: SaslClient,
+        new_client: NewSaslClient,
     ) -> None:
         """SASL, as any client: the other broker serves nothing else before."""
 
-        def chosen(frame: memoryview, start: int) -> bool:
-            response, _ = SASL_HANDSHAKE_RESPONSE.readers[1](frame, start, len(frame))
-            if response.error_code:
-                mechanisms = ", ".join(response.mechanisms)[:200]
-                refused(
-                    f"{ErrorCode.of(response.error_code).name}: it has {mechanisms}, not {client.mechanism}"
-                )
-            else:
-                send(client.first())
-            return True
-
         def received(frame: memoryview, start: int) -> bool:
-            response, _ = SASL_AUTHENTICATE_RESPONSE.readers[1](frame, start, len(frame))
             try:
-                if response.error_code:
-                    raise SaslFailure(response.error_message)
-                token = client.evaluate(bytes(response.auth_bytes))
+                request = login.answered(frame, start)
             except SaslFailure as failure:
-                refused(failure.text or "")
+                refused(f"the login by SASL has failed: {failure.reason or ''}")
                 return True
-            if token is None:
+            if request is None:
                 self._authenticate(connection, authentication)
             else:
-                send(token)
+                send(request)
             return True
 
         def refused(why: str) -> None:
             self._authenticating = None
             connection.abandon()
-            self._retry_later(f"the login by SASL has failed: {why[:500]}", level=logging.WARNING)
+            self._retry_later(why, level=logging.WARNING)
 
-        def send(token: bytes) -> None:
-            ask(36, SASL_AUTHENTICATE_REQUEST.encode(1, SaslAuthenticateRequest(token)), received)
+        def send(request: LoginRequest) -> None:
+            api_key, body = request
+            self.send(api_key, VERSION, body, _ignore, fast_path=received, connection=connection)
 
-        def ask(api_key: int, parts: list[Any], fast_path: RawAnswer) -> None:
-            self.send(api_key, 1, b"".join(parts), _ignore, fast_path=fast_path, connection=connection)
-
-        ask(17, SASL_HANDSHAKE_REQUEST.encode(1, SaslHandshakeRequest(client.mechanism)), chosen)
+        try:
+            login = SaslLogin(new_client())
+        except SaslFailure as failure:  # no token yet
+            refused(f"the login by SASL can't begin: {failure.reason}")
+            return
+        send(login.first())
 
     def _authenticate(
         self, connection: InterBrokerConnection, authentication: InterBrokerAuthentication

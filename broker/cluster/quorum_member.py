@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from barnabas.broker.cluster.controller_security import ControllerTls, controller_tls
+from barnabas.broker.cluster.controller_security import controller_tls
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import why_it_ends
+from barnabas.broker.config.listeners import TLS_PROTOCOLS
 from barnabas.controller.link.clocks import Clocks
 from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog
 from barnabas.controller.link.links import Links
@@ -39,9 +40,12 @@ from barnabas.controller.sessions.leadership_transfer import LeadershipTransfer
 from barnabas.storage.errors import LogDirectoryError
 
 if TYPE_CHECKING:
+    import ssl
+
     from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.cluster.controller_server import ControllerRequests
     from barnabas.broker.cluster.kafka_metadata import KafkaMetadata
+    from barnabas.broker.cluster.link_sasl import ControllerSasl
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.controller.link.peer import Peer
     from barnabas.controller.metadata.controller import Controller
@@ -66,10 +70,11 @@ class QuorumMember:
         kafka_metadata: KafkaMetadata,
         *,
         secret: bytes | None,
+        sasl: ControllerSasl | None,
         election_delay_s: float | None,
         on_fatal: Callable[[str], object],
     ) -> None:
-        """`secret`: of the cluster, None without one. `election_delay_s`: before this voter's first candidacy; None for a random
+        """`secret`: of the cluster, None without one. `sasl`: None where no controller listener uses it. `election_delay_s`: before this voter's first candidacy; None for a random
         delay. `on_fatal(why)`: this node can't be a member and must be stopped."""
         self._disk = disk
         self._config = config
@@ -79,13 +84,14 @@ class QuorumMember:
         self._directory = kafka_metadata.journal_directory
         self._directory_id = kafka_metadata.directory_id
         self._links: Links | None = None
-        self._tls: ControllerTls | None = None
+        self._server_tls: dict[str, ssl.SSLContext | None] = {}  # by controller listener
         self._sessions: BrokerSessions | None = None
         self._balancer: LeaderBalancer | None = None
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
         self._voters: list[Voter] = []  # of the quorum that has formed
         self._secret = secret
+        self._sasl = sasl
         self._election_delay_s = election_delay_s
         self._on_fatal = on_fatal
 
@@ -182,23 +188,39 @@ class QuorumMember:
                 Voter(node_id, host, port) for node_id, (host, port) in sorted(config.quorum.voters.items())
             ],
         )
-        self._tls = None
-        if config.controller_protocol == "SSL":
-            self._tls = controller_tls(config, config.controller_listener)
         links = Links(
             self._runtime,
             identity,
             secret=self._secret,
-            tls=self._tls.client if self._tls is not None else None,
+            tls=self._make_tls(),
+            login=None if self._sasl is None else self._sasl.login,
         )
         links.add_listener(self._connected, self._disconnected)
         Clocks(links, self._log_manager.wall_clock)
         self._links = links
         return links
 
+    def _make_tls(self) -> ssl.SSLContext | None:
+        """Make the contexts of the controller listeners, and return that of calls, which go to the first of
+        controller.listener.names. ConfigError."""
+        config = self._config
+        protocols = {each.name: each.security_protocol for each in config.controller_listeners}
+        protocols.setdefault(config.controller_listener, config.controller_protocol)
+        found = {
+            name: controller_tls(config, name, protocol)
+            for name, protocol in protocols.items()
+            if protocol in TLS_PROTOCOLS
+        }
+        self._server_tls = {name: tls.server for name, tls in found.items()}
+        for_calls = found.get(config.controller_listener)
+        return None if for_calls is None else for_calls.client
+
     def _listen(self, links: Links) -> None:
-        listener = self._config.controller_listeners[0]
-        links.listen(listener.host, listener.port, self._tls.server if self._tls is not None else None)
+        """On all controller listeners: there are two while a cluster goes from one protocol to another."""
+        for listener in self._config.controller_listeners:
+            authentication = None if self._sasl is None else self._sasl.listeners.get(listener.name)
+            tls = self._server_tls.get(listener.name)
+            links.listen(listener.host, listener.port, tls, authentication)
 
     def _targets(self) -> list[tuple[str, int, int | None]]:
         quorum = self._config.quorum
@@ -310,6 +332,10 @@ class QuorumMember:
 
         links.leader.on_change(look)
         look(-1)
+
+    def knows_active(self) -> bool:
+        """Whether this node knows an active controller."""
+        return self._links is not None and self._links.active_controller() >= 0
 
     def has_quorum_ended(self) -> bool:
         """Whether most voters have ended: there is no active controller until one of them is started again."""

@@ -148,6 +148,7 @@ class _Values:
     replication_quota_window_num: int
     replication_quota_window_size_seconds: int
     request_timeout_ms: int
+    sasl_mechanism_controller_protocol: str
     sasl_mechanism_inter_broker_protocol: str
     sasl_server_max_receive_size: int
     security_inter_broker_protocol: str
@@ -207,8 +208,8 @@ class BrokerConfig(_Values):
                 self.given,
                 self.tables.broker,
                 is_alone=self.quorum.is_alone,
-                has_tls=self.controller_protocol == "SSL" or bool(self.tls_listeners),
-                has_sasl=bool(self.sasl_listeners),
+                has_tls=self.controller_protocol in TLS_PROTOCOLS or bool(self.tls_listeners),
+                has_sasl=self.controller_protocol in SASL_PROTOCOLS or bool(self.sasl_listeners),
             )
         )
         self.log_dirs = self._log_dirs()
@@ -443,8 +444,9 @@ class BrokerConfig(_Values):
 
     @property
     def sasl_listeners(self) -> list[ListenerConfig]:
-        """The listeners for clients and brokers that use SASL."""
-        return [each for each in self.listeners if each.security_protocol in SASL_PROTOCOLS]
+        """The listeners that use SASL, those for controllers too."""
+        opened = self.listeners + self.controller_listeners
+        return [each for each in opened if each.security_protocol in SASL_PROTOCOLS]
 
     def open_listeners(self) -> str:
         """What is open to clients of other machines without authentication, as a line for the log; "" for nothing."""
@@ -461,7 +463,7 @@ class BrokerConfig(_Values):
 
     @property
     def controller_protocol(self) -> str:
-        """The protocol of that listener: PLAINTEXT or SSL."""
+        """The protocol of that listener."""
         return parse_protocol_map(self._protocol_map()).get(self.controller_listener, "PLAINTEXT")
 
     def _protocol_map(self) -> str:

@@ -19,7 +19,6 @@ _ENDPOINT: Final = re.compile(
 )
 _WILDCARDS: Final = ("0.0.0.0", "::")
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SERVED_TO_NODES: Final = ("PLAINTEXT", "SSL")
 TLS_PROTOCOLS: Final = ("SSL", "SASL_SSL")
 SASL_PROTOCOLS: Final = ("SASL_PLAINTEXT", "SASL_SSL")
 
@@ -152,11 +151,12 @@ def resolve_listeners(
     controller_listener_names: list[str],
     hostname: Callable[[], str] = socket.gethostname,
 ) -> tuple[list[ListenerConfig], list[ListenerConfig]]:
-    """(listeners for clients and brokers, controller listeners). ConfigError names a property that is wrong."""
+    """(listeners for clients and brokers, controller listeners in the order of their names). ConfigError names a property that is
+    wrong."""
     protocols = parse_protocol_map(protocol_map)
     wanted = _parse_endpoints("listeners", listeners)
     shown = _parse_endpoints("advertised.listeners", advertised or [])
-    controllers = {name.upper() for name in controller_listener_names}
+    controllers = [name.upper() for name in controller_listener_names]
     for name in shown:
         if name not in wanted:
             raise ConfigError(f"advertised.listeners names {name}, which listeners does not have")
@@ -168,7 +168,7 @@ def resolve_listeners(
             name, endpoint, shown.get(name), protocols, hostname, is_controller=is_controller
         )
         (for_controllers if is_controller else opened).append(listener)
-    return opened, for_controllers
+    return opened, sorted(for_controllers, key=lambda each: controllers.index(each.name))
 
 
 def _listener(
@@ -190,12 +190,6 @@ def _listener(
             "listener.security.protocol.map",
             f"{name}:{protocol}",
             f"String must be one of: {', '.join(_PROTOCOLS)}",
-        )
-    served = _SERVED_TO_NODES if is_controller else _PROTOCOLS
-    if protocol not in served:
-        uses = name if name == protocol else f"{name} uses {protocol}"
-        raise ConfigError(
-            f"listeners: {uses}, which this version does not serve to controllers; {' and '.join(served)} listeners only"
         )
     host, port = shown if shown is not None else endpoint
     if host in _WILDCARDS and is_controller and shown is None:  # clients get no address of a controller

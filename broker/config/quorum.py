@@ -109,6 +109,7 @@ def check_own_address(
     clients; other addresses may be forwarded to this node."""
     name = VOTERS if quorum.voters else BOOTSTRAP
     own = for_controllers[0] if for_controllers else None
+    own_ports = {port for each in for_controllers for port in (each.port, each.advertised_port)}
     to = f", which is {own.name} at port {own.port}" if own is not None and own.port else ""
     for host, port in [*quorum.voters.values(), *quorum.bootstrap]:
         for each in for_clients:
@@ -118,7 +119,7 @@ def check_own_address(
                     f"clients: name the port of the controller listener{to}, on every node"
                 )
     address = quorum.voters.get(node_id)
-    if own is None or address is None or address[1] in (own.port, own.advertised_port) or not own.port:
+    if own is None or address is None or address[1] in own_ports or 0 in own_ports:
         return []
     return [
         f"{VOTERS} has node {node_id} at {format_address(*address)}, and its listener {own.name} has port {own.port}: unless "

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -36,9 +37,11 @@ from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import API_NAMES, response_type
 
 if TYPE_CHECKING:
-    from barnabas.broker.network.connection import Connection, Connections, NewAuthenticator
+    from barnabas.broker.network.connection import NewAuthenticator
+    from barnabas.broker.network.session import RequestServer
     from barnabas.broker.requests.context import RequestContext, Requester
     from barnabas.broker.requests.dispatch import Answer
+    from barnabas.runtime.interface import Runtime
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
@@ -52,10 +55,39 @@ _NOT_KAFKA: Final = (
 _State: TypeAlias = Callable[[memoryview, int, int], "Answer | Outcome"]
 
 
+class SaslConnection(Protocol):
+    """A connection whose client is authenticated."""
+
+    caller: Caller
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def client_host(self) -> str: ...
+
+    def serve_by(self, server: RequestServer, frame_max_bytes: int) -> None: ...
+
+    def refuse_client(self, answer: Answer | None, reason: str, delay_s: float) -> Outcome: ...
+
+
+class SaslHost(Protocol):
+    """What connections share."""
+
+    @property
+    def runtime(self) -> Runtime: ...
+
+    @property
+    def dispatcher(self) -> RequestServer: ...
+
+    @property
+    def request_max_bytes(self) -> int: ...
+
+
 def authenticator(listener: SaslListener) -> NewAuthenticator:
     """Makes the authenticators of a listener's connections."""
     return lambda shared, connection: (
-        SaslAuthenticator(listener, shared, connection),
+        SaslAuthenticator(listener, shared, connection, partial(shared.dispatcher.dispatch, connection)),
         listener.receive_max_bytes,
     )
 
@@ -64,12 +96,16 @@ class SaslAuthenticator:
     """Of one connection; see the module."""
 
     __slots__ = (
-        "_began_reauthentication_at", "_caller", "_connection", "_expires_at", "_listener", "_mechanism", "_server",
-        "_shared", "_state",
+        "_began_reauthentication_at", "_caller", "_connection", "_expires_at", "_listener", "_mechanism", "_serve_others",
+        "_server", "_shared", "_state",
     )  # fmt: skip
 
-    def __init__(self, listener: SaslListener, shared: Connections, connection: Connection) -> None:
+    def __init__(
+        self, listener: SaslListener, shared: SaslHost, connection: SaslConnection, serve_others: _State
+    ) -> None:
+        """`serve_others`: the dispatcher, with the connection."""
         self._listener = listener
+        self._serve_others = serve_others
         self._shared = shared
         self._connection = connection
         self._state: _State = self._first_request
@@ -84,6 +120,19 @@ class SaslAuthenticator:
     def dispatch(self, _connection: Requester, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         return self._state(buffer, start, end)
 
+    def serve(self, frame: memoryview) -> Answer | Outcome:
+        """The answer to a request of a connection that serves nothing but the login."""
+        return self._state(frame, 0, len(frame))
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether no exchange goes on, and one has succeeded."""
+        return self._caller is not None and self._server is None
+
+    def session_left_s(self) -> float | None:
+        """Until the session ends; None: it has no end."""
+        return None if self._expires_at is None else self._expires_at - self._shared.runtime.monotonic()
+
     def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
         return self._shared.dispatcher.encode(context, response)
 
@@ -92,7 +141,7 @@ class SaslAuthenticator:
     def _first_request(self, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         if _api_key(buffer, start, end) != API_VERSIONS:
             return self._handshake(buffer, start, end)
-        answer = self._shared.dispatcher.dispatch(self._connection, buffer, start, end)
+        answer = self._serve_others(buffer, start, end)
         # A large one is answered later: there is no second in any case.
         if not isinstance(answer, bytes) or _error_of_api_versions(answer)[0] == ErrorCode.NONE:
             self._state = self._handshake
@@ -156,7 +205,7 @@ class SaslAuthenticator:
             return self._handshake(buffer, start, end)
         if now >= self._expires_at:  # also at once: an expired token is good for a session of no time
             return Outcome.CLOSE
-        return self._shared.dispatcher.dispatch(self._connection, buffer, start, end)
+        return self._serve_others(buffer, start, end)
 
     def _may_reauthenticate(self, now: float) -> bool:
         began_at = self._began_reauthentication_at

@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from barnabas.broker.config.listeners import SASL_PROTOCOLS
 from barnabas.broker.config.sources import JAAS_FILE_PROPERTY
 from barnabas.broker.security.jaas import (
     OAUTHBEARER_MODULE,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.sasl_client import NewSaslClient
+    from barnabas.broker.security.scram import Credential
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
 
@@ -43,19 +45,22 @@ MECHANISMS: Final = (PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, OAUTHBEARER)
 _MODULES: Final = {PLAIN: PLAIN_MODULE, OAUTHBEARER: OAUTHBEARER_MODULE}  # of the others: SCRAM_MODULE
 JAAS_CONFIG: Final = "sasl.jaas.config"
 _INTER_BROKER: Final = "sasl.mechanism.inter.broker.protocol"
+_CONTROLLER: Final = "sasl.mechanism.controller.protocol"
 _HANDLER: Final = "sasl.server.callback.handler.class"
 
 
 class Authority(NamedTuple):
-    """What mechanisms use of the node; its metadata is known when the first client connects."""
+    """What mechanisms use of the node. Its metadata is known when the first client connects, but not when the first controller
+    does: `knows_users()`."""
 
     runtime: Runtime
     image: Callable[[], MetadataImage]
     tokens: Callable[[], DelegationTokens | None]
+    knows_users: Callable[[], bool]
 
 
 class SaslListeners:
-    """The listeners for clients that use SASL. ConfigError names a property that is wrong."""
+    """The listeners that use SASL. ConfigError names a property that is wrong."""
 
     def __init__(self, config: BrokerConfig, authority: Authority) -> None:
         self._config = config
@@ -116,9 +121,22 @@ class SaslListeners:
 
         number, random_bytes = MECHANISM_NAMES[mechanism], authority.runtime.random_bytes
         scram_users = ScramUsers(number, authority.image, authority.tokens, random_bytes)
-        return partial(
-            ScramServer, ScramCredentials(number, random_bytes, scram_users.of_user, scram_users.of_token)
-        )
+        of_user: Callable[[str], Credential | None] = scram_users.of_user
+        if listener in {each.name for each in self._config.controller_listeners}:
+            of_user = self._with_own_user(of_user, number, module)
+        return partial(ScramServer, ScramCredentials(number, random_bytes, of_user, scram_users.of_token))
+
+    def _with_own_user(
+        self, of_user: Callable[[str], Credential | None], number: int, module: LoginModule
+    ) -> Callable[[str], Credential | None]:
+        from barnabas.broker.security.scram import OwnUser
+
+        name, password = module.options.get("username"), module.options.get("password")
+        if not name or not password:
+            return of_user
+        own = OwnUser(number, name, password, self._authority.runtime.random_bytes)
+        knows_users = self._authority.knows_users
+        return lambda user: own.credential if user == own.name and not knows_users() else of_user(user)
 
 
 def inter_broker_login(config: BrokerConfig, runtime: Runtime) -> NewSaslClient | None:
@@ -132,18 +150,36 @@ def inter_broker_login(config: BrokerConfig, runtime: Runtime) -> NewSaslClient 
             f"{_INTER_BROKER} must be included in sasl.enabled.mechanisms when SASL is used for inter-broker communication; "
             f"it is {mechanism}, and listener {listener} has {', '.join(_enabled_mechanisms(config, listener))}"
         )
-    module = login_module(config, listener, mechanism)
-    user, password = module.options.get("username"), module.options.get("password")
-    if mechanism == OAUTHBEARER:
+    return _login(config, runtime, listener, mechanism, f"brokers log in to each other ({_INTER_BROKER})")
+
+
+def controller_login(config: BrokerConfig, runtime: Runtime) -> NewSaslClient | None:
+    """How this node logs in to controllers; None where that listener does not use SASL, or there are no others. ConfigError."""
+    listener, mechanism = config.controller_listener, config.sasl_mechanism_controller_protocol
+    if config.controller_protocol not in SASL_PROTOCOLS or config.quorum.is_alone:
+        return None
+    enabled = _enabled_mechanisms(config, listener) if config.is_controller else MECHANISMS
+    if mechanism not in enabled:
         raise ConfigError(
-            f"{_INTER_BROKER}: brokers log in to each other by PLAIN or SCRAM, not by OAUTHBEARER in this version"
+            f"{_CONTROLLER} is {mechanism}, and nodes log in to the controller listener {listener} by "
+            f"{', '.join(enabled)}; it must be one of sasl.enabled.mechanisms there"
         )
+    return _login(config, runtime, listener, mechanism, f"nodes log in to controllers ({_CONTROLLER})")
+
+
+def _login(
+    config: BrokerConfig, runtime: Runtime, listener: str, mechanism: str, purpose: str
+) -> NewSaslClient | None:
+    module = login_module(config, listener, mechanism)
+    if mechanism == OAUTHBEARER:
+        raise ConfigError(f"{purpose}: by PLAIN or SCRAM, not by OAUTHBEARER in this version")
+    user, password = module.options.get("username"), module.options.get("password")
     if not (user and password) and config.quorum.is_alone:
         return None  # there are no others yet
     if not user or not password:
         raise ConfigError(
             f"listener.name.{listener.lower()}.{mechanism.lower()}.{JAAS_CONFIG} needs username and password, with which "
-            f"brokers log in to each other ({_INTER_BROKER})"
+            f"{purpose}"
         )
     from barnabas.broker.security.sasl_client import PlainClient, ScramLogin
     from barnabas.controller.operations.scram import MECHANISM_NAMES

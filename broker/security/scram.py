@@ -16,6 +16,7 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -204,6 +205,30 @@ class ScramUsers:
         salt = self._random_bytes(_SALT_BYTES)
         salted = salted_password(b64encode(hmac), self._mechanism, salt, ITERATIONS_MIN)
         return credential_record(token_id, self._mechanism, salt, salted, ITERATIONS_MIN)
+
+
+class OwnUser:
+    """The user that this node logs in to controllers as. While no controller is active the users of the metadata are not known,
+    and to know them, controllers have to log in to each other: this one they know by their own JAAS entries."""
+
+    def __init__(
+        self, mechanism: int, name: str, password: str, random_bytes: Callable[[int], bytes]
+    ) -> None:
+        self.name = name
+        self._mechanism = mechanism
+        self._password = password
+        self._random_bytes = random_bytes
+
+    def __repr__(self) -> str:
+        return f"OwnUser({self.name})"
+
+    @cached_property
+    def credential(self) -> Credential:
+        """Costs as much as a delegation token's."""
+        salt = self._random_bytes(_SALT_BYTES)
+        salted = salted_password(self._password.encode(), self._mechanism, salt, ITERATIONS_MIN)
+        record = credential_record(self.name, self._mechanism, salt, salted, ITERATIONS_MIN)
+        return _credential(record, Identity(Principal(USER, self.name)))
 
 
 def _credential(record: UserScramCredentialRecord, identity: Identity) -> Credential:

@@ -64,6 +64,11 @@ def make_contexts(config: SslConfig, *, is_between_nodes: bool = False) -> SslCo
     return SslContexts(stores, server, client)
 
 
+def make_client_context(config: SslConfig) -> ssl.SSLContext:
+    """For connections of a node that accepts none on this listener: it may have no key. ConfigError."""
+    return _client(config, Stores(tuple(_identities(config)), _anchors(config)))
+
+
 def read_stores(config: SslConfig) -> Stores:
     """ConfigError as Kafka's, where it has one."""
     identities = _identities(config)
@@ -192,7 +197,8 @@ def _load(context: ssl.SSLContext, config: SslConfig, stores: Stores) -> None:
     context.minimum_version, context.maximum_version = min(enabled), max(enabled)
     _load_cipher_suites(context, config)
     try:
-        _load_identity(context, stores.identities[0])
+        for identity in stores.identities[:1]:
+            _load_identity(context, identity)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"the private key of the listener {config.listener} can't be used with its certificate: {error}; is "

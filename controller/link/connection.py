@@ -14,6 +14,7 @@ import msgspec
 from barnabas.controller.link.auth import Seal
 from barnabas.controller.link.framing import PAYLOAD_BYTES_MAX, PREFACE, FrameReader, encode_frame
 from barnabas.controller.link.messages import MalformedMessage
+from barnabas.controller.link.sasl import LinkSasl
 from barnabas.controller.link.wrong_protocol import KafkaCaller
 from barnabas.runtime.interface import Runtime
 
@@ -62,6 +63,7 @@ class Connection:
         self.reader = FrameReader()
         self._kafka: KafkaCaller | None = None  # in place of the reader, for a Kafka client
         self.seal: Seal | None = None  # of sent frames
+        self.sasl: LinkSasl | None = None  # where the listener asks for a login
         self.peer_host = self.peer_name = "an unknown host"  # until the connection is made
         self.received_at = runtime.monotonic()
         self.sent_at = self.received_at
@@ -178,6 +180,8 @@ class Connection:
         self.reader.stop()
         if self._kafka is not None:
             self._kafka.stop()
+        if self.sasl is not None:
+            self.sasl.close()
         self._queue = []
         self._queue_bytes = 0
         self.user.closed(error)

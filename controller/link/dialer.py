@@ -14,11 +14,13 @@ from barnabas.controller.link.messages import LinkRefused, RefusalCode
 if TYPE_CHECKING:
     import ssl
 
+    from barnabas.controller.link.sasl import NewLinkSasl
     from barnabas.runtime.interface import Connecting, Timer
 
 
 class DialerHost(Host, Protocol):
     tls: ssl.SSLContext | None  # for calling
+    login: NewLinkSasl | None  # likewise
 
     def is_linked(self, node_id: int) -> bool: ...
 
@@ -83,7 +85,11 @@ class Dialer:
         if self.node_id is not None and self._host.is_linked(self.node_id):
             return
         self.handshake = Handshake(
-            self._host, dialed=True, expected_id=self._expected_id, on_made=self._connected
+            self._host,
+            dialed=True,
+            expected_id=self._expected_id,
+            on_made=self._connected,
+            sasl=self._host.login,
         )
         connection = self.handshake.connection
         runtime, timeout_s = self._host.runtime, self._host.settings.connect_timeout_s

@@ -1,6 +1,7 @@
 """The handshake that turns a connection into a link.
 
     dialer                                listener
+    SASL                         <->                        a login, where the listener asks for one (sasl.py)
     HELLO                         ->                        versions, how to authenticate, a nonce
                                   <-      HELLO             from here on every frame is sealed, with a secret
     IDENTITY                      ->                        identity; the first sealed frame proves the secret
@@ -38,6 +39,7 @@ from barnabas.controller.link.messages import (
     decode,
     encode,
 )
+from barnabas.controller.link.sasl import NewLinkSasl, login_missing, login_unexpected
 from barnabas.controller.link.wrong_protocol import asks_for_api_versions, describe_caller
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class Step(Enum):
     """What a handshake waits for."""
 
     CONNECTION = auto()
+    LOGIN = auto()
     HELLO = auto()
     IDENTITY = auto()
     ADMISSION = auto()  # the host decides; reading is paused
@@ -103,8 +106,11 @@ class Handshake:
         dialed: bool,
         expected_id: int | None = None,
         on_made: Callable[[], object] = lambda: None,
+        sasl: NewLinkSasl | None = None,
     ) -> None:
+        """`sasl`: this side's, where the listener asks for a login."""
         self._host = host
+        self._sasl = sasl
         self._on_made = on_made  # the connection is made
         self.dialed = dialed
         self.expected_id = expected_id
@@ -146,18 +152,22 @@ class Handshake:
     # -- the connection's user
 
     def made(self) -> None:
-        self._step = Step.HELLO
+        self._step = Step.HELLO if self._sasl is None else Step.LOGIN
         if self._timer is None:
             self._start_timer()
         self._on_made()
-        if self.dialed:
+        if self._sasl is not None:
+            self.connection.sasl = self._sasl(self)
+            self.connection.sasl.begin()
+        elif self.dialed:
             self.connection.send(messages.HELLO, self._hello_bytes)
 
     def closed(self, error: Exception | None) -> None:
         if self._step is Step.OVER:
             return
         is_hang_up = error is None or isinstance(error, ConnectionResetError | BrokenPipeError)
-        if is_hang_up and self.dialed and self._step is Step.HELLO:
+        is_silent = self._step in (Step.LOGIN, Step.HELLO) and not self.connection.reader.first_bytes
+        if is_hang_up and self.dialed and is_silent:
             error = HungUp(_HUNG_UP)
         self._end(self._refusal or error or ConnectionResetError("it was closed before the link was open"))
 
@@ -187,12 +197,39 @@ class Handshake:
         except LinkRefused as refused:
             self.refuse(refused)
 
+    # -- the user of SASL
+
+    @property
+    def peer_host(self) -> str:
+        return self.connection.peer_host
+
+    def send_sasl(self, payload: bytes) -> None:
+        self.connection.send(messages.SASL, payload)
+
+    def logged_in(self) -> None:
+        if self._step is not Step.LOGIN:
+            return  # again, on the open link
+        self._step = Step.HELLO
+        if self.dialed:
+            self.connection.send(messages.HELLO, self._hello_bytes)
+
+    def login_failed(self, refused: LinkRefused) -> None:
+        if self._step is Step.OVER:
+            self.connection.abort(refused)
+        else:
+            self._end(refused)
+            self.connection.close()
+
     # -- the steps
 
     def _handle(self, kind: int, payload: bytes) -> None:
         if kind == messages.REFUSED:
             self.connection.abort(LinkRefused.from_peer(decode(payload, Refused)))
+        elif self._step is Step.LOGIN:
+            self._take_login(kind, payload)
         elif self._step is Step.HELLO:
+            if kind == messages.SASL and self._sasl is None:
+                raise login_unexpected()
             self._expect(kind, messages.HELLO)
             self._take_hello(payload)
         elif self._step is Step.IDENTITY:
@@ -205,6 +242,13 @@ class Handshake:
             if self.we_decide:
                 raise MalformedMessage("a welcome from the side that does not decide")
             self._open()
+
+    def _take_login(self, kind: int, payload: bytes) -> None:
+        if kind == messages.HELLO and not self.dialed:
+            raise login_missing()
+        self._expect(kind, messages.SASL)
+        assert self.connection.sasl is not None
+        self.connection.sasl.received(payload)
 
     def _hold(self, kind: int, payload: bytes) -> None:
         """Keep frames that came together with the identity."""

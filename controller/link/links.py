@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -39,6 +40,7 @@ from barnabas.runtime.repeated_warnings import RepeatedWarnings
 if TYPE_CHECKING:
     import ssl
 
+    from barnabas.controller.link.sasl import NewLinkSasl
     from barnabas.controller.raft.peers import RaftReceiver
     from barnabas.runtime.interface import Runtime, Server
 
@@ -112,13 +114,15 @@ class Links:
         *,
         secret: bytes | None = None,
         tls: ssl.SSLContext | None = None,
+        login: NewLinkSasl | None = None,
         settings: LinkSettings | None = None,
     ) -> None:
-        """`tls`: for the calls of this node."""
+        """`tls`, `login`: for the calls of this node."""
         self.runtime = runtime
         self.identity = identity  # applies to links that are opened later
         self.secret = secret
         self.tls = tls
+        self.login = login
         self.settings = settings or LinkSettings()
         self.leader = LeaderHints(identity, self.peers)
         self._own_address: Address | None = None
@@ -130,7 +134,7 @@ class Links:
         self._accepted: dict[Handshake, None] = {}  # handshakes on accepted connections
         self._accepted_open = 0
         self._number = 0
-        self._server: Server | None = None
+        self._servers: list[Server] = []
         self._closed = False
         self._refusals = RepeatedWarnings(runtime, log)
         self._probes = Probes(runtime, self.settings.probe_s)
@@ -142,23 +146,31 @@ class Links:
             messages.REFUSED: Peer.take_refusal,
             messages.RESPONSE: Peer.take_response,
             messages.NO_RESPONSE: Peer.take_no_response,
+            messages.SASL: Peer.take_sasl,
         }
         self.serve(lambda _node_id, _payload, reply: reply(None))
         self._liveness = Liveness(runtime, self.settings, self._peers)
 
     # -- life
 
-    def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Accept calls; returns the port. OSError."""
-        self._server = self.runtime.listen(host, port, self._accept, tls=tls)
-        if self.secret is None and tls is None:
+    def listen(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        authentication: NewLinkSasl | None = None,
+    ) -> int:
+        """Accept calls, at one more address; returns the port. `authentication`: of callers by SASL. OSError."""
+        server = self.runtime.listen(host, port, partial(self._accept, authentication), tls=tls)
+        self._servers.append(server)
+        if self.secret is None and tls is None and authentication is None:
             log.warning(
                 "the controller listener at %s:%d does not authenticate its callers; keep it private, or give all nodes a "
                 "barnabas.controller.secret.file",
                 host,
-                self._server.port,
+                server.port,
             )
-        return self._server.port
+        return server.port
 
     def call(self, targets: Sequence[tuple[str, int, int | None]]) -> None:
         """Keep a link to each (host, port, node id or None for any node), and call no others."""
@@ -179,8 +191,8 @@ class Links:
 
     def close(self) -> None:
         self._closed = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for dialer in self._dialers.values():
             dialer.stop()
         for handshake in list(self._accepted):
@@ -276,8 +288,8 @@ class Links:
 
     # -- connections
 
-    def _accept(self) -> Any:
-        handshake = Handshake(self, dialed=False)
+    def _accept(self, authentication: NewLinkSasl | None) -> Any:
+        handshake = Handshake(self, dialed=False, sasl=authentication)
         settings = self.settings
         if (
             self._closed

@@ -38,11 +38,12 @@ LEADER: Final = 11
 FORMATION: Final = 12
 METADATA: Final = 13
 CLOCK: Final = 18
+SASL: Final = 19
 
 IGNORED: Final = frozenset(
     range(14, 18)
 )  # links by way of a third node, in versions 2 and 3 of earlier releases
-KINDS: Final = frozenset(range(HELLO, CLOCK + 1))
+KINDS: Final = frozenset(range(HELLO, SASL + 1))
 
 # Metadata for brokers that do not vote, and the genesis of a quorum, in pieces
 METADATA_WINDOW_BYTES: Final = 2 * 1024 * 1024  # sent to one broker and not acknowledged

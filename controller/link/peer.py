@@ -90,6 +90,12 @@ class Peer:
         if payload:
             self.send(messages.PONG, payload)
 
+    def take_sasl(self, payload: bytes) -> None:
+        """Another login, before the session ends."""
+        if self.connection.sasl is None:
+            raise MalformedMessage("a login by SASL on a listener without")
+        self.connection.sasl.received(payload)
+
     def take_refusal(self, payload: bytes) -> None:
         self.connection.abort(LinkRefused.from_peer(decode(payload, Refused)))
 

@@ -14,6 +14,7 @@ from barnabas.controller.link import messages
 from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.framing import PREFACE, encode_frame
 from barnabas.controller.link.messages import Hello, encode
+from barnabas.controller.link.sasl import NewLinkSasl
 from barnabas.controller.link.tests.link_nodes import PORT, LinkWorld, directory_of, journalled
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -416,8 +417,8 @@ def test_a_recorded_link_can_not_be_replayed() -> None:
     recorded: list[bytes] = []
     accept = one.links._accept
 
-    def listening_in() -> Any:
-        connection = accept()
+    def listening_in(authentication: NewLinkSasl | None) -> Any:
+        connection = accept(authentication)
         take = connection.data_received
 
         def data_received(data: bytes) -> None:
