@@ -245,10 +245,10 @@ class InterBrokerClient:
                 send(request)
             return True
 
-        def refused(why: str) -> None:
+        def refused(why: str, level: int = logging.WARNING) -> None:
             self._authenticating = None
             connection.abandon()
-            self._retry_later(why, level=logging.WARNING)
+            self._retry_later(why, level)
 
         def send(request: LoginRequest) -> None:
             api_key, body = request
@@ -257,7 +257,7 @@ class InterBrokerClient:
         try:
             login = SaslLogin(new_client())
         except SaslFailure as failure:  # no token yet
-            refused(f"the login by SASL can't begin: {failure.reason}")
+            refused(f"the login by SASL can't begin: {failure.reason}", logging.INFO)
             return
         send(login.first())
 

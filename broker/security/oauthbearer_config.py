@@ -1,4 +1,4 @@
-"""Reads the sasl.oauthbearer.* properties of a listener."""
+"""Reads the sasl.oauthbearer.* properties of a listener: for its clients, and for logins of this node to the same listener of others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from barnabas.broker.security.json_web_tokens import (
     TokenRules,
     UnsecuredVerifier,
 )
+from barnabas.broker.security.oauthbearer_tokens import (
+    UNSECURED_LOGIN,
+    ClientCredentials,
+    RefreshTimes,
+    TokenSource,
+    token_of_endpoint,
+    token_of_file,
+    unsecured_token,
+)
 from barnabas.broker.security.sasl import OAUTHBEARER
 from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.security.jaas import LoginModule
@@ -35,6 +44,25 @@ _SIGNED: Final = (
 _UNSECURED: Final = f"{_PACKAGE}.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
 _URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
 _FETCH_TIMEOUT_S: Final = 10.0
+_LOGIN_HANDLER: Final = "sasl.login.callback.handler.class"
+_LOGIN_HANDLERS: Final = (
+    f"{_PACKAGE}.OAuthBearerLoginCallbackHandler",
+    f"{_PACKAGE}.secured.OAuthBearerLoginCallbackHandler",
+)
+_UNSECURED_LOGIN: Final = f"{_PACKAGE}.internals.unsecured.OAuthBearerUnsecuredLoginCallbackHandler"
+_RETRIEVER: Final = "sasl.oauthbearer.jwt.retriever.class"
+_RETRIEVERS: Final = tuple(
+    f"{_PACKAGE}.{each}"
+    for each in ("DefaultJwtRetriever", "ClientCredentialsJwtRetriever", "FileJwtRetriever")
+)
+_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"
+_ASSERTIONS: Final = ("sasl.oauthbearer.assertion.file", "sasl.oauthbearer.assertion.claim.iss")
+# By the option of the JAAS entry: the property, which goes before it.
+_CLIENT: Final = {
+    "clientId": "sasl.oauthbearer.client.credentials.client.id",
+    "clientSecret": "sasl.oauthbearer.client.credentials.client.secret",
+    "scope": "sasl.oauthbearer.scope",
+}
 _KEYS_BYTES_MAX: Final = 1 << 20
 
 
@@ -91,6 +119,83 @@ def token_verifier(config: BrokerConfig, listener: str, module: LoginModule, run
         number("sasl.oauthbearer.clock.skew.seconds"),
     )
     return SignedTokenVerifier(keys, rules, runtime.time_ms)
+
+
+def token_source(
+    config: BrokerConfig, listener: str, module: LoginModule, runtime: Runtime, purpose: str
+) -> TokenSource | None:
+    """The tokens that this node logs in with to the listener of other nodes; None where it has none and there are no others.
+    `purpose`: what for, for an error. ConfigError."""
+
+    def value(name: str) -> str | None:
+        return config.listener_value(listener, name, OAUTHBEARER) or None
+
+    def number(name: str) -> float:
+        found = BROKER_CONFIGS[name].parse(value(name))
+        assert isinstance(found, int | float)
+        return found
+
+    handler, url = value(_LOGIN_HANDLER), value(_ENDPOINT)
+    if handler not in (None, _UNSECURED_LOGIN, *_LOGIN_HANDLERS):
+        raise ConfigError(
+            f"{_LOGIN_HANDLER}: listener {listener} names a Java class for OAUTHBEARER; leave it out"
+        )
+    asks_for_unsecured = handler == _UNSECURED_LOGIN or any(
+        each.startswith(UNSECURED_LOGIN) for each in module.options
+    )
+    if url is None and not asks_for_unsecured:
+        if config.quorum.is_alone:
+            return None
+        raise ConfigError(
+            f"{_ENDPOINT} is needed by listener {listener}: the tokens with which {purpose} are from there. (For tests with "
+            f'unsecured tokens, which anyone can make, set {UNSECURED_LOGIN}StringClaim_sub="NAME" in its sasl.jaas.config)'
+        )
+    try:
+        fetch = (
+            unsecured_token(module.options, runtime.time_ms)
+            if url is None
+            else _token_fetcher(url, value, module.options)
+        )
+    except ValueError as error:
+        raise ConfigError(f"sasl.jaas.config of OAUTHBEARER on listener {listener}: {error}") from None
+    times = RefreshTimes(
+        window_factor=number("sasl.login.refresh.window.factor"),
+        window_jitter=number("sasl.login.refresh.window.jitter"),
+        min_period_s=int(number("sasl.login.refresh.min.period.seconds")),
+        buffer_s=int(number("sasl.login.refresh.buffer.seconds")),
+        retry_s=max(1, number("sasl.login.retry.backoff.ms")) / 1000,
+        retry_max_s=max(1, number("sasl.login.retry.backoff.max.ms")) / 1000,
+    )
+    source = TokenSource(runtime, fetch, url or "this node itself", times)
+    runtime.call_soon(source.refresh)
+    return source
+
+
+def _token_fetcher(
+    url: str, value: Callable[[str], str | None], options: Mapping[str, str]
+) -> Callable[[], str]:
+    """ConfigError."""
+    if value(_RETRIEVER) not in (None, *_RETRIEVERS):
+        raise ConfigError(f"{_RETRIEVER}: this version has {', '.join(_RETRIEVERS)}")
+    for name in filter(value, _ASSERTIONS):
+        raise ConfigError(
+            f"{name}: this version has no client assertions; it asks for tokens with a client secret"
+        )
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return token_of_file(Path(unquote(parts.path)))
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"{_ENDPOINT}: it must begin with https://, http:// or file:///")
+    found = {option: (value(name) or options.get(option) or "").strip() for option, name in _CLIENT.items()}
+    for option in ("clientId", "clientSecret"):
+        if not found[option]:
+            raise ConfigError(
+                f"{_CLIENT[option]} is needed to ask {_ENDPOINT} for tokens (or {option} in sasl.jaas.config)"
+            )
+    credentials = ClientCredentials(found["clientId"], found["clientSecret"], found["scope"])
+    timeouts = [value(f"sasl.login.{each}.timeout.ms") for each in ("connect", "read")]
+    timeout_s = max((int(each) / 1000 for each in timeouts if each), default=_FETCH_TIMEOUT_S)
+    return token_of_endpoint(url, credentials, timeout_s)
 
 
 def _fetcher(url: str) -> Callable[[], bytes]:

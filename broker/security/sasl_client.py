@@ -50,6 +50,21 @@ class PlainClient:
         return None
 
 
+class OAuthBearerClient:
+    """OAUTHBEARER (RFC 7628). A refusal that the server explains is acknowledged, and then the exchange fails."""
+
+    mechanism = "OAUTHBEARER"
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def first(self) -> bytes:
+        return b"n,,\x01auth=Bearer %b\x01\x01" % self._token.encode()
+
+    def evaluate(self, token: bytes) -> bytes | None:
+        return b"\x01" if token else None
+
+
 class ScramLogin:
     """A user and its password, for any number of authentications by one mechanism."""
 

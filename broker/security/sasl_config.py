@@ -172,7 +172,10 @@ def _login(
 ) -> NewSaslClient | None:
     module = login_module(config, listener, mechanism)
     if mechanism == OAUTHBEARER:
-        raise ConfigError(f"{purpose}: by PLAIN or SCRAM, not by OAUTHBEARER in this version")
+        from barnabas.broker.security.oauthbearer_config import token_source
+
+        source = token_source(config, listener, module, runtime, purpose)
+        return None if source is None else source.client
     user, password = module.options.get("username"), module.options.get("password")
     if not (user and password) and config.quorum.is_alone:
         return None  # there are no others yet
