@@ -210,6 +210,7 @@ class BrokerConfig(_Values):
                 is_alone=self.quorum.is_alone,
                 has_tls=self.controller_protocol in TLS_PROTOCOLS or bool(self.tls_listeners),
                 has_sasl=self.controller_protocol in SASL_PROTOCOLS or bool(self.sasl_listeners),
+                late_listeners=self._late_listeners(),
             )
         )
         self.log_dirs = self._log_dirs()
@@ -431,6 +432,21 @@ class BrokerConfig(_Values):
                 f"process.roles=broker has no controller listener"
             )
         return opened
+
+    def _late_listeners(self) -> list[str]:
+        """Those of early.start.listeners that are none for controllers. ConfigError for one that is none at all, as in Kafka."""
+        named = self._parsed("early.start.listeners") or []
+        assert isinstance(named, list)
+        late = {each.name for each in self.listeners}
+        early = {each.name for each in self.controller_listeners}
+        names = [name.strip().upper() for name in named if name.strip()]
+        for name in names:
+            if name not in late | early:
+                raise ConfigError(
+                    f"early.start.listeners contains listener {name}, but this is not contained in listeners or "
+                    f"controller.listener.names"
+                )
+        return [name for name in names if name in late]
 
     @property
     def inter_broker_listener(self) -> str:

@@ -6,7 +6,7 @@ values, as some are passwords.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from barnabas.broker.config import authorizer
@@ -42,7 +42,19 @@ _OF_JAVA: Final = (
 _OF_SASL: Final = (
     "sasl.enabled.mechanisms",
     "sasl.jaas.config",
+    "sasl.login.callback.handler.class",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms",
+    "sasl.mechanism.controller.protocol",
     "sasl.mechanism.inter.broker.protocol",
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
     "sasl.oauthbearer.clock.skew.seconds",
     "sasl.oauthbearer.expected.audience",
     "sasl.oauthbearer.expected.issuer",
@@ -50,8 +62,11 @@ _OF_SASL: Final = (
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
     "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
     "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.scope",
     "sasl.oauthbearer.scope.claim.name",
     "sasl.oauthbearer.sub.claim.name",
+    "sasl.oauthbearer.token.endpoint.url",
     "sasl.server.callback.handler.class",
     "sasl.server.max.receive.size",
 )
@@ -79,9 +94,11 @@ def warnings_about(
     is_alone: bool,
     has_tls: bool = False,
     has_sasl: bool = False,
+    late_listeners: Sequence[str] = (),
 ) -> Iterator[str]:
     """The warnings about the properties that are set; their values are valid. `is_alone`: this node is the only controller, so
-    probably the only broker. `has_tls`: ssl.* configures its listeners. `has_sasl`: sasl.* does."""
+    probably the only broker. `has_tls`: ssl.* configures its listeners. `has_sasl`: sasl.* does. `late_listeners`: those of
+    early.start.listeners that open only once the metadata is known."""
     if not given.get(authorizer.CLASS, "").strip():
         unused = [name for name in authorizer.PROPERTIES if given.get(name, "").strip()]
         if unused:
@@ -101,6 +118,11 @@ def warnings_about(
     ]
     if idle:
         yield f"no effect in this version: {', '.join(sorted(idle))}"
+    if late_listeners:
+        yield (
+            f"early.start.listeners has no effect on {', '.join(late_listeners)}: controller listeners are open from the start on, "
+            f"and others once the node knows the ACLs"
+        )
     old = sorted(name for name in given if name.startswith("zookeeper."))
     if old:
         yield f"{', '.join(old)}: belongs to ZooKeeper mode, ignored"
