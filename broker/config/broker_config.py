@@ -208,8 +208,8 @@ class BrokerConfig(_Values):
                 self.given,
                 self.tables.broker,
                 is_alone=self.quorum.is_alone,
-                has_tls=self.controller_protocol in TLS_PROTOCOLS or bool(self.tls_listeners),
-                has_sasl=self.controller_protocol in SASL_PROTOCOLS or bool(self.sasl_listeners),
+                has_tls=not self._protocols().isdisjoint(TLS_PROTOCOLS),
+                has_sasl=not self._protocols().isdisjoint(SASL_PROTOCOLS),
                 late_listeners=self._late_listeners(),
             )
         )
@@ -432,6 +432,11 @@ class BrokerConfig(_Values):
                 f"process.roles=broker has no controller listener"
             )
         return opened
+
+    def _protocols(self) -> set[str]:
+        """Those of this node's listeners, and of the one of controllers that it calls."""
+        opened = self.listeners + self.controller_listeners
+        return {self.controller_protocol, *(each.security_protocol for each in opened)}
 
     def _late_listeners(self) -> list[str]:
         """Those of early.start.listeners that are none for controllers. ConfigError for one that is none at all, as in Kafka."""

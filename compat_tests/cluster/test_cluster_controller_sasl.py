@@ -16,6 +16,7 @@ from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.sasl_clients import Login
 from compat_tests.harness.tls_files import TlsFiles
+from compat_tests.harness.token_issuer import SECRET, TokenIssuer
 
 pytestmark = pytest.mark.barnabas_only
 
@@ -94,6 +95,53 @@ def test_nodes_die_and_come_back(
     cluster.kill(*cluster.nodes)
     cluster.start()
     cluster.wait_until_whole()
+
+
+@pytest.fixture
+def issuer(tmp_path: Path) -> Iterator[TokenIssuer]:
+    issuer = TokenIssuer(tmp_path, lifetime_s=8)
+    yield issuer
+    issuer.close()
+
+
+@pytest.mark.timeout(300)
+def test_nodes_log_in_with_tokens(
+    fresh_cluster: ClusterFactory, made: list[Cluster], issuer: TokenIssuer
+) -> None:
+    """To brokers and to controllers, with tokens that end after seconds."""
+    entry = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
+    cluster = fresh_cluster(SEPARATE, start=False)
+    made.append(cluster)
+    for number, node in cluster.nodes.items():
+        node.settings.update(
+            {
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INTERNAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+                "sasl.enabled.mechanisms": "OAUTHBEARER",
+                "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+                "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+                "sasl.oauthbearer.token.endpoint.url": issuer.url,
+                "sasl.oauthbearer.jwks.endpoint.url": f"file://{issuer.keys}",
+            }
+        )
+        options = f'clientId="node-{number}" clientSecret="{SECRET}"'
+        for listener in ("internal", "controller"):
+            node.settings[f"listener.name.{listener}.oauthbearer.sasl.jaas.config"] = f"{entry} {options};"
+        if number in cluster.addresses:
+            listeners = f"PLAINTEXT://{cluster.addresses[number]},INTERNAL://127.0.0.1:{free_port()}"
+            node.settings["listeners"] = node.settings["advertised.listeners"] = listeners
+            node.settings["inter.broker.listener.name"] = "INTERNAL"
+    cluster.start()
+    create_topic(cluster, "topic", partitions=3)
+    work = Work(cluster)
+    eventually(lambda: all(issuer.given[f"node-{number}"] >= 4 for number in cluster.nodes), 60)
+    work.await_progress()
+    cluster.kill(cluster.active_controller(), 11)
+    work.await_progress()
+    cluster.start(*(number for number, node in cluster.nodes.items() if not node.alive()))
+    cluster.wait_until_whole()
+    work.verify()
+    for node in cluster.nodes.values():
+        assert "eyJ" not in node.log_text(), "no token is logged"
 
 
 @pytest.mark.timeout(300)

@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.broker.cluster.controller_security import ControllerTls, controller_tls
 from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.security.ssl_contexts import check_handshake
 from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 
@@ -152,3 +153,32 @@ def test_a_controller_listener_needs_a_trust_store() -> None:
     )
     with pytest.raises(ConfigError, match=r"ssl\.truststore\.location is needed"):
         controller_tls(config, config.controller_listener)
+
+
+def test_a_login_stands_in_for_a_certificate() -> None:
+    """SASL_SSL: a node that only calls needs no key, and callers show none, unless the listener asks for one."""
+    properties = {
+        "listener.security.protocol.map": "CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(FILES / "ca.pem"),
+        "ssl.client.auth": "required",
+    }
+    key = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(FILES / "node.pem")}
+    asks = {"listener.name.controller.ssl.client.auth": "required"}
+    broker = {"process.roles": "broker", "node.id": "9", "controller.quorum.voters": "1@127.0.0.1:9093"}
+
+    def made(**changes: str) -> ControllerTls:
+        config = BrokerConfig.from_properties({**properties, **changes})
+        return controller_tls(config, config.controller_listener, config.controller_protocol)
+
+    server = made(**key).server
+    assert server is not None
+    assert server.verify_mode == ssl.CERT_NONE
+    assert made(**broker).server is None
+    check_handshake(made(**broker).client, server)
+    asking = made(**key, **asks).server
+    assert asking is not None
+    with pytest.raises(ConfigError):
+        check_handshake(made(**broker).client, asking)
+    with pytest.raises(ConfigError, match="has no key"):
+        made()

@@ -404,3 +404,30 @@ def test_listeners_that_authenticate_are_not_open() -> None:
         f"open without authentication: A (PLAINTEXT) on 10.1.1.1:1, C (SSL) on every interface:3; {acls}"
     )
     assert closed_c == f"open without authentication: A (PLAINTEXT) on 10.1.1.1:1; {acls}"
+
+
+def test_listeners_that_start_early() -> None:
+    listeners = "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
+    assert _warned(listeners, "early.start.listeners=controller") == []
+    assert _warned(listeners, "early.start.listeners=CONTROLLER,PLAINTEXT") == [
+        "early.start.listeners has no effect on PLAINTEXT: controller listeners are open from the start on, and others once the "
+        "node knows the ACLs"
+    ]
+    with pytest.raises(ConfigError, match="contains listener OTHER, but this is not"):
+        _warned(listeners, "early.start.listeners=OTHER")
+
+
+def test_controller_listeners_are_in_the_order_of_their_names() -> None:
+    """The first is where this node calls controllers."""
+    config = BrokerConfig.from_properties(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:9092,OLD://127.0.0.1:9093,NEW://127.0.0.1:9094",
+            "controller.listener.names": "NEW,OLD",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,OLD:PLAINTEXT,NEW:SASL_SSL",
+            "controller.quorum.voters": "1@127.0.0.1:9094",
+        }
+    )
+    assert [each.name for each in config.controller_listeners] == ["NEW", "OLD"]
+    assert (config.controller_listener, config.controller_protocol) == ("NEW", "SASL_SSL")
+    assert [each.name for each in config.sasl_listeners] == ["NEW"]
+    assert config.notes == []

@@ -11,11 +11,16 @@ from barnabas.broker.security.caller import Principal
 from barnabas.broker.security.plain import PlainServer, PlainUsers
 from barnabas.broker.security.sasl import Identity, SaslFailure
 from barnabas.broker.security.sasl_client import PlainClient, ScramLogin
-from barnabas.broker.security.sasl_config import inter_broker_login
+from barnabas.broker.security.sasl_config import (
+    Authority,
+    SaslListeners,
+    controller_login,
+    inter_broker_login,
+)
 from barnabas.broker.security.scram import ScramServer
 from barnabas.broker.security.tests.test_scram import make
 from barnabas.controller.config.validators import ConfigError
-from barnabas.controller.operations.scram import HASHES, MECHANISM_NAMES, SHA_256
+from barnabas.controller.operations.scram import HASHES, MECHANISM_NAMES, SHA_256, SHA_512
 from compat_tests.virtual.runtime import VirtualRuntime
 
 ALICE = Identity(Principal("User", "alice"))
@@ -131,3 +136,88 @@ def test_what_is_missing_is_named(change: dict[str, str], text: str) -> None:
         inter_broker_login(BrokerConfig.from_properties({**CLUSTER, **change}), VirtualRuntime())
     assert text in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+# -- controllers
+
+CONTROLLER_JAAS = "listener.name.controller.scram-sha-512.sasl.jaas.config"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+CONTROLLERS = {
+    "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:SASL_PLAINTEXT",
+    "controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9095,3@127.0.0.1:9097",
+    "sasl.mechanism.controller.protocol": "SCRAM-SHA-512",
+    "listener.name.controller.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+    CONTROLLER_JAAS: f'{SCRAM} username="node" password="hunter2";',
+}
+BROKER = {"process.roles": "broker", "node.id": "9", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+
+
+@pytest.mark.parametrize("changes", [{}, BROKER], ids=["controller", "broker"])
+def test_the_login_to_controllers(changes: dict[str, str]) -> None:
+    found = controller_login(BrokerConfig.from_properties({**CONTROLLERS, **changes}), VirtualRuntime())
+    assert found is not None
+    assert found().first().startswith(b"n,,n=node,r=")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"},
+        {"controller.quorum.voters": "1@127.0.0.1:9093"},
+    ],
+    ids=["plaintext", "alone"],
+)
+def test_without_others_or_sasl_there_is_none(changes: dict[str, str]) -> None:
+    assert (
+        controller_login(BrokerConfig.from_properties({**CONTROLLERS, **changes}), VirtualRuntime()) is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"sasl.mechanism.controller.protocol": "GSSAPI"}, "sasl.mechanism.controller.protocol is GSSAPI"),
+        (
+            {"sasl.mechanism.controller.protocol": "GSSAPI", **BROKER},
+            "SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER",
+        ),
+        ({"sasl.mechanism.controller.protocol": "PLAIN"}, "by SCRAM-SHA-512; it must be one of"),
+        ({CONTROLLER_JAAS: f"{SCRAM};"}, f"{CONTROLLER_JAAS} needs username and password"),
+    ],
+)
+def test_what_controllers_need_is_named(changes: dict[str, str], text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        controller_login(BrokerConfig.from_properties({**CONTROLLERS, **changes}), VirtualRuntime())
+    assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "knows_users", "is_let_in"),
+    [
+        ("node", "hunter2", False, True),
+        ("node", "of the metadata", True, True),
+        ("node", "of the metadata", False, False),
+        ("node", "hunter2", True, False),
+        ("alice", "of the metadata", False, True),
+        ("bob", "hunter2", False, False),
+    ],
+)
+def test_controllers_know_their_own_user_before_the_metadata(
+    name: str, password: str, knows_users: bool, is_let_in: bool
+) -> None:
+    runtime, world = VirtualRuntime(), make(SHA_512)
+    for user in ("node", "alice"):
+        world.add(user, b"of the metadata")
+    authority = Authority(runtime, lambda: world.image, lambda: None, lambda: knows_users)
+    listeners = SaslListeners(BrokerConfig.from_properties(CONTROLLERS), authority)
+    server = listeners.by_name["CONTROLLER"].mechanisms["SCRAM-SHA-512"].new_server()
+    client = login(SHA_512, name, password).client()
+    final = client.evaluate(server.evaluate(client.first()))
+    assert final is not None
+    if is_let_in:
+        assert client.evaluate(server.evaluate(final)) is None
+        assert server.identity == Identity(Principal("User", name))
+    else:
+        with pytest.raises(SaslFailure):
+            server.evaluate(final)
