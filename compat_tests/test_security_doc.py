@@ -18,10 +18,14 @@ from pathlib import Path
 
 import pytest
 
+from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.config.sources import parse_properties
+from barnabas.broker.security.sasl_config import controller_login
 from barnabas.testing.ports import free_port
 from compat_tests.harness.java_tools import JAVA_FLAGS, TOOLS
 from compat_tests.harness.kafka_jars import ensure_jars, java_executable
 from compat_tests.nats.recipes import Block, read_page
+from compat_tests.virtual.runtime import VirtualRuntime
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
 SECTIONS = read_page(PAGE)
@@ -128,3 +132,22 @@ def test_a_secured_cluster_from_nothing(shell: Shell) -> None:
 def test_the_example_of_a_test_broker(shell: Shell) -> None:
     example, *_ = (block for block in SECTIONS["In a test suite"] if block.kind == "python")
     assert shell.run(example) == ""
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_the_properties_of_a_login_to_controllers(role: str) -> None:
+    (block,) = SECTIONS["To controllers"]
+    own = {
+        "broker": {"process.roles": "broker", "node.id": "9", "listeners": "CLIENTS://127.0.0.1:9092"},
+        "controller": {"process.roles": "controller", "listeners": "CONTROLLER://127.0.0.1:9093"},
+    }[role]
+    voters = {
+        "controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9094",
+        "inter.broker.listener.name": "CLIENTS",
+    }
+    config = BrokerConfig.from_properties({**parse_properties(block.text), **voters, **own})
+    assert config.controller_protocol == "SASL_SSL"
+    login = controller_login(config, VirtualRuntime())
+    assert login is not None
+    assert login().first().startswith(b"n,,n=node,r=")
+    assert not [text for _, text in config.notes if "no effect" in text]
