@@ -8,17 +8,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from barnabas.testing.ports import free_port
 from compat_tests.harness.cluster import THREE, Cluster
 from compat_tests.harness.cluster_work import Work, create_topic
+from compat_tests.harness.confluent_admin import (
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.harness.sasl_clients import Login
 from compat_tests.harness.tls_files import TlsFiles
 from compat_tests.harness.token_issuer import SECRET, TokenIssuer
-
-pytestmark = pytest.mark.barnabas_only
 
 PLAIN = Login("PLAIN", "node", "node-secret")
 SCRAM = Login("SCRAM-SHA-512", "node", "node-secret")
@@ -55,6 +59,14 @@ def put_user(cluster: Cluster, login: Login) -> None:
     subprocess.run(command, check=True, timeout=60, cwd=first.directory)
 
 
+def alter_user(cluster: Cluster, login: Login) -> None:
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    wanted = UserScramCredentialUpsertion(login.user, info, login.password.encode())
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for altered in admin.alter_user_scram_credentials([wanted]).values():
+        altered.result(60)
+
+
 def check_logs(cluster: Cluster) -> None:
     for node in cluster.nodes.values():
         assert "Traceback" not in node.log_text()
@@ -71,12 +83,15 @@ def made(fresh_cluster: ClusterFactory) -> Iterator[list[Cluster]]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("login", "roles"), [(PLAIN, THREE), (SCRAM, SEPARATE)], ids=["PLAIN-combined", "SCRAM-separate"]
+    ("login", "roles"),
+    [(PLAIN, THREE), pytest.param(SCRAM, SEPARATE, marks=pytest.mark.barnabas_only)],
+    ids=["PLAIN-combined", "SCRAM-separate"],
 )
 def test_nodes_die_and_come_back(
     fresh_cluster: ClusterFactory, made: list[Cluster], login: Login, roles: Mapping[int, str]
 ) -> None:
-    """The active controller, then all nodes at once: before a controller is active no user of the metadata is known."""
+    """The active controller, then all nodes at once, which come back with another password: before a controller is active no user
+    of the metadata is known."""
     cluster = fresh_cluster(roles, settings=properties_of(login), start=False)
     made.append(cluster)
     if login is SCRAM:
@@ -92,9 +107,17 @@ def test_nodes_die_and_come_back(
     cluster.start(dead)
     work.await_progress()
     work.verify()
+    if login is SCRAM:
+        login = login._replace(password="other-secret")
+        alter_user(cluster, login)
+        for node in cluster.nodes.values():
+            node.settings.update(jaas_of(login))
     cluster.kill(*cluster.nodes)
     cluster.start()
     cluster.wait_until_whole()
+    again = cluster.active_controller()
+    cluster.kill(again)
+    cluster.start(again)
 
 
 @pytest.fixture
@@ -104,6 +127,7 @@ def issuer(tmp_path: Path) -> Iterator[TokenIssuer]:
     issuer.close()
 
 
+@pytest.mark.barnabas_only
 @pytest.mark.timeout(300)
 def test_nodes_log_in_with_tokens(
     fresh_cluster: ClusterFactory, made: list[Cluster], issuer: TokenIssuer
@@ -144,6 +168,7 @@ def test_nodes_log_in_with_tokens(
         assert "eyJ" not in node.log_text(), "no token is logged"
 
 
+@pytest.mark.barnabas_only
 @pytest.mark.timeout(300)
 def test_a_node_with_a_wrong_password_is_no_member(
     fresh_cluster: ClusterFactory, made: list[Cluster]
