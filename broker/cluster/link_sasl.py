@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from barnabas.broker.cluster.sasl_login import VERSION, SaslLogin
-from barnabas.broker.network.sasl_authenticator import SaslAuthenticator
+from barnabas.broker.network.sasl_authenticator import REAUTHENTICATION_INTERVAL_S, SaslAuthenticator
 from barnabas.broker.requests.context import Outcome
 from barnabas.broker.security.caller import ANONYMOUS, Caller
 from barnabas.broker.security.sasl import SaslFailure
@@ -36,9 +36,8 @@ if TYPE_CHECKING:
 
 REAUTHENTICATION_FROM: Final = 0.85  # of a session's lifetime, as Kafka's clients
 REAUTHENTICATION_TO: Final = 0.95
-FAILURE_DELAY_MAX_S: Final = (
-    1.0  # of connection.failed.authentication.delay.ms, within the time for a handshake of links
-)
+# Of connection.failed.authentication.delay.ms: a handshake of links has 3 s.
+FAILURE_DELAY_MAX_S: Final = 1.0
 
 
 class ControllerSasl(NamedTuple):
@@ -113,9 +112,12 @@ class LinkLogin:
             self._send(*request)
             return
         self._login = None
-        if login.lifetime_ms > 0:
-            share = self._runtime.random.uniform(REAUTHENTICATION_FROM, REAUTHENTICATION_TO)
-            self._timer = self._runtime.call_later(login.lifetime_ms / 1000 * share, self.begin)
+        share = self._runtime.random.uniform(REAUTHENTICATION_FROM, REAUTHENTICATION_TO)
+        next_s = login.lifetime_ms / 1000 * share
+        if (
+            next_s > REAUTHENTICATION_INTERVAL_S
+        ):  # else the listener would not have it; the link ends with the session
+            self._timer = self._runtime.call_later(next_s, self.begin)
         self._user.logged_in()
 
     def close(self) -> None:

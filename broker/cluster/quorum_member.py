@@ -74,8 +74,9 @@ class QuorumMember:
         election_delay_s: float | None,
         on_fatal: Callable[[str], object],
     ) -> None:
-        """`secret`: of the cluster, None without one. `sasl`: None where no controller listener uses it. `election_delay_s`: before this voter's first candidacy; None for a random
-        delay. `on_fatal(why)`: this node can't be a member and must be stopped."""
+        """`secret`: of the cluster, None without one. `sasl`: None where no controller listener uses it.
+        `election_delay_s`: before this voter's first candidacy; None for a random delay. `on_fatal(why)`: this node can't be a
+        member and must be stopped."""
         self._disk = disk
         self._config = config
         self._runtime = runtime

@@ -191,6 +191,16 @@ def test_a_session_that_is_not_renewed_ends(caplog: pytest.LogCaptureFixture) ->
     world.run_until(lambda: broker.linked == [1])
 
 
+def test_a_session_too_short_for_another_login_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = LinkWorld(voters=1)
+    start(world, world.node(1), None, max_reauth_ms=900)
+    broker = start(world, world.node(9), plain())
+    world.run_until(lambda: broker.events == ["+1", "-1", "+1"])
+    assert "the session of its login by SASL has ended" in caplog.text
+    assert not broker.refusals
+
+
 def kafka_request(api_key: int, body: bytes) -> bytes:
     return struct.pack(">hhih", api_key, 1, 5, -1) + body
 
