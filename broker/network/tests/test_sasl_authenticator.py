@@ -198,6 +198,7 @@ def test_any_frames_are_answered_or_end_the_connection(frames: list[bytes], max_
         return struct.pack(">iih", 6, 7, 0)
 
     world.dispatcher.dispatch = dispatch  # type: ignore[assignment,method-assign]
+    world.socket, world.transport, world.connection = world._connect()
     for frame in frames:
         world.ask(struct.pack(">i", len(frame)) + frame)
         if world.transport.is_aborted:
