@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,12 +113,29 @@ def fresh_broker(
     request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[BrokerFactory]:
     """`fresh_broker(settings, start=True)` makes a broker of the test's own, to restart, kill and configure."""
-    if broker_kind not in ("barnabas", "apache"):
+    with _brokers(request, broker_kind, tmp_path_factory) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def module_broker(
+    request: pytest.FixtureRequest, broker_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerFactory]:
+    """As `fresh_broker`, for a broker with other settings that the tests of a module share."""
+    with _brokers(request, broker_kind, tmp_path_factory) as make:
+        yield make
+
+
+@contextmanager
+def _brokers(
+    request: pytest.FixtureRequest, kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerFactory]:
+    if kind not in ("barnabas", "apache"):
         pytest.skip("restarts the broker or needs other settings, which an external broker does not allow")
     made: list[Broker] = []
 
     def make(settings: Mapping[str, str] | None = None, *, start: bool = True) -> Broker:
-        one = _make(request, broker_kind, tmp_path_factory.mktemp("broker"), settings)
+        one = _make(request, kind, tmp_path_factory.mktemp("broker"), settings)
         made.append(one)
         if start:
             one.start()

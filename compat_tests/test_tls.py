@@ -21,7 +21,7 @@ from barnabas.testing.ports import free_port
 from compat_tests.bench import prepared
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.eventually import eventually
-from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.fixture_types import BrokerFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools, ToolFailed
 from compat_tests.harness.tls_files import TlsFiles
 
@@ -55,8 +55,21 @@ class Secured:
         return self.tls if name is None else self.mutual
 
 
+@pytest.fixture(scope="module")
+def shared(module_broker: BrokerFactory, files: TlsFiles) -> Secured:
+    return Secured(module_broker, files)
+
+
 @pytest.fixture
-def secured(fresh_broker: BrokerFactory, files: TlsFiles) -> Iterator[Secured]:
+def secured(shared: Secured) -> Iterator[Secured]:
+    """The broker that tests share."""
+    yield shared
+    assert "Traceback" not in shared.broker.log_text()
+
+
+@pytest.fixture
+def own(fresh_broker: BrokerFactory, files: TlsFiles) -> Iterator[Secured]:
+    """A broker of the test's own, whose memory and settings no other test changes."""
     made = Secured(fresh_broker, files)
     yield made
     assert "Traceback" not in made.broker.log_text()
@@ -66,13 +79,14 @@ WHO = pytest.mark.parametrize("who", [None, "alice"], ids=["tls", "mutual"])
 
 
 @WHO
-def test_kafka_python(secured: Secured, files: TlsFiles, who: str | None) -> None:
+def test_kafka_python(secured: Secured, files: TlsFiles, unique: UniqueName, who: str | None) -> None:
+    topic = unique("topic")
     where = {"bootstrap_servers": secured.where(who), **files.kafka_python(who)}
     producer = KafkaProducer(**where, max_request_size=2_000_000)
-    sent = [producer.send("topic", LARGE if number == 50 else b"%d" % number) for number in range(COUNT)]
+    sent = [producer.send(topic, LARGE if number == 50 else b"%d" % number) for number in range(COUNT)]
     assert [each.get(30).offset for each in sent] == list(range(COUNT))
     producer.close()
-    consumer = KafkaConsumer("topic", **where, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
+    consumer = KafkaConsumer(topic, **where, auto_offset_reset="earliest", consumer_timeout_ms=30_000)
     records = [next(consumer) for _ in range(COUNT)]
     consumer.close()
     assert [record.value for record in records] == [
@@ -81,14 +95,15 @@ def test_kafka_python(secured: Secured, files: TlsFiles, who: str | None) -> Non
 
 
 @WHO
-def test_confluent(secured: Secured, files: TlsFiles, who: str | None) -> None:
+def test_confluent(secured: Secured, files: TlsFiles, unique: UniqueName, who: str | None) -> None:
+    topic = unique("topic")
     where = {"bootstrap.servers": secured.where(who), **files.confluent(who)}
     producer = Producer({**where, "message.max.bytes": 2_000_000})
     for number in range(COUNT):
-        producer.produce("topic", LARGE if number == 50 else b"%d" % number)
+        producer.produce(topic, LARGE if number == 50 else b"%d" % number)
     assert producer.flush(30) == 0
-    consumer = Consumer({**where, "group.id": "group", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["topic"])
+    consumer = Consumer({**where, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.subscribe([topic])
     values: list[bytes | None] = []
     while len(values) < COUNT:
         message = consumer.poll(30)
@@ -100,15 +115,17 @@ def test_confluent(secured: Secured, files: TlsFiles, who: str | None) -> None:
 
 
 @WHO
-def test_aiokafka(secured: Secured, files: TlsFiles, who: str | None) -> None:
+def test_aiokafka(secured: Secured, files: TlsFiles, unique: UniqueName, who: str | None) -> None:
+    topic = unique("topic")
+
     async def scenario() -> list[bytes | None]:
         where = {"bootstrap_servers": secured.where(who), **files.aiokafka(who)}
         producer = AIOKafkaProducer(**where, max_request_size=2_000_000)
         await producer.start()
         for number in range(20):
-            await producer.send_and_wait("topic", LARGE if number == 5 else b"%d" % number)
+            await producer.send_and_wait(topic, LARGE if number == 5 else b"%d" % number)
         await producer.stop()
-        consumer = AIOKafkaConsumer("topic", **where, auto_offset_reset="earliest")
+        consumer = AIOKafkaConsumer(topic, **where, auto_offset_reset="earliest")
         await consumer.start()
         values = [(await asyncio.wait_for(consumer.getone(), 30)).value for _ in range(20)]
         await consumer.stop()
@@ -118,21 +135,24 @@ def test_aiokafka(secured: Secured, files: TlsFiles, who: str | None) -> None:
 
 
 @WHO
-def test_kafkas_tools(secured: Secured, files: TlsFiles, who: str | None, java_tools: JavaTools) -> None:
+def test_kafkas_tools(
+    secured: Secured, files: TlsFiles, java_tools: JavaTools, unique: UniqueName, who: str | None
+) -> None:
+    topic = unique("topic")
     where = ["--bootstrap-server", secured.where(who)]
     config = ["--command-config", str(files.java(who))]
-    java_tools.run("kafka-topics", *where, *config, "--create", "--topic", "t", "--partitions", "3")
-    java_tools.run("kafka-console-producer", *where, *config, "--topic", "t", stdin="one\ntwo\nthree\n")
+    java_tools.run("kafka-topics", *where, *config, "--create", "--topic", topic, "--partitions", "3")
+    java_tools.run("kafka-console-producer", *where, *config, "--topic", topic, stdin="one\ntwo\nthree\n")
     read = java_tools.run(
-        "kafka-console-consumer", *where, *config, "--topic", "t", "--from-beginning", "--max-messages", "3",
+        "kafka-console-consumer", *where, *config, "--topic", topic, "--from-beginning", "--max-messages", "3",
         "--timeout-ms", "30000",
     )  # fmt: skip
     assert sorted(read.stdout.split()) == ["one", "three", "two"]
-    assert "t" in java_tools.run("kafka-topics", *where, *config, "--list").stdout.split()
+    assert topic in java_tools.run("kafka-topics", *where, *config, "--list").stdout.split()
 
 
 def test_clients_that_are_refused(
-    secured: Secured, files: TlsFiles, java_tools: JavaTools, tmp_path: Path
+    secured: Secured, files: TlsFiles, java_tools: JavaTools, unique: UniqueName, tmp_path: Path
 ) -> None:
     """No certificate where one is required; one of another authority; plaintext; a server that is not trusted."""
     where = ["--bootstrap-server", secured.mutual]
@@ -157,13 +177,14 @@ def test_clients_that_are_refused(
             admin.poll(0.1)
         assert errors
         with pytest.raises(Exception, match=r"(?i)transport|timed out"):
-            admin.list_topics(timeout=1)
+            admin.list_topics(timeout=0.2)
     # the others are served
-    assert "t" not in AdminClient({"bootstrap.servers": secured.plaintext}).list_topics(timeout=10).topics
+    admin = AdminClient({"bootstrap.servers": secured.plaintext})
+    assert unique("topic") not in admin.list_topics(timeout=10).topics
 
 
 @pytest.mark.barnabas_only
-def test_a_flood_of_handshakes_leaves_others_served(secured: Secured, files: TlsFiles) -> None:
+def test_a_flood_of_handshakes_leaves_others_served(own: Secured, files: TlsFiles) -> None:
     """Connections that each begin a handshake and say no more; a client beside them is answered in time."""
     context = files.aiokafka()["ssl_context"]
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -171,8 +192,8 @@ def test_a_flood_of_handshakes_leaves_others_served(secured: Secured, files: Tls
     with pytest.raises(ssl.SSLWantReadError):
         tls.do_handshake()
     hello = outgoing.read()
-    port = int(secured.tls.rpartition(":")[2])
-    producer = Producer({"bootstrap.servers": secured.plaintext, "linger.ms": 0})
+    port = int(own.tls.rpartition(":")[2])
+    producer = Producer({"bootstrap.servers": own.plaintext, "linger.ms": 0})
     producer.produce("t", b"first")
     assert producer.flush(30) == 0
     flood: list[socket.socket] = []
@@ -201,17 +222,17 @@ def shown_names(address: str) -> set[str]:
 
 
 def test_a_key_store_is_renewed_while_clients_are_connected(
-    secured: Secured, files: TlsFiles, java_tools: JavaTools, tmp_path: Path
+    own: Secured, files: TlsFiles, java_tools: JavaTools, tmp_path: Path
 ) -> None:
     """With kafka-configs and the same path: the file is read again. One that does not fit is refused, with Kafka's reason."""
-    producer = Producer({"bootstrap.servers": secured.tls, **files.confluent()})
+    producer = Producer({"bootstrap.servers": own.tls, **files.confluent()})
     producer.produce("topic", b"before")
     assert producer.flush(30) == 0
     path = tmp_path / "own.pem"
     files.authority.sign("broker", ["localhost", "127.0.0.1", "renewed.example"]).write(path)
     where = [
         "--bootstrap-server",
-        secured.plaintext,
+        own.plaintext,
         "--entity-type",
         "brokers",
         "--entity-name",
@@ -223,11 +244,11 @@ def test_a_key_store_is_renewed_while_clients_are_connected(
         java_tools.run("kafka-configs", *where, "--add-config", f"listener.name.ssl.{name}={value}")
 
     alter("ssl.keystore.location", str(path))
-    eventually(lambda: "DNS:renewed.example" in shown_names(secured.tls), 30)
-    assert "DNS:renewed.example" not in shown_names(secured.mutual)
+    eventually(lambda: "DNS:renewed.example" in shown_names(own.tls), 30)
+    assert "DNS:renewed.example" not in shown_names(own.mutual)
     files.authority.sign("broker", ["localhost", "127.0.0.1", "renewed.example", "again.example"]).write(path)
     alter("ssl.keystore.location", str(path))
-    eventually(lambda: "DNS:again.example" in shown_names(secured.tls), 30)
+    eventually(lambda: "DNS:again.example" in shown_names(own.tls), 30)
     other = files.authority.sign("another").write(tmp_path / "another.pem")
     with pytest.raises(ToolFailed, match=r"Keystore DistinguishedName does not match"):
         alter("ssl.keystore.location", str(other))
@@ -237,15 +258,15 @@ def test_a_key_store_is_renewed_while_clients_are_connected(
         java_tools.run("kafka-configs", *where, "--add-config", f"ssl.keystore.location={path}")
     producer.produce("topic", b"after")
     assert producer.flush(30) == 0
-    assert "DNS:again.example" in shown_names(secured.tls)
+    assert "DNS:again.example" in shown_names(own.tls)
 
 
 @pytest.mark.barnabas_only
-def test_memory_of_idle_connections_and_of_begun_handshakes(secured: Secured, files: TlsFiles) -> None:
+def test_memory_of_idle_connections_and_of_begun_handshakes(own: Secured, files: TlsFiles) -> None:
     """After a request of 20 KB and an answer of 700 KB an idle connection holds a few slices, and one of which a part of a
     ClientHello has come next to nothing."""
-    port = int(secured.tls.rpartition(":")[2])
-    producer = Producer({"bootstrap.servers": secured.plaintext, "message.max.bytes": 2_000_000})
+    port = int(own.tls.rpartition(":")[2])
+    producer = Producer({"bootstrap.servers": own.plaintext, "message.max.bytes": 2_000_000})
     producer.produce("topic", LARGE)
     assert producer.flush(30) == 0
     fetch = prepared.fetch("topic", 0, 1_000_000)
@@ -266,13 +287,13 @@ def test_memory_of_idle_connections_and_of_begun_handshakes(secured: Secured, fi
         return one
 
     kept = [connect() for _ in range(20)]
-    before = secured.broker.resident_bytes()
+    before = own.broker.resident_bytes()
     kept += [connect() for _ in range(100)]
-    assert (secured.broker.resident_bytes() - before) / 100 < 100_000
-    before = secured.broker.resident_bytes()
+    assert (own.broker.resident_bytes() - before) / 100 < 100_000
+    before = own.broker.resident_bytes()
     kept += [begin() for _ in range(500)]
     connect().close()  # all of them have been accepted
-    assert (secured.broker.resident_bytes() - before) / 500 < 10_000
+    assert (own.broker.resident_bytes() - before) / 500 < 10_000
     for one in kept:
         one.close()
 

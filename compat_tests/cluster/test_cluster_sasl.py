@@ -46,6 +46,7 @@ def cluster(fresh_cluster: ClusterFactory) -> Iterator[Cluster]:
                 f"listener.name.internal.{JAAS}": BROKER.jaas(),
                 "listener.name.internal.connections.max.reauth.ms": "2000",
                 "min.insync.replicas": "2",
+                "replica.lag.time.max.ms": "5000",
             }
         )
     first = made.nodes[1]
