@@ -27,7 +27,7 @@ from hypothesis import settings
 
 from compat_tests.harness.nats_server import default_executable, installed_executables
 
-settings.register_profile("barnabas", deadline=None, max_examples=50)
+settings.register_profile("barnabas", deadline=None, max_examples=30)
 settings.register_profile("long", deadline=None, max_examples=1000)  # `make test-durability`
 settings.load_profile("barnabas")
 

@@ -10,6 +10,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from barnabas.broker.node import Node
 from compat_tests.simulation.__main__ import Outcome, circumstances_of, run_seed
 from compat_tests.simulation.bugs import ANY, BUGS, CIRCUMSTANCES, FOUND_BY, Circumstances
+from compat_tests.simulation.coverage import SEEDS_FOR_COMMON, missing
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.barnabas_only
@@ -26,8 +28,8 @@ def details(outcome: Outcome) -> str:
     return "\n".join([*outcome.log, outcome.details])
 
 
-# With these no other run is needed to see that a failure is that of a planted bug.
-SEEDS = sorted({seed for bug, seed in FOUND_BY.items() if bug not in CIRCUMSTANCES} | set(range(5)))
+# With these no other run is needed to see that a failure is that of a planted bug. 0, 4 and 102 cover all that is common.
+SEEDS = sorted({seed for bug, seed in FOUND_BY.items() if bug not in CIRCUMSTANCES} | {0, 4, 102})
 
 
 def nodes() -> set[int]:
@@ -65,9 +67,12 @@ def test_a_cluster(seed: int) -> None:
     assert outcome.counts["leader changes"] > 0
 
 
-def test_nodes_are_killed() -> None:
-    """And then garbage-collected: see outcome_of."""
-    assert sum(outcome_of(seed).counts.get("fault: kill", 0) for seed in SEEDS) > 0
+def test_what_is_common_happens() -> None:
+    """Nodes are killed, among others, and then garbage-collected: see outcome_of."""
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        counts.update(outcome_of(seed).counts)
+    assert not missing(counts, SEEDS_FOR_COMMON)
 
 
 @pytest.mark.parametrize("bug", BUGS)
@@ -83,9 +88,9 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 def test_a_seed_replays_exactly_under_any_hash_seed() -> None:
     """In this process hashes are random."""
-    command = [sys.executable, "-m", "compat_tests.simulation", "--seed", str(SEEDS[0])]
+    command = [sys.executable, "-m", "compat_tests.simulation", "--seed", str(SEEDS[-1])]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False
     )
-    assert f"trace {outcome_of(SEEDS[0]).trace:08x}," in done.stdout
+    assert f"trace {outcome_of(SEEDS[-1]).trace:08x}," in done.stdout

@@ -31,7 +31,7 @@ MET = (
 
 def test_invariants_hold_while_faults_happen() -> None:
     counts: Counter[str] = Counter()
-    for seed in range(4):
+    for seed in range(2):
         failure, details, found, log = run_seed(seed)
         assert not failure, "\n".join([*log, details])
         counts += found

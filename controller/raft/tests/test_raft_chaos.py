@@ -1,4 +1,5 @@
-"""Random faults of networks, disks and processes. BARNABAS_RAFT_SEEDS=2000 runs more of them, =n:n+1 replays seed n."""
+"""Random faults of networks, disks and processes. BARNABAS_RAFT_SEEDS=2000 runs more of them (`make test-durability`: 1000),
+=n:n+1 replays seed n."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import pytest
 
 from barnabas.controller.raft.tests.chaos_world import run_seed
 
-DEFAULT_SEEDS = "0:30"
+DEFAULT_SEEDS = "0:10"
 MUST_HAPPEN = (
     "committed",
     "failed",
@@ -40,7 +41,7 @@ def test_no_committed_change_is_lost() -> None:
         except Exception as error:
             raise AssertionError(f"BARNABAS_RAFT_SEEDS={seed}:{seed + 1} shows it") from error
     print(dict(counters))
-    if len(seeds()) == 30:
+    if len(seeds()) >= 10:
         assert not [what for what in MUST_HAPPEN if not counters[what]]
 
 
