@@ -12,8 +12,10 @@ INSTALLED := $(VENV)/.installed
 JARS := .cache/kafka-4.3.1/.fetched
 KAFKA_PYTHON := .cache/.kafka-python
 PYTEST := $(BIN)/python -m pytest
-# The tests wait more than they compute: two workers on two cores (compat_tests/harness/workers.py).
-WORKERS ?= -n 2 --no-loadscope-reorder
+# Tests with clients and clusters wait for half of their time: four workers keep two cores busy (compat_tests/harness/workers.py).
+# Those of `make unit` compute.
+WORKERS ?= -n 4 --no-loadscope-reorder
+UNIT_WORKERS ?= -n 2 --no-loadscope-reorder
 
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,16 +72,19 @@ demo: ## real flights through the broker into Spark and back
 demo-nats: ## the same flights, from NATS subjects into Spark and back to subjects
 	@$(MAKE) --no-print-directory spark EXAMPLE=nats
 
-# Everything (what is skipped, and why, stands at the end), then once more on asyncio's own loop what starts a broker and needs
-# no JVM; of clusters, their deaths.
-ON_ASYNCIO := compat_tests/test_*.py compat_tests/fuzz compat_tests/cluster/test_cluster_kill.py compat_tests/nats/test_nats_core.py
+# Everything (what is skipped, and why, stands at the end), then once more on asyncio's own loop what tests sockets, TLS, timers,
+# threads and signals and needs no JVM; of clusters, their deaths. What takes longest is first.
+ON_ASYNCIO := compat_tests/cluster/test_cluster_kill.py compat_tests/fuzz \
+  $(patsubst %,compat_tests/test_%.py,sasl_hostile bad_input limits groups tls quotas bounded_records bounded_memory restart startup \
+    sasl metrics records smoke) \
+  compat_tests/nats/test_nats_core.py
 test: $(JARS) $(KAFKA_PYTHON) ## everything, with real clients; needs Java 17 or newer
 	$(PYTEST) $(WORKERS) --durations=10 -rfEs $(ARGS)
 	$(PYTEST) $(WORKERS) $(ON_ASYNCIO) -m 'not jvm and not long' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
 test-durability: $(JARS) ## fifty rounds of kill -9 under load, thousands of simulated crashes, a thousand examples of each property
-	$(PYTEST) $(WORKERS) -q --no-sockets -m hypothesis --hypothesis-profile long wire storage controller broker barnabas $(ARGS)
+	$(PYTEST) $(UNIT_WORKERS) -q --no-sockets -m hypothesis --hypothesis-profile long wire storage controller broker barnabas $(ARGS)
 	BARNABAS_CRASH_SEEDS=5000 $(PYTEST) -q storage/tests/test_crashes.py $(ARGS)
 	BARNABAS_RAFT_SEEDS=1000 $(PYTEST) -q controller/raft/tests/test_raft_chaos.py $(ARGS)
 	BARNABAS_KILL_ROUNDS=50 $(PYTEST) -q compat_tests/test_kill.py $(ARGS)
@@ -167,7 +172,7 @@ lint: $(INSTALLED) ## format, lint, types, import rules, generated code
 # With COVERAGE set, a report of what these tests run.
 COVERAGE ?=
 unit: $(INSTALLED) ## the tests that need neither sockets nor processes, in a minute
-	$(PYTEST) $(WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
+	$(PYTEST) $(UNIT_WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
 
 format: $(INSTALLED) ## format and mend what ruff can
 	$(BIN)/ruff format .

@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For `pytest -n 2`."""
+    """For pytest's option -n."""
     from compat_tests.harness.workers import Scheduling
 
     return Scheduling(config, log)

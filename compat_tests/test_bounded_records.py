@@ -5,6 +5,7 @@ The tests assert work, not time: the CPU and memory that the broker used, and ho
 
 from __future__ import annotations
 
+import functools
 import os
 import struct
 import threading
@@ -40,6 +41,7 @@ def broker(fresh_broker: BrokerFactory) -> Broker:
     return broker
 
 
+@functools.cache
 def small_records(count: int) -> bytes:
     """A zstd batch of `count` records with a key, of ten bytes each."""
     return packed(

@@ -25,7 +25,7 @@ from compat_tests.harness.java_tools import JavaTools
 
 RATE = 100_000  # bytes a second; ten times as many may come at once
 VALUE = b"x" * 10_000
-VALUES = 130
+VALUES = 115
 
 
 class Quotas:

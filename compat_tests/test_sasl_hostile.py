@@ -21,7 +21,7 @@ from compat_tests.test_sasl import METADATA, SETTINGS, authenticate, handshake, 
 
 pytestmark = pytest.mark.barnabas_only
 CONNECTIONS = 2000
-FLOOD_S = 3.0
+FLOOD_S = 1.5
 
 
 @pytest.fixture

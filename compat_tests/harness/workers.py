@@ -1,7 +1,7 @@
 """Distribution of tests to workers of pytest-xdist: one worker runs a whole file, and the Spark tests count as one file.
 
 A Spark session takes ten seconds and a gigabyte, so only one worker starts it. That worker begins with the Spark tests,
-which take longest; the short tests at the end keep both workers busy.
+which take longest; the short tests at the end keep all workers busy.
 """
 
 from __future__ import annotations
