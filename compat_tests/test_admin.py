@@ -13,7 +13,7 @@ from kafka import KafkaAdminClient
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import CLIENTS, PLAIN, Sample
 from compat_tests.harness.confluent_admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -100,13 +100,13 @@ def test_create_topic_validate_only(admin: AdminClient, unique: UniqueName) -> N
 
 def test_deleted_topic_comes_back_empty(admin: AdminClient, broker: Broker, topic: TopicFactory) -> None:
     name = topic()
-    CLIENTS[2].produce(broker.bootstrap, name, [Sample(b"k", b"old")] * 3)
+    PLAIN.produce(broker.bootstrap, name, [Sample(b"k", b"old")] * 3)
     first = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(30).topic_id
     admin.delete_topics([name])[name].result(30)
     eventually(lambda: name not in admin.list_topics(timeout=30).topics)
     admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result(30)
     eventually(lambda: name in admin.list_topics(timeout=30).topics)
-    assert CLIENTS[2].produce(broker.bootstrap, name, [Sample(b"k", b"new")]) == [0]
+    assert PLAIN.produce(broker.bootstrap, name, [Sample(b"k", b"new")]) == [0]
     second = admin.describe_topics(confluent_kafka.TopicCollection([name]))[name].result(30).topic_id
     assert str(first) != str(second)
     assert [one.sample.value for one in CLIENTS[0].consume(broker.bootstrap, name, 1)] == [b"new"]
@@ -159,7 +159,7 @@ def test_broker_configs(admin: AdminClient) -> None:
 
 def test_delete_records(admin: AdminClient, broker: Broker, topic: TopicFactory) -> None:
     name = topic()
-    CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"%d" % n) for n in range(10)])
+    PLAIN.produce(broker.bootstrap, name, [Sample(None, b"%d" % n) for n in range(10)])
     where = confluent_kafka.TopicPartition(name, 0, 4)
     result = admin.delete_records([where])[where].result(30)
     assert result.low_watermark == 4
@@ -176,7 +176,7 @@ def test_list_offsets(admin: AdminClient, broker: Broker, topic: TopicFactory) -
     name = topic()
     times = [1000, 2000, 5000, 4000]
     for stamp in times:
-        CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"v", timestamp=stamp)])
+        PLAIN.produce(broker.bootstrap, name, [Sample(None, b"v", timestamp=stamp)])
     where = confluent_kafka.TopicPartition(name, 0)
 
     def offset(spec: OffsetSpec) -> tuple[int, int]:
@@ -197,7 +197,7 @@ def test_timestamp_lookup_inside_a_compressed_batch(
 ) -> None:
     name = topic()
     samples = [Sample(None, b"v", timestamp=10_000 + number) for number in range(50)]
-    CLIENTS[2].produce(broker.bootstrap, name, samples, "zstd")
+    PLAIN.produce(broker.bootstrap, name, samples, "zstd")
     where = confluent_kafka.TopicPartition(name, 0)
     found = admin.list_offsets({where: OffsetSpec.for_timestamp(10_033)})[where].result(30)
     assert (found.offset, found.timestamp) == (33, 10_033)
@@ -265,7 +265,7 @@ def test_cluster_through_kafka_python(
     python_admin: KafkaAdminClient, broker: Broker, topic: TopicFactory
 ) -> None:
     name = topic(partitions=2)
-    CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"v" * 1000)])
+    PLAIN.produce(broker.bootstrap, name, [Sample(None, b"v" * 1000)])
     cluster = python_admin.describe_cluster()
     assert [(one["host"], one["port"]) for one in cluster["brokers"]] == [(broker.host, broker.port)]
     sizes = {

@@ -15,7 +15,7 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition as PythonTopicPartition
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, Client, Sample
+from compat_tests.harness.clients import CLIENTS, PLAIN, Client, Sample
 from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory
@@ -66,7 +66,7 @@ def test_the_last_record_of_each_key_stays(
         samples = [
             Sample(b"k%d" % key, b"%d" % number * 50, timestamp=start + 5000 * number) for key in range(KEYS)
         ]
-        CLIENTS[2].produce(broker.bootstrap, topic, samples, codec)
+        PLAIN.produce(broker.bootstrap, topic, samples, codec)
     last = (ROUNDS - 1) * KEYS
     expected = list(range(last - KEYS, last + KEYS))  # the active segment is not cleaned
     eventually(lambda: read_offsets(broker, topic) == expected)

@@ -150,6 +150,38 @@ def in_transactions(broker: Broker) -> None:
     consumer.close()
 
 
+def leave_transactions(broker: Broker) -> None:
+    """One transaction that is committed and two that are open, of which one is soon too late; each with a group's offset."""
+    create_topic(broker.bootstrap, "open", 1)
+    for transactional_id, timeout_ms in (("committed", 60_000), ("late", 5_000), ("fenced", 60_000)):
+        producer = ConfluentProducer(broker.bootstrap, transactional_id, timeout_ms=timeout_ms)
+        producer.initialize()
+        producer.begin()
+        producer.send("open", [(0, transactional_id)])
+        producer.send_offset(transactional_id, "open", 0, 1)
+        if transactional_id == "committed":
+            producer.commit()
+        else:
+            producer.close()
+
+
+def check_that_open_transactions_end(broker: Broker) -> None:
+    """On the broker that the directories have come to: one by its timeout, one by a successor of its producer."""
+    successor = ConfluentProducer(broker.bootstrap, "fenced")
+    successor.initialize()
+    successor.begin()
+    successor.send("open", [(0, "successor")])
+    successor.commit()
+    expected = [(0, "committed"), (0, "successor")]
+    eventually(lambda: read_with_confluent(broker.bootstrap, "open", 1, READ_COMMITTED) == expected)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    offsets = {
+        group: [each.offset for each in committed(admin, group) if each.offset >= 0]
+        for group in ("committed", "late", "fenced")
+    }
+    assert offsets == {"committed": [1], "late": [], "fenced": []}
+
+
 def secure(broker: Broker) -> None:
     """Create an ACL and SCRAM credentials."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -183,6 +215,7 @@ EVERY_ACL = AclBindingFilter(
 )
 # one directory for the metadata, two for the partitions
 APART = {"metadata.log.dir": "BASE/metadata", "log.dirs": "BASE/one,BASE/two"}
+TIMED_OUT_SOON = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
@@ -209,9 +242,11 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
     assert before.records["plain", 2][0][0] == 7
     assert before.offsets["sent-in-transactions", "plain", 0] == 5
     assert {value for _, _, _, value, _ in before.records["empty", 0]} == {b"committed"}
+    leave_transactions(kafka)
 
-    ours = travel("barnabas", APART)
+    ours = travel("barnabas", {**APART, **TIMED_OUT_SOON})
     assert look(ours.bootstrap, TOPICS, groups) == before
+    check_that_open_transactions_end(ours)
     assert scram_users(ours) == ["olga"]
     produce(ours, "b1")
     assert set(read_on(ours, 60)) == {"b1"}
@@ -249,14 +284,16 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     assert set(read_on(ours, 60)) == {"b1"}
     before = look(ours.bootstrap, TOPICS, [GROUP])
     assert before.configs["BROKER", "1"] == {"log.cleaner.threads": "2"}
+    leave_transactions(ours)
     ours.stop()
     dumped = dump(ours.log_dir / METADATA_LOG, java_tools)
     assert "KRaftVoters" in dumped
     assert '"name":"metadata.version","featureLevel":30' in dumped
     assert all(f'"name":"{name}"' in dumped for name in before.topic_ids)
 
-    kafka = travel("apache")
+    kafka = travel("apache", TIMED_OUT_SOON)
     assert look(kafka.bootstrap, TOPICS, [GROUP]) == before
+    check_that_open_transactions_end(kafka)
     produce(kafka, "k1")
     assert set(read_on(kafka, 60)) == {"k1"}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
@@ -271,40 +308,6 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     assert "empty" not in admin.list_topics(timeout=30).topics
     produce(home, "b2")
     assert set(read_on(home, 60)) == {"b2"}
-
-
-@pytest.mark.parametrize("way", [("apache", "barnabas"), ("barnabas", "apache")], ids="-to-".join)
-def test_open_transactions_are_ended_by_the_other(
-    travel: Callable[..., Broker], way: tuple[str, str]
-) -> None:
-    first = travel(way[0])
-    create_topic(first.bootstrap, "plain", 1)
-    for transactional_id, timeout_ms in (("committed", 60_000), ("late", 5_000), ("fenced", 60_000)):
-        producer = ConfluentProducer(first.bootstrap, transactional_id, timeout_ms=timeout_ms)
-        producer.initialize()
-        producer.begin()
-        producer.send("plain", [(0, transactional_id)])
-        producer.send_offset(transactional_id, "plain", 0, 1)
-        if transactional_id == "committed":
-            producer.commit()
-        else:
-            producer.close()
-    first.stop()
-
-    second = travel(way[1], {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"})
-    successor = ConfluentProducer(second.bootstrap, "fenced")
-    successor.initialize()
-    successor.begin()
-    successor.send("plain", [(0, "successor")])
-    successor.commit()
-    expected = [(0, "committed"), (0, "successor")]
-    eventually(lambda: read_with_confluent(second.bootstrap, "plain", 1, READ_COMMITTED) == expected)
-    admin = AdminClient({"bootstrap.servers": second.bootstrap})
-    offsets = {
-        group: [each.offset for each in committed(admin, group) if each.offset >= 0]
-        for group in ("committed", "late", "fenced")
-    }
-    assert offsets == {"committed": [1], "late": [], "fenced": []}
 
 
 def dump(directory: Path, tools: JavaTools) -> str:

@@ -6,7 +6,7 @@ import time
 
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import CLIENTS, PLAIN, Sample
 from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.topics import create_topic
@@ -24,6 +24,6 @@ def test_a_changed_default_applies_to_existing_topics(fresh_broker: BrokerFactor
     admin.incremental_alter_configs([resource])[resource].result(30)
     now = time.time() * 1000
     for topic, stamped in (("old", True), ("own", False)):
-        CLIENTS[2].produce(broker.bootstrap, topic, [Sample(b"k", b"v", timestamp=1_700_000_000_000)])
+        PLAIN.produce(broker.bootstrap, topic, [Sample(b"k", b"v", timestamp=1_700_000_000_000)])
         (found,) = CLIENTS[2].consume(broker.bootstrap, topic, 1)
         assert (found.sample.timestamp >= now - 60_000) == stamped

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import PLAIN, Sample
 from compat_tests.harness.confluent_admin import NewPartitions
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
@@ -32,12 +32,12 @@ def test_members_join_share_and_leave(
     second = library(broker.bootstrap, group, [name])
     await_balance([first, second], 4)
     for partition in range(4):
-        CLIENTS[2].produce(broker.bootstrap, name, _values(f"p{partition}", 10), partition=partition)
+        PLAIN.produce(broker.bootstrap, name, _values(f"p{partition}", 10), partition=partition)
     eventually(lambda: len(first.values) + len(second.values) == 40)
     assert len(first.values) == len(second.values) == 20
     second.leave()
     await_balance([first], 4)
-    CLIENTS[2].produce(broker.bootstrap, name, _values("after", 5), partition=3)
+    PLAIN.produce(broker.bootstrap, name, _values("after", 5), partition=3)
     first.await_values(lambda values: {one.value for one in _values("after", 5)} <= set(values))
     first.leave()
     assert len(first.values) + len(second.values) == 45, "every record once: leaving commits"
@@ -109,11 +109,11 @@ def test_a_new_member_resumes_at_the_committed_offset(
     broker: Broker, topic: TopicFactory, unique: UniqueName, library: type[Member]
 ) -> None:
     name, group = topic(), unique("group")
-    CLIENTS[2].produce(broker.bootstrap, name, _values("first", 20))
+    PLAIN.produce(broker.bootstrap, name, _values("first", 20))
     member = library(broker.bootstrap, group, [name])
     member.await_values(lambda values: len(values) == 20)
     member.leave()
-    CLIENTS[2].produce(broker.bootstrap, name, _values("second", 7))
+    PLAIN.produce(broker.bootstrap, name, _values("second", 7))
     for other in LIBRARIES:
         if other is not library:
             break

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, CODECS, Read, Sample
+from compat_tests.harness.clients import CLIENTS, CODECS, PLAIN, Read, Sample
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools, run_as_process
@@ -66,7 +66,7 @@ def test_java_reads_what_python_wrote(
 ) -> None:
     name = topic()
     samples = [Sample(None, b"no key"), Sample(b"tombstone", None), Sample(b"k", b"v", (("h", None),))]
-    CLIENTS[2].produce(broker.bootstrap, name, samples, codec)
+    PLAIN.produce(broker.bootstrap, name, samples, codec)
     printed = ("print.key=true", "print.headers=true", "print.timestamp=true", "null.literal=NULL")
     result = java_tools.run(
         "kafka-console-consumer",
@@ -230,7 +230,7 @@ def test_kafka_consumer_groups(
     broker: Broker, topic: TopicFactory, java_tools: JavaTools, unique: UniqueName
 ) -> None:
     name, group = topic(), unique("group")
-    CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"%d" % n) for n in range(10)])
+    PLAIN.produce(broker.bootstrap, name, [Sample(None, b"%d" % n) for n in range(10)])
     java_tools.run(
         "kafka-console-consumer",
         *_server(broker),
@@ -259,7 +259,7 @@ def test_kafka_consumer_groups(
 def test_kafka_get_offsets(broker: Broker, topic: TopicFactory, java_tools: JavaTools) -> None:
     name = topic(partitions=2)
     for stamp in (1000, 3000, 2000):
-        CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"v", timestamp=stamp)])
+        PLAIN.produce(broker.bootstrap, name, [Sample(None, b"v", timestamp=stamp)])
 
     def ask(time: str) -> list[str]:
         result = java_tools.run("kafka-get-offsets", *_server(broker), "--topic", name, "--time", time)
@@ -277,7 +277,7 @@ def test_kafka_delete_records(
     broker: Broker, topic: TopicFactory, java_tools: JavaTools, tmp_path: Path
 ) -> None:
     name = topic()
-    CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"%d" % n) for n in range(10)])
+    PLAIN.produce(broker.bootstrap, name, [Sample(None, b"%d" % n) for n in range(10)])
     wish = tmp_path / "offsets.json"
     wish.write_text(json.dumps({"partitions": [{"topic": name, "partition": 0, "offset": 6}], "version": 1}))
     result = java_tools.run("kafka-delete-records", *_server(broker), "--offset-json-file", str(wish))
@@ -295,7 +295,7 @@ def test_broker_api_versions(broker: Broker, java_tools: JavaTools) -> None:
 
 def test_log_dirs(broker: Broker, topic: TopicFactory, java_tools: JavaTools) -> None:
     name = topic()
-    CLIENTS[2].produce(broker.bootstrap, name, [Sample(None, b"v" * 100)])
+    PLAIN.produce(broker.bootstrap, name, [Sample(None, b"v" * 100)])
     result = java_tools.run("kafka-log-dirs", *_server(broker), "--describe", "--topic-list", name)
     described = json.loads(result.stdout.splitlines()[-1])
     [directory] = described["brokers"][0]["logDirs"]

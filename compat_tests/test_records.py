@@ -7,7 +7,7 @@ import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, CODECS, Client, Read, Sample
+from compat_tests.harness.clients import CLIENTS, CODECS, PLAIN, Client, Read, Sample
 from compat_tests.harness.fixture_types import TopicFactory
 
 SHAPES = [
@@ -41,7 +41,7 @@ def test_every_client_reads_what_every_client_wrote(
 def test_reading_from_the_middle_of_a_batch(broker: Broker, topic: TopicFactory, reader: Client) -> None:
     name = topic()
     samples = [Sample(b"%d" % number, b"x" * 50) for number in range(100)]
-    CLIENTS[2].produce(broker.bootstrap, name, samples, "gzip")
+    PLAIN.produce(broker.bootstrap, name, samples, "gzip")
     found = reader.consume(broker.bootstrap, name, 37, offset=63)
     assert [one.offset for one in found] == list(range(63, 100))
     assert found[0].sample.key == b"63"
@@ -51,14 +51,14 @@ def test_reading_from_the_middle_of_a_batch(broker: Broker, topic: TopicFactory,
 def test_the_topic_decides_the_codec(broker: Broker, topic: TopicFactory, topic_codec: str) -> None:
     name = topic(configs={"compression.type": topic_codec})
     samples = [Sample(b"k%d" % number, b"v" * 500) for number in range(20)]
-    CLIENTS[2].produce(broker.bootstrap, name, samples, "lz4")
+    PLAIN.produce(broker.bootstrap, name, samples, "lz4")
     assert [one.sample for one in CLIENTS[0].consume(broker.bootstrap, name, 20)] == samples
 
 
 def test_log_append_time_replaces_the_clients_time(broker: Broker, topic: TopicFactory) -> None:
     name = topic(configs={"message.timestamp.type": "LogAppendTime"})
     for codec in ("none", "gzip"):
-        CLIENTS[2].produce(broker.bootstrap, name, [Sample(b"k", b"v", timestamp=1_000)], codec)
+        PLAIN.produce(broker.bootstrap, name, [Sample(b"k", b"v", timestamp=1_000)], codec)
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
     consumer.assign([confluent_kafka.TopicPartition(name, 0, 0)])
     messages = [consumer.poll(30), consumer.poll(30)]

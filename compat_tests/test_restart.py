@@ -9,7 +9,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer, KafkaProducer
 
-from compat_tests.harness.clients import CLIENTS, CODECS, Sample
+from compat_tests.harness.clients import CLIENTS, CODECS, PLAIN, Sample
 from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.eventually import eventually
@@ -83,7 +83,7 @@ def test_all_data_is_kept_over_restarts(fresh_broker: BrokerFactory) -> None:
     samples = [Sample(b"k%d" % number, b"v" * 100, (("h", b"1"),)) for number in range(20)]
     for codec in CODECS:
         create_topic(broker.bootstrap, codec, configs={**KEPT, "max.message.bytes": "123456"})
-        CLIENTS[2].produce(broker.bootstrap, codec, samples, codec)
+        PLAIN.produce(broker.bootstrap, codec, samples, codec)
     offsets = [confluent_kafka.TopicPartition(codec, 0, 11, metadata="note") for codec in CODECS]
     group = confluent_kafka.ConsumerGroupTopicPartitions("group", offsets)
 
@@ -127,7 +127,7 @@ def test_groups_live_through_a_kill(fresh_broker: BrokerFactory) -> None:
         members.append(library(broker.bootstrap, f"group-{library.library}", [library.library]))
     for member in members:
         await_balance([member], 2)
-        CLIENTS[2].produce(broker.bootstrap, member.library, [Sample(None, b"%d" % n) for n in range(10)])
+        PLAIN.produce(broker.bootstrap, member.library, [Sample(None, b"%d" % n) for n in range(10)])
     for member in members:
         member.await_values(lambda values: len(values) == 10)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -135,7 +135,7 @@ def test_groups_live_through_a_kill(fresh_broker: BrokerFactory) -> None:
         eventually(lambda member=member: (member.library, 0, 10) in _places(committed(admin, member.group)))
     broker.restart(kill=True)
     for member in members:
-        CLIENTS[2].produce(broker.bootstrap, member.library, [Sample(None, b"after")], partition=1)
+        PLAIN.produce(broker.bootstrap, member.library, [Sample(None, b"after")], partition=1)
     for member in members:
         member.await_values(lambda values: b"after" in values)
         member.leave()

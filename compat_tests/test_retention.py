@@ -69,8 +69,8 @@ def test_retention_moves_the_logs_start(fresh_broker: BrokerFactory) -> None:
         eventually(lambda: earliest() == 24)  # the segments with records of an hour ago
 
     folder = Path(broker.log_dir) / "t-0"
+    eventually(lambda: sorted(int(path.stem) for path in folder.glob("*.log")) == [24, 27])
     eventually(lambda: not list(folder.glob("*.deleted")))
-    assert sorted(int(path.stem) for path in folder.glob("*.log")) == [24, 27]
 
 
 def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: BrokerFactory) -> None:

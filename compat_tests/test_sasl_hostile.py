@@ -22,6 +22,7 @@ from compat_tests.test_sasl import METADATA, SETTINGS, authenticate, handshake, 
 pytestmark = pytest.mark.barnabas_only
 CONNECTIONS = 2000
 FLOOD_S = 1.5
+ATTACKS_MIN = 3  # of each thread, however busy the machine is
 
 
 @pytest.fixture
@@ -78,9 +79,8 @@ def served_meanwhile(broker: Broker, attack: Callable[[], object]) -> None:
         latencies: list[float] = []
         with flood(attack) as counts:
             ends_at = time.monotonic() + FLOOD_S
-            while time.monotonic() < ends_at:
+            while time.monotonic() < ends_at or min(counts) <= ATTACKS_MIN:
                 latencies.append(latency_s(connection))
-        assert min(counts) > 3
         # The floods' threads and the client share a process; the machine may be busy.
         assert statistics.median(latencies) < 0.1
         assert broker.resident_bytes() - before < 64 << 20

@@ -13,7 +13,7 @@ import pytest
 
 from barnabas.testing.ports import free_port
 from compat_tests.harness.barnabas_broker import READY_LINE
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import CLIENTS, PLAIN, Sample
 from compat_tests.harness.fixture_types import BrokerFactory
 
 pytestmark = pytest.mark.barnabas_only
@@ -67,7 +67,7 @@ def test_ready_line_and_clean_end(fresh_broker: BrokerFactory, number: signal.Si
     assert match["node"] == "1"
     assert match["logs"] == str(broker.log_dir)
     assert broker.process is not None
-    CLIENTS[2].produce(broker.bootstrap, "topic", [Sample(None, b"v")])
+    PLAIN.produce(broker.bootstrap, "topic", [Sample(None, b"v")])
     broker.process.send_signal(number)
     assert broker.process.wait(60) == 0
     assert broker.stdout_text().splitlines() == [line]

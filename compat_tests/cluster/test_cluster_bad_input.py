@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from compat_tests.harness import raw
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import PLAIN, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ClusterNode
 from compat_tests.harness.cluster_work import create_topic
@@ -49,7 +49,7 @@ def unharmed(cluster: Cluster) -> Iterator[None]:
     assert after is not None
     assert after.leader_epoch <= before.leader_epoch + 2, "elections were held"
     count = len(cluster.metadata().partitions)
-    CLIENTS[2].produce(cluster.bootstrap, "topic", [Sample(None, b"still")])
+    PLAIN.produce(cluster.bootstrap, "topic", [Sample(None, b"still")])
     assert len(cluster.metadata().partitions) == count
     for node in cluster.nodes.values():
         assert "Traceback" not in node.log_text()

@@ -6,7 +6,7 @@ import json
 
 import confluent_kafka
 
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import PLAIN, Sample
 from compat_tests.harness.cluster_work import QUIET, create_topic
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
@@ -25,7 +25,7 @@ def test_a_consumer_reads_in_its_own_rack(fresh_cluster: ClusterFactory) -> None
         if topic == "spread":
             assert {RACKS[node] for node in state.replicas} == {"east", "west"}, state
     create_topic(cluster, "near", assignment=[[2, 1]], configs={"min.insync.replicas": "1"})
-    CLIENTS[2].produce(cluster.bootstrap, "near", [Sample(None, b"%d" % number) for number in range(10)])
+    PLAIN.produce(cluster.bootstrap, "near", [Sample(None, b"%d" % number) for number in range(10)])
     seen_at: list[int] = []
 
     def note(text: str) -> None:
@@ -51,11 +51,11 @@ def test_a_consumer_reads_in_its_own_rack(fresh_cluster: ClusterFactory) -> None
         return len(values) >= count and seen_at[-1:] == [1]
 
     eventually(lambda: read(10))
-    CLIENTS[2].produce(cluster.bootstrap, "near", [Sample(None, b"10")])
+    PLAIN.produce(cluster.bootstrap, "near", [Sample(None, b"10")])
     eventually(lambda: read(11))
     assert values == [b"%d" % number for number in range(11)]
     cluster.kill(1)
-    CLIENTS[2].produce(cluster.bootstrap, "near", [Sample(None, b"11")])
+    PLAIN.produce(cluster.bootstrap, "near", [Sample(None, b"11")])
     eventually(lambda: len(values) >= 12 or read(12))
     consumer.close()
     assert values[11] == b"11", "the leader serves consumers whose rack has no replica"

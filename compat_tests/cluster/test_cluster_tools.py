@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import CLIENTS, PLAIN, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_files import compare_replicas
 from compat_tests.harness.cluster_work import create_topic
@@ -75,7 +75,7 @@ def test_kafka_reassign_partitions(cluster: Cluster, java_tools: JavaTools, tmp_
     create_topic(cluster, "moved", assignment=[[1, 2], [1, 2]])
     samples = [Sample(None, b"%d" % number * 500) for number in range(1000)]
     for partition in (0, 1):
-        CLIENTS[2].produce(cluster.bootstrap, "moved", samples, partition=partition)
+        PLAIN.produce(cluster.bootstrap, "moved", samples, partition=partition)
     where = ("--bootstrap-server", cluster.bootstrap)
     topics, plan = tmp_path / "topics", tmp_path / "plan"
     topics.write_text('{"topics": [{"topic": "moved"}], "version": 1}')
@@ -116,7 +116,7 @@ def test_kafka_reassign_partitions(cluster: Cluster, java_tools: JavaTools, tmp_
 def test_a_reassignment_is_cancelled(cluster: Cluster, java_tools: JavaTools, tmp_path: Path) -> None:
     create_topic(cluster, "stays", assignment=[[1, 2]])
     samples = [Sample(None, bytes(1000)) for _ in range(2000)]
-    CLIENTS[2].produce(cluster.bootstrap, "stays", samples)
+    PLAIN.produce(cluster.bootstrap, "stays", samples)
     plan = tmp_path / "plan"
     plan.write_text('{"version": 1, "partitions": [{"topic": "stays", "partition": 0, "replicas": [3, 2]}]}')
     chosen = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(plan))
@@ -253,7 +253,7 @@ def test_kafka_dump_log_accepts_every_replica(
     create_topic(cluster, "judged", 2)
     for partition in (0, 1):
         samples = [Sample(b"%d" % number, b"v" * number) for number in range(500)]
-        CLIENTS[2].produce(cluster.bootstrap, "judged", samples, "zstd", partition)
+        PLAIN.produce(cluster.bootstrap, "judged", samples, "zstd", partition)
     cluster.wait_until_whole()
     cluster.stop()
     for number, node in cluster.nodes.items():

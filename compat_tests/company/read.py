@@ -3,7 +3,7 @@ transactions too."""
 
 from __future__ import annotations
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 
 def read_all(
@@ -16,6 +16,7 @@ def read_all(
             "bootstrap.servers": bootstrap,
             "group.id": "read-all",
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # from 0: librdkafka takes half a second to ask for the beginning
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 20,
             "isolation.level": "read_committed" if committed else "read_uncommitted",
@@ -24,7 +25,7 @@ def read_all(
     try:
         found: list[tuple[bytes, bytes | None]] = []
         for index in sorted(consumer.list_topics(topic, timeout).topics[topic].partitions):
-            consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING)])
+            consumer.assign([TopicPartition(topic, index, 0)])
             while True:
                 message = consumer.poll(timeout)
                 if message is None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     TopicCollection,
@@ -74,12 +73,13 @@ def _records(
             "bootstrap.servers": bootstrap,
             "group.id": "onlooker",
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # from 0: librdkafka takes half a second to ask for the beginning
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "check.crcs": True,
         }
     )
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for topic, partition in partitions])
+    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in partitions])
     found: dict[tuple[str, int], list[ReadRecord]] = {each: [] for each in partitions}
     unfinished = set(found)
     while unfinished:

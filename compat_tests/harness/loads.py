@@ -278,7 +278,7 @@ class Reader:
             assert end >= self._positions[partition], f"{self.topic}-{partition} has become shorter"
             consumer.assign([where])
             while self._positions[partition] < end and time.monotonic() < deadline:
-                for message in consumer.consume(10_000, 0.2):
+                for message in consumer.consume(min(10_000, end - self._positions[partition]), 0.2):
                     assert message.error() is None, message.error()
                     self.values[partition].append(int(message.value() or b"-1"))
                     self._positions[partition] = (message.offset() or 0) + 1

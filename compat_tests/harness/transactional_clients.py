@@ -337,15 +337,13 @@ def read_with_confluent(bootstrap: str, topic: str, partitions: int, isolation_l
             "bootstrap.servers": bootstrap,
             "group.id": "unused",
             "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # from 0: librdkafka takes half a second to ask for the beginning
             "isolation.level": isolation_level,
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 10,
         }
     )
-    beginning = confluent_kafka.OFFSET_BEGINNING
-    consumer.assign(
-        [confluent_kafka.TopicPartition(topic, number, beginning) for number in range(partitions)]
-    )
+    consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(partitions)])
     found: list[Value] = []
     ended: set[int | None] = set()
     while len(ended) < partitions:

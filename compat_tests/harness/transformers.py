@@ -17,7 +17,7 @@ import kafka.errors
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import PLAIN, Sample
 from compat_tests.harness.committed import NOT_YET, committed
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import UniqueName
@@ -32,6 +32,7 @@ from compat_tests.harness.transactional_clients import (
 
 BATCH = 5
 TRANSACTION_TIMEOUT_MS = 30_000
+FETCH_WAIT_MS = 20  # a consumer that goes back to an offset waits for the fetch at the end that it has sent
 Offsets = Mapping[int, int]  # by partition
 Result = TypeVar("Result")
 
@@ -70,6 +71,7 @@ class KafkaPythonTransformer(Transformer):
             max_poll_records=BATCH,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=200,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         consumer.partitions_for_topic(self.source)  # see KafkaPythonMember
         producer = kafka.KafkaProducer(
@@ -133,6 +135,7 @@ class ConfluentTransformer(Transformer):
                 "isolation.level": READ_COMMITTED,
                 "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "heartbeat.interval.ms": 200,
+                "fetch.wait.max.ms": FETCH_WAIT_MS,
                 "partition.assignment.strategy": "range,roundrobin",
             }
         )
@@ -229,6 +232,7 @@ class AioKafkaTransformer(Transformer):
             isolation_level=READ_COMMITTED,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             heartbeat_interval_ms=200,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
         )
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=self.bootstrap,
@@ -317,7 +321,7 @@ class Pipeline:
         for partition in range(PARTITIONS):
             values = [f"{text}-{partition}-{number}" for number in range(COUNT)]
             samples = [Sample(None, value.encode()) for value in values]
-            CLIENTS[2].produce(self.bootstrap, self.source, samples, partition=partition)
+            PLAIN.produce(self.bootstrap, self.source, samples, partition=partition)
             self.sent += [(partition, value) for value in values]
 
     def start(self, library: type[Transformer]) -> Transformer:

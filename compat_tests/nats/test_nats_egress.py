@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, CODECS, Sample
+from compat_tests.harness.clients import CLIENTS, CODECS, PLAIN, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
@@ -113,7 +113,7 @@ def test_kafka_tools_show_the_lag_and_move_the_position(
 ) -> None:
     stream_of(server, "out.>")
     bind(broker, "out", {"nats.publish.subject": "out.x", "nats.publish.jetstream": "true"})
-    CONFLUENT.produce(broker.bootstrap, "out", samples(0, 10))
+    PLAIN.produce(broker.bootstrap, "out", samples(0, 10))
 
     def groups(*words: str) -> str:
         server_words = ("--bootstrap-server", broker.bootstrap)
@@ -125,7 +125,7 @@ def test_kafka_tools_show_the_lag_and_move_the_position(
     eventually(lambda: re.search(r"nats-out\s+out\s+0\s+10\s+10\s+0\s", described()))
     assert "Empty" in groups("--describe", "--group", "nats-out", "--state")
     bind(broker, "out", {"nats.paused": "true"})
-    CONFLUENT.produce(broker.bootstrap, "out", samples(10, 5))
+    PLAIN.produce(broker.bootstrap, "out", samples(10, 5))
     assert re.search(r"nats-out\s+out\s+0\s+10\s+15\s+5\s", described())
     groups("--reset-offsets", "--group", "nats-out", "--topic", "out", "--execute", "--to-offset", "13")
     bind(broker, "out", {"nats.paused": "false"})

@@ -18,14 +18,13 @@ from nats.js.errors import ServerError
 from nats.js.kv import KeyValue
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import CLIENTS, PLAIN, Sample
 from compat_tests.harness.eventually import eventually, eventually_async
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
 
 pytestmark = pytest.mark.barnabas_only
 
-CONFLUENT = CLIENTS[2]
 STORE_FAILED = 10049  # of nats-server: JSStreamStoreFailedF
 BOUND = {"nats.mode": "kv", "nats.bucket": "stock", "cleanup.policy": "compact"}
 
@@ -154,7 +153,7 @@ def test_writes_in_both_directions_at_once_are_neither_lost_nor_repeated(
             if number == 100:
                 produced = [Sample(b"k%d" % each, b"kafka") for each in range(200)]
                 await asyncio.get_running_loop().run_in_executor(
-                    None, CONFLUENT.produce, broker.bootstrap, "stock", produced
+                    None, PLAIN.produce, broker.bootstrap, "stock", produced
                 )
 
     with_bucket(server, work)
@@ -174,7 +173,7 @@ def test_a_record_with_copied_headers_is_written_to_the_bucket(server: NatsServe
     with_bucket(server, lambda bucket: bucket.put("a", b"1"))
     bind(broker, "stock", BOUND)
     (read,) = records(broker, 1)
-    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"2", tuple(read.headers))])
+    PLAIN.produce(broker.bootstrap, "stock", [Sample(b"a", b"2", tuple(read.headers))])
     has(server, {"a": b"2"})
 
 
@@ -182,7 +181,7 @@ def test_directions(server: NatsServer, broker: Broker) -> None:
     with_bucket(server, lambda bucket: bucket.put("a", b"1"))
     bind(broker, "stock", {**BOUND, "nats.direction": "in"})
     records(broker, 1)
-    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"b", b"2")])
+    PLAIN.produce(broker.bootstrap, "stock", [Sample(b"b", b"2")])
     bind(broker, "stock", {"nats.direction": "out"})
     has(server, {"a": b"1", "b": b"2"})
     with_bucket(server, lambda bucket: bucket.put("c", b"3"))
@@ -238,10 +237,10 @@ def test_writers_on_both_sides_end_with_the_same_values(
         broker.kill()
         with_bucket(server, lambda bucket: bucket.put("k1", b"meanwhile"))
         broker.start()
-        CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"k2", b"after"), Sample(b"k3", b"after")])
+        PLAIN.produce(broker.bootstrap, "stock", [Sample(b"k2", b"after"), Sample(b"k3", b"after")])
     with_bucket(server, lambda bucket: bucket.put("end", b"1"))
     eventually(lambda: last_values(broker).get("end"))
-    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"end", b"2")])
+    PLAIN.produce(broker.bootstrap, "stock", [Sample(b"end", b"2")])
     has(server, {**last_values(broker), "end": b"2"})
     has(server, last_values(broker))
 
@@ -331,10 +330,10 @@ def test_expired_values_do_not_block_the_binding(server: NatsServer, broker: Bro
     bind(broker, "stock", BOUND)
     with_bucket(server, lambda bucket: bucket.put("a", b"1"))
     records(broker, 1)
-    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"2")])
+    PLAIN.produce(broker.bootstrap, "stock", [Sample(b"a", b"2")])
     has(server, {"a": b"2"})
     eventually(lambda: _is_empty(server))
-    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"3")])
+    PLAIN.produce(broker.bootstrap, "stock", [Sample(b"a", b"3")])
     has(server, {"a": b"3"})
 
 
@@ -353,7 +352,7 @@ def test_a_key_that_is_invalid_in_a_bucket_stops_the_partition_and_is_logged(
 ) -> None:
     with_bucket(server, lambda bucket: bucket.status())
     bind(broker, "stock", BOUND)
-    CONFLUENT.produce(
+    PLAIN.produce(
         broker.bootstrap, "stock", [Sample(b"good", b"1"), Sample(b"two words", b"2"), Sample(b"then", b"3")]
     )
     has(server, {"good": b"1"})
@@ -366,7 +365,7 @@ def test_a_key_that_is_invalid_in_a_bucket_stops_the_partition_and_is_logged(
 
 def test_a_bucket_that_is_created_after_its_binding(server: NatsServer, broker: Broker) -> None:
     bind(broker, "stock", BOUND)
-    CONFLUENT.produce(broker.bootstrap, "stock", [Sample(b"a", b"1")])
+    PLAIN.produce(broker.bootstrap, "stock", [Sample(b"a", b"1")])
     eventually(lambda: "there is no bucket stock: make it (nats kv add stock)" in broker.log_text())
     with_bucket(server, lambda bucket: bucket.put("b", b"2"))
     has(server, {"a": b"1", "b": b"2"})

@@ -12,7 +12,7 @@ import pytest
 from nats.aio.client import Client as NatsClient
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.clients import CLIENTS, Sample
+from compat_tests.harness.clients import PLAIN, Sample
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
@@ -84,7 +84,7 @@ def test_every_kind_of_binding(server: NatsServer, fresh_broker: BrokerFactory) 
     bind(broker, "stock", {"nats.mode": "kv", "nats.bucket": "stock", "cleanup.policy": "compact"})
     for topic in ("once", "often", "stock"):
         _count(broker, topic, 1)
-    CLIENTS[2].produce(broker.bootstrap, "stock", [Sample(b"pears", b"2")])
+    PLAIN.produce(broker.bootstrap, "stock", [Sample(b"pears", b"2")])
 
     async def pears(client: NatsClient) -> bytes | None:
         try:
