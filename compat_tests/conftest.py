@@ -29,12 +29,13 @@ from compat_tests.harness.metrics import LISTENER
 from compat_tests.harness.nats_server import NatsServer, NatsServerFactory
 
 MEASURES_STALLS = "BARNABAS_CHAOS_ROUNDS" in os.environ  # `make chaos`
-# settings of the shared broker besides the defaults: tests can wait for the end of short sessions and transactions
+# settings of the shared broker besides the defaults: tests can wait for the end of short sessions, transactions and throttles
 SHARED_SETTINGS = {
     "group.min.session.timeout.ms": "500",
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "quota.window.num": "3",
 }
 
 
