@@ -420,7 +420,7 @@ class _ProduceInTurns:
     def verify(self) -> Outcome:
         """Ask the transaction coordinator, then serve. Returns PENDING."""
         assert self._verifier is not None
-        self._verifier.ask(self.resume)
+        self._verifier.ask(self._turn)
         return PENDING
 
     def resume(self, unread: RecordsUnread | None = None) -> Outcome:

@@ -44,6 +44,8 @@ class _Outcome(Enum):
     RETRY = "the marker is sent again, to the leader of that time"
 
 
+_MISSING: Final = -2  # in place of the error of a partition that the answer leaves out
+
 # Every other error is one that Kafka takes for a programming error, and is retried too.
 #
 # After INVALID_PRODUCER_EPOCH Kafka sends none of the other markers either, as after TRANSACTION_COORDINATOR_FENCED. But a newer
@@ -77,7 +79,7 @@ class _EndedTransaction(msgspec.Struct, eq=False):
     commit: bool
     transaction_version: int
     without_marker: set[TopicPartition]
-    done_partition: Callable[[TopicPartition], object]
+    written: Callable[[Collection[TopicPartition]], object]
     fenced: Callable[[], object]
     backoff: Backoff
     is_over: bool = False  # all markers are written, or no more are to be
@@ -140,11 +142,11 @@ class TransactionMarkerSender:
         commit: bool,
         partitions: Collection[TopicPartition],
         transaction_version: int,
-        done_partition: Callable[[TopicPartition], object],
+        written: Callable[[Collection[TopicPartition]], object],
         fenced: Callable[[], object],
     ) -> None:
-        """Have a marker written to each partition, however long that takes: `done_partition` for each, perhaps before this
-        returns; `fenced()` when a newer coordinator has been there, after which nothing more is sent."""
+        """Have a marker written to each partition, however long that takes: `written(partitions)` for those of each answer,
+        perhaps before this returns; `fenced()` when a newer coordinator has been there, after which nothing more is sent."""
         assert partitions
         transaction = _EndedTransaction(
             shard_index,
@@ -155,7 +157,7 @@ class TransactionMarkerSender:
             commit,
             transaction_version,
             set(partitions),
-            done_partition,
+            written,
             fenced,
             Backoff(self._runtime, RETRY_FIRST_S, RETRY_MAX_S),
         )
@@ -206,7 +208,8 @@ class TransactionMarkerSender:
                 self._send_soon(state.leader, destination)
         for each in deleted:
             log.info("%s-%d is gone: %.200r ends without a marker there", *each, transaction.transactional_id)
-            self._written(transaction, each)
+        if deleted:
+            self._written(transaction, deleted)
 
     def _send_soon(self, node_id: int, destination: _Destination) -> None:
         if not destination.is_due and destination.waiting and destination.requests < REQUESTS_MAX:
@@ -234,25 +237,46 @@ class TransactionMarkerSender:
                 self._retry(transaction, partitions)
         else:
             errors = {
-                (marker.producer_id, topic.name, result.partition_index): ErrorCode.of(result.error_code)
+                marker.producer_id: {
+                    (topic.name, result.partition_index): result.error_code
+                    for topic in marker.topics
+                    for result in topic.partitions
+                }
                 for marker in response.markers
-                for topic in marker.topics
-                for result in topic.partitions
             }
             for transaction, partitions in sent.items():
-                self._take_errors(
-                    transaction,
-                    {each: errors.get((transaction.producer_id, *each)) for each in sorted(partitions)},
-                )
+                if not transaction.is_over:
+                    self._take_errors(transaction, partitions, errors.get(transaction.producer_id, {}))
         self._send_soon(node_id, destination)
 
     def _take_errors(
-        self, transaction: _EndedTransaction, errors: dict[TopicPartition, ErrorCode | None]
+        self,
+        transaction: _EndedTransaction,
+        partitions: Collection[TopicPartition],
+        errors: dict[TopicPartition, int],
     ) -> None:
-        """What the answer says about one transaction; None about a partition that is missing from it."""
-        failed = set()
-        superseded = [each for each, error in errors.items() if error == ErrorCode.INVALID_PRODUCER_EPOCH]
-        if superseded and not transaction.is_over:
+        """What the answer says about the partitions of one transaction; some may be missing from it."""
+        written, superseded, failed = [], [], []
+        is_fenced = False
+        for each in partitions:
+            error = errors.get(each, _MISSING)
+            outcome = _OUTCOMES.get(error)
+            if outcome is _Outcome.WRITTEN:
+                written.append(each)
+                if error == ErrorCode.INVALID_PRODUCER_EPOCH:
+                    superseded.append(each)
+            elif outcome is _Outcome.FENCED:
+                is_fenced = True
+            else:
+                failed.append(each)
+                if outcome is None and error != _MISSING:
+                    log.error(
+                        "a marker of %.200r for %s-%d failed: %s",
+                        transaction.transactional_id,
+                        *each,
+                        ErrorCode.of(error).name,
+                    )
+        if superseded:
             log.warning(
                 "%.200r: %d partitions, such as %s-%d, have a higher epoch of producer %d than %d: they need no marker",
                 transaction.transactional_id,
@@ -261,25 +285,12 @@ class TransactionMarkerSender:
                 transaction.producer_id,
                 transaction.producer_epoch,
             )
-        for each, error in errors.items():
-            if transaction.is_over:
-                return
-            outcome = _Outcome.RETRY if error is None else _OUTCOMES.get(error)
-            if outcome is _Outcome.WRITTEN:
-                self._written(transaction, each)
-            elif outcome is _Outcome.FENCED:
-                self._end(transaction)
-                transaction.fenced()
-            else:
-                failed.add(each)
-                if outcome is None and error is not None:
-                    log.error(
-                        "a marker of %.200r for %s-%d failed: %s",
-                        transaction.transactional_id,
-                        *each,
-                        error.name,
-                    )
-        if failed:
+        if written:
+            self._written(transaction, written)
+        if is_fenced and not transaction.is_over:
+            self._end(transaction)
+            transaction.fenced()
+        elif failed:
             self._retry(transaction, failed)
 
     def _retry(self, transaction: _EndedTransaction, partitions: Collection[TopicPartition]) -> None:
@@ -289,13 +300,11 @@ class TransactionMarkerSender:
 
     # -- the end
 
-    def _written(self, transaction: _EndedTransaction, partition: TopicPartition) -> None:
-        if transaction.is_over:
-            return
-        transaction.without_marker.discard(partition)
+    def _written(self, transaction: _EndedTransaction, partitions: Collection[TopicPartition]) -> None:
+        transaction.without_marker.difference_update(partitions)
         if not transaction.without_marker:
             self._end(transaction)
-        transaction.done_partition(partition)
+        transaction.written(partitions)
 
     def _end(self, transaction: _EndedTransaction) -> None:
         transaction.is_over = True

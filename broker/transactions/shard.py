@@ -84,7 +84,6 @@ class TransactionShard:
             lambda records, now_ms: encode_batch(records, now_ms, transaction_version()),
             self._replay,
         )
-        self._with_marker: dict[Transaction, list[TopicPartition]] = {}  # since the last turn
         self._to_complete: dict[Transaction, Backoff] = {}  # whose completion could not be appended
         self._is_closed = False
 
@@ -335,22 +334,14 @@ class TransactionShard:
             commit=data.state == TransactionState.PREPARE_COMMIT,
             partitions=data.partitions,
             transaction_version=data.client_transaction_version,
-            done_partition=partial(self._marker_written, transaction),
+            written=partial(self._markers_written, transaction),
             fenced=partial(self._fenced, transaction),
         )
 
-    def _marker_written(self, transaction: Transaction, partition: TopicPartition) -> None:
-        # Removed together in the next turn: an answer names thousands of partitions.
-        if not self._with_marker:
-            self._runtime.call_soon(self._remove_with_marker)
-        self._with_marker.setdefault(transaction, []).append(partition)
-
-    def _remove_with_marker(self) -> None:
-        with_marker, self._with_marker = self._with_marker, {}
-        for transaction, partitions in with_marker.items():
-            transaction.remove_partitions(partitions)
-            if not transaction.data.partitions:
-                self._complete(transaction)
+    def _markers_written(self, transaction: Transaction, partitions: Collection[TopicPartition]) -> None:
+        transaction.remove_partitions(partitions)
+        if not transaction.data.partitions:
+            self._complete(transaction)
 
     def _complete(self, transaction: Transaction) -> None:
         if not self._is_closed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,7 +68,7 @@ class World:
             producer_id,
             5,
             partitions=partitions,
-            done_partition=done.append,
+            written=done.extend,
             fenced=lambda: self.fenced.append(producer_id),
             **fields,
         )
@@ -280,19 +281,18 @@ def test_a_shard_that_is_forgotten_by_the_callback_of_a_marker() -> None:
     world = World()
     done = []
 
-    def written(partition: tuple[str, int]) -> None:
-        done.append(partition)
+    def written(partitions: Collection[tuple[str, int]]) -> None:
+        done.append(list(partitions))
         world.sender.forget(7)
 
     for partitions in ([("gone", 0), ("gone", 1), ("a", 0)], [("a", 0), ("b", 0)]):
         world.sender.send(
             7, 3, "x", 10, 5, commit=True, partitions=partitions, transaction_version=2,
-            done_partition=written, fenced=lambda: None,
+            written=written, fenced=lambda: None,
         )  # fmt: skip
     [asked] = world.requests()
     answer(asked)
-    assert done[0][0] == "gone"
-    assert len(done) == 2
+    assert done == [[("gone", 0), ("gone", 1)], [("a", 0), ("b", 0)]]
     assert not world.later()
 
 
