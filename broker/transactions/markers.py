@@ -53,7 +53,7 @@ _MISSING: Final = -2  # in place of the error of a partition that the answer lea
 # for it, and this coordinator knows nothing of that. The last stable offset of the other partitions would stay where it is, and the
 # transactional id get CONCURRENT_TRANSACTIONS, until the coordinator is loaded again. In the partition of the higher epoch the
 # transaction has ended; it goes on with the others.
-_OUTCOMES: Final = {
+_OUTCOMES: Final[dict[int, _Outcome]] = {
     ErrorCode.NONE: _Outcome.WRITTEN,
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: _Outcome.WRITTEN,
     ErrorCode.UNSUPPORTED_VERSION: _Outcome.WRITTEN,
