@@ -18,13 +18,11 @@ from barnabas.runtime.slices import StepQueue
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import NO_SEQUENCE
+from barnabas.wire.record_batch import NO_SEQUENCE, read_header
 
 if TYPE_CHECKING:
-    from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.runtime.interface import Runtime
-    from barnabas.storage.log.leader_append import AppendResult
     from barnabas.storage.log.verification import Verification
 
 log = logging.getLogger("barnabas.coordinator")
@@ -63,7 +61,7 @@ class CoordinatorLog:
         NOT_ENOUGH_REPLICAS when the batch was not appended, as the ISR is too small; NOT_ENOUGH_REPLICAS_AFTER_APPEND when it
         is committed, by an ISR that is too small.
         """
-        self._append(partition_index, done, lambda partition: partition.append(batch, required_acks=ACKS_ALL))
+        self.append_in_transaction(partition_index, batch, None, done)
 
     def append_in_transaction(
         self,
@@ -73,26 +71,15 @@ class CoordinatorLog:
         done: Callable[[ErrorCode], object],
     ) -> None:
         """As `append`, for a batch of a producer's transaction. `verification`: see Partition.append."""
-        self._append(
-            partition_index,
-            done,
-            lambda partition: partition.append(
-                batch, required_acks=ACKS_ALL, from_client=False, verification=verification
-            ),
-        )
-
-    def _append(
-        self,
-        partition_index: int,
-        done: Callable[[ErrorCode], object],
-        append_to: Callable[[Partition], AppendResult],
-    ) -> None:
         partition = self._partitions.get(self.topic, partition_index)
         if partition is None:
             done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         try:
-            result = append_to(partition)
+            view = memoryview(bytearray(batch))
+            result = partition.append(
+                view, read_header(view), ACKS_ALL, from_client=False, verification=verification
+            )
         except StorageError as error:
             log.warning("append to %s-%d failed: %s", self.topic, partition_index, error)
             done(error.error)

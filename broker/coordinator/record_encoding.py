@@ -34,8 +34,8 @@ def encode_value(version: int, message_type: MessageType[M], message: M) -> byte
 
 
 def _encode(prefix: int, message_type: MessageType[M], version: int, message: M) -> bytes:
-    parts = message_type.encode(version, message)  # all of them bytes: these messages hold no records
-    return prefix.to_bytes(2, "big") + b"".join(part for part in parts if isinstance(part, bytes))
+    parts = message_type.encode(version, message)
+    return prefix.to_bytes(2, "big") + b"".join(parts)  # type: ignore[arg-type]  # bytes: these messages hold no records
 
 
 def record_type(key: bytes | None) -> int:

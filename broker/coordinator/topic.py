@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from barnabas.wire.errors import ErrorCode
 
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.coordinator")
 
+HASHES_REMEMBERED: Final = 1024  # of keys, each of which is 32 KB at most
 
+
+@lru_cache(HASHES_REMEMBERED)
 def java_string_hash(text: str) -> int:
     """Java's String.hashCode: int32, over UTF-16 code units."""
     units = text.encode("utf-16-be", "surrogatepass")

@@ -16,6 +16,7 @@ from barnabas.controller.metadata.image import PartitionState
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import read_header
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -302,14 +303,16 @@ class Partition(LocalReplica):
                 raise self._cannot_append()
             if self.leadership is not None:
                 self.leadership.check_enough_replicas()
-            marker = self.log.marker_to_append(
-                producer_id,
-                producer_epoch,
-                commit=commit,
-                coordinator_epoch=coordinator_epoch,
-                transaction_version=transaction_version,
+            marker = memoryview(
+                self.log.marker_to_append(
+                    producer_id,
+                    producer_epoch,
+                    commit=commit,
+                    coordinator_epoch=coordinator_epoch,
+                    transaction_version=transaction_version,
+                )
             )
-            result = self.append(marker, required_acks=ACKS_ALL, from_client=False)
+            result = self.append(marker, read_header(marker), ACKS_ALL, from_client=False)
         except StorageError as error:
             log.info("%s: a marker of producer %d was refused: %s", self.name, producer_id, error)
             done(error.error)

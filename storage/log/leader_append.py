@@ -91,8 +91,12 @@ def rewrite_batch(
     stamps = config.message_timestamp_type == "LogAppendTime"
     is_stamped = header.attributes & LOG_APPEND_TIME_FLAG and from_client
     if inspected is None or inspected.config is not config:
-        checks_times = not (stamps or is_stamped)
-        inspection = validation.Inspection(batch, header, config, partition, now_ms, checks_times)
+        # A coordinator builds its records as they have to be; an extension writes what others have published.
+        is_foreign = from_client or header.is_from_extension
+        checks_times = is_foreign and not (stamps or is_stamped)
+        inspection = validation.Inspection(
+            batch, header, config, partition, now_ms, checks_times, checks_records=is_foreign
+        )
         read = inspection.run(may_wait=from_client)
         batch, header = read.records, read.header
     if stamps:

@@ -365,13 +365,9 @@ class Log:
         KAFKA_STORAGE_ERROR. `from_client` False allows control batches, and the flags that only brokers set. The first batch
         of a transaction needs the `verification` that `begin_verification` has returned. A writable memoryview is written into.
         """
-        end_offset = self._writer.end_offset
-        result = self._writer.append_as_leader(
+        return self._writer.append_as_leader(
             records, leader_epoch, self.log_start_offset, from_client, verification
         )
-        if not from_client and self.producers.state is not None:
-            self.producers.state.committed_to(min(self.high_watermark, end_offset))
-        return result
 
     def append_batch(
         self,
@@ -382,8 +378,8 @@ class Log:
         inspected: Inspected | None = None,
         verification: Verification | None = None,
     ) -> AppendResult:
-        """As `append_as_leader`, for one batch of a client whose header has been read. RecordsUnread, and nothing has changed,
-        when more than a few records have to be read first; `inspected` is the result of that."""
+        """As `append_as_leader`, for one batch whose header has been read. RecordsUnread, and nothing has changed, when more than a
+        few records of a client have to be read first; `inspected` is the result of that."""
         return self._writer.append_batch(
             records, header, leader_epoch, self.log_start_offset, from_client, inspected, verification
         )
@@ -426,11 +422,14 @@ class Log:
         coordinator_epoch: int,
         transaction_version: int,
     ) -> bytes:
-        """The marker that ends the producer's transaction, to be appended at once. INVALID_PRODUCER_EPOCH or
-        TRANSACTION_COORDINATOR_FENCED when it is out of date."""
-        self.producers.check_marker(
-            producer_id, producer_epoch, coordinator_epoch, transaction_version, self.log_end_offset
-        )
+        """The marker that ends the producer's transaction, to be appended at once: the append does not check it. INVALID_PRODUCER_EPOCH
+        or TRANSACTION_COORDINATOR_FENCED when it is out of date."""
+        state = self.producers.state
+        if state is not None:
+            state.committed_to(self.high_watermark)
+            state.check_marker(
+                producer_id, producer_epoch, coordinator_epoch, transaction_version, self.log_end_offset
+            )
         return build_marker(
             producer_id,
             producer_epoch,

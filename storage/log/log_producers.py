@@ -22,7 +22,7 @@ from barnabas.storage.log.verification import Verification, Verifications, check
 from barnabas.storage.segment.legacy_format import read_stored_header
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
-from barnabas.storage.segment.transaction_marker import EndTransactionMarker, find_marker, read_marker
+from barnabas.storage.segment.transaction_marker import find_marker
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import (
@@ -30,11 +30,9 @@ from barnabas.wire.record_batch import (
     HEADER_SIZE,
     TRANSACTIONAL_FLAG,
     BatchHeader,
-    RecordBatchError,
 )
 
 _NO_PRODUCERS: Mapping[int, ProducerEntry] = {}
-_TRANSACTIONAL_OR_CONTROL = TRANSACTIONAL_FLAG | CONTROL_FLAG
 
 
 class LogProducers:
@@ -207,7 +205,6 @@ class LogProducers:
 
     def check(
         self,
-        records: Bytes,
         header: BatchHeader,
         end_offset: int,
         from_client: bool,
@@ -215,9 +212,11 @@ class LogProducers:
     ) -> BatchMetadata | None:
         """The earlier batch that this one repeats, None when it may be appended at `end_offset`; StorageError when it must
         not be."""
-        if header.attributes & _TRANSACTIONAL_OR_CONTROL or self._verifications is not None:
-            duplicate = self._check_transaction(records, header, end_offset, from_client, verification)
-            if duplicate is not None or header.attributes & CONTROL_FLAG:
+        if header.attributes & CONTROL_FLAG:  # see `Log.marker_to_append`
+            return None
+        if header.attributes & TRANSACTIONAL_FLAG or self._verifications is not None:
+            duplicate = self._check_transaction(header, end_offset, from_client, verification)
+            if duplicate is not None:
                 return duplicate
         state = self.state
         if state is None:
@@ -226,20 +225,12 @@ class LogProducers:
 
     def _check_transaction(
         self,
-        records: Bytes,
         header: BatchHeader,
         end_offset: int,
         from_client: bool,
         verification: Verification | None,
     ) -> BatchMetadata | None:
         """The part of `check` that usual batches do not need."""
-        if header.attributes & CONTROL_FLAG:
-            marker = _marker_to_append(records, self._directory.name)
-            if marker is not None:
-                self.check_marker(
-                    header.producer_id, header.producer_epoch, marker.coordinator_epoch, 0, end_offset
-                )
-            return None
         entry = self.active.get(header.producer_id)
         if entry is not None and from_client:
             duplicate = entry.find_duplicate(header)
@@ -248,20 +239,6 @@ class LogProducers:
         verifications = self._verifications or Verifications(self._directory.name)
         verifications.check(header, end_offset, entry, verification, from_client)
         return None
-
-    def check_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        transaction_version: int,
-        end_offset: int,
-    ) -> None:
-        """Whether a marker may be appended at `end_offset`. INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED."""
-        if self.state is not None:
-            self.state.check_marker(
-                producer_id, producer_epoch, coordinator_epoch, transaction_version, end_offset
-            )
 
     def appended(self, header: BatchHeader) -> None:
         """A data batch of a producer id, whose header is final, is in the active segment."""
@@ -381,10 +358,3 @@ def _load_searched(indexes: Sequence[TransactionIndex], start: int, end: int, li
         index.load()
         if index.collect(start, end, found, limit):
             return
-
-
-def _marker_to_append(records: Bytes, partition: str) -> EndTransactionMarker | None:
-    try:
-        return read_marker(records)
-    except RecordBatchError as error:
-        raise StorageError(ErrorCode.INVALID_RECORD, f"{error} in topic partition {partition}.") from None

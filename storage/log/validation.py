@@ -161,6 +161,7 @@ class Inspection(msgspec.Struct):
     partition: str  # for messages
     now_ms: int
     checks_times: bool  # not under LogAppendTime
+    checks_records: bool = True  # as far as the settings require it
 
     def run(self, *, may_wait: bool) -> Inspected:
         """Read the records now. With `may_wait`, RecordsUnread where they are not few."""
@@ -179,7 +180,7 @@ class Inspection(msgspec.Struct):
         """StorageError when the batch must not be appended: INVALID_TIMESTAMP or INVALID_RECORD, with the records at fault;
         MESSAGE_TOO_LARGE when its conversion makes it so. UnpacksTooLarge beyond `unpacked_max`, if that is given."""
         config, header = self.config, self.header
-        checks_records = config.validate_records or config.is_compacted
+        checks_records = self.checks_records and (config.validate_records or config.is_compacted)
         checks_times = self.checks_times and (
             config.message_timestamp_before_max_ms != LONG_MAX or self._is_far_ahead
         )

@@ -215,8 +215,7 @@ class LogWriter:
             or size > self._size_max
             or header.last_offset_delta != header.record_count - 1
             or header.record_count < 1
-            or attributes & CONTROL_FLAG
-            or header.base_sequence < 0 <= header.producer_id
+            or (from_client and (attributes & CONTROL_FLAG or header.base_sequence < 0 <= header.producer_id))
             or crc32c(records[ATTRIBUTES_OFFSET:]) != header.crc
         ):
             check_batch(records, header, size, self.config, self._directory.name, from_client)
@@ -235,7 +234,7 @@ class LogWriter:
         base_offset = self.end_offset
         producers = self._producers
         if header.producer_id >= 0:
-            duplicate = producers.check(records, header, base_offset, from_client, verification)
+            duplicate = producers.check(header, base_offset, from_client, verification)
             if duplicate is not None:
                 return AppendResult(
                     duplicate.base_offset,

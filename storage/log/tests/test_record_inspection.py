@@ -201,6 +201,18 @@ def test_the_brokers_own_batches_do_not_wait(workshop: Any) -> None:
 # -- the queue
 
 
+def test_what_an_extension_writes_for_others_is_checked_and_what_the_broker_builds_is_not(
+    workshop: Any, meter: Meter
+) -> None:
+    log = workshop.log(**COMPACT)
+    keyless = Record(0, workshop.now, None, b"v")
+    log.append_as_leader(build_batch([keyless]), 0, from_client=False)
+    assert meter.count == 0
+    with pytest.raises(StorageError) as caught:
+        log.append_as_leader(build_batch([keyless], from_extension=True), 0, from_client=False)
+    assert caught.value.error == ErrorCode.INVALID_RECORD
+
+
 def counted(number: int, running: list[int], most: list[int]) -> Steps[int]:
     running.append(number)
     most.append(len(running))
