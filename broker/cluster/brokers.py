@@ -54,7 +54,7 @@ class Brokers:
         elif self._peers is not None:
             self._peers.ask(node_id, api_key, version, request, answered)
         else:
-            self._answer_soon(answered, None)
+            self._answer(answered, None)
 
     def close(self) -> None:
         """Close all connections. No callback is called any more."""
@@ -73,7 +73,7 @@ class Brokers:
             is_over = True
             if timer is not None:
                 timer.cancel()
-            self._answer_soon(answered, response)
+            self._answer(answered, response)
 
         reply = LocalReply(done, done)
         self._call(
@@ -82,9 +82,6 @@ class Brokers:
         if not is_over:
             timer = self._runtime.call_later(self._timeout_s, done)
 
-    def _answer_soon(self, answered: Answered, response: Any) -> None:
-        def answer() -> None:
-            if not self._is_closed:
-                answered(response, ErrorCode.NETWORK_EXCEPTION if response is None else ErrorCode.NONE)
-
-        self._runtime.call_soon(answer)
+    def _answer(self, answered: Answered, response: Any) -> None:
+        if not self._is_closed:
+            answered(response, ErrorCode.NETWORK_EXCEPTION if response is None else ErrorCode.NONE)

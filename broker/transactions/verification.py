@@ -134,9 +134,6 @@ class AddPartitionsToTxnManager:
             waiting.fail(ErrorCode.INVALID_PRODUCER_EPOCH if is_fenced else ErrorCode.NETWORK_EXCEPTION)
 
     def _send_waiting(self, node_id: int, coordinator: _Coordinator) -> None:
-        if not coordinator.waiting:
-            coordinator.is_asked = False
-            return
         sent = coordinator.next_request()
         request = _request(sent.values())
         answered = partial(self._answered, node_id, coordinator, sent)
@@ -150,8 +147,12 @@ class AddPartitionsToTxnManager:
         response: Any,
         error: ErrorCode,
     ) -> None:
-        # In the next turn: one answer at once after another must not become a recursion.
-        self._runtime.call_soon(partial(self._send_waiting, node_id, coordinator))
+        if (
+            coordinator.waiting
+        ):  # in the next turn: one answer at once after another must not become a recursion
+            self._runtime.call_soon(partial(self._send_waiting, node_id, coordinator))
+        else:
+            coordinator.is_asked = False
         error = error or ErrorCode.of(response.error_code)
         now = self._runtime.monotonic()
         self.times_s.extend(now - asked.began for asked in sent.values())
