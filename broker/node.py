@@ -45,7 +45,7 @@ from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from barnabas.controller.sessions.single_node import start_alone
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
-from barnabas.runtime.slices import StepQueue
+from barnabas.runtime.slices import StepQueue, TurnQueue
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.disk.disk import Disk, RealDisk
 from barnabas.storage.errors import is_transient
@@ -456,6 +456,7 @@ class Node:
             inspections=StepQueue(runtime),
             medium_inspections=StepQueue(runtime),
             lookups=StepQueue(runtime, LOOKUPS_AT_ONCE),
+            verified_produces=TurnQueue(runtime),
             replica_warnings=RepeatedWarnings(runtime, logging.getLogger("barnabas.replication")),
             cluster_id=self.cluster_id,
             node_id=config.node_id,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from barnabas.controller.sessions.broker_sessions import BrokerSessions
     from barnabas.runtime.interface import Runtime
     from barnabas.runtime.repeated_warnings import RepeatedWarnings
-    from barnabas.runtime.slices import StepQueue
+    from barnabas.runtime.slices import StepQueue, TurnQueue
     from barnabas.storage.manager.manager import LogManager
     from barnabas.wire.errors import ErrorCode
 
@@ -68,6 +68,7 @@ class Services(msgspec.Struct, eq=False):
     inspections: StepQueue
     medium_inspections: StepQueue
     lookups: StepQueue
+    verified_produces: TurnQueue  # produce requests whose transactions the coordinator has verified, often many at once
     replica_warnings: RepeatedWarnings  # replica_authorization.py
     cluster_id: str
     node_id: int

@@ -21,6 +21,7 @@ Done: TypeAlias = "Callable[[T | None, BaseException | None], object]"
 logger = logging.getLogger("barnabas.storage")
 
 TURN_S = 0.002  # of one turn of the loop, for one piece of work
+SHORT_TURN_S = 0.0003  # where many pieces of work are short
 
 
 class _Work(Generic[T]):
@@ -163,6 +164,40 @@ class StepQueue:
         while self._free and self._waiting:
             self._free -= 1
             self._runtime.call_soon(self._waiting.popleft().turn)
+
+
+class TurnQueue:
+    """Calls callbacks in their order, for SHORT_TURN_S of each turn of the loop, so that requests are served in between."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._is_due = False  # the next turn continues
+        self._deadline = 0.0  # of this turn
+
+    def add(self, callback: Callable[[], object]) -> None:
+        """Calls it now if there is time in this turn, and none waits."""
+        if self._waiting or (self._is_due and self._runtime.monotonic() >= self._deadline):
+            self._waiting.append(callback)
+            return
+        if not self._is_due:
+            self._begin()
+        callback()
+
+    def _begin(self) -> None:
+        self._is_due = True
+        self._runtime.call_soon(self._next)
+        self._deadline = self._runtime.monotonic() + SHORT_TURN_S
+
+    def _next(self) -> None:
+        if not self._waiting:
+            self._is_due = False
+            return
+        self._begin()
+        while self._waiting:
+            self._waiting.popleft()()
+            if self._runtime.monotonic() >= self._deadline:
+                break
 
 
 class Periodic:

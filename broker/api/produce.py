@@ -18,6 +18,7 @@ A request with transactional batches waits for their transaction coordinator fir
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.fastpath.produce import fast_produce
@@ -420,7 +421,7 @@ class _ProduceInTurns:
     def verify(self) -> Outcome:
         """Ask the transaction coordinator, then serve. Returns PENDING."""
         assert self._verifier is not None
-        self._verifier.ask(self._turn)
+        self._verifier.ask(partial(self._context.services.verified_produces.add, self._turn))
         return PENDING
 
     def resume(self, unread: RecordsUnread | None = None) -> Outcome:
