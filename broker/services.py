@@ -68,7 +68,9 @@ class Services(msgspec.Struct, eq=False):
     inspections: StepQueue
     medium_inspections: StepQueue
     lookups: StepQueue
-    verified_produces: TurnQueue  # produce requests whose transactions the coordinator has verified, often many at once
+    verified_produces: (
+        TurnQueue  # produce requests whose transactions the coordinator has verified, often many at once
+    )
     replica_warnings: RepeatedWarnings  # replica_authorization.py
     cluster_id: str
     node_id: int

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.log import Marker
@@ -32,8 +33,8 @@ from barnabas.wire.messages.write_txn_markers import (
 if TYPE_CHECKING:
     from barnabas.runtime.interface import Timer
 
-    # By producer id, topic and partition index. None: not replicated yet
-    Results = dict[int, dict[str, dict[int, ErrorCode | None]]]
+    # By partition index; REQUEST_TIMED_OUT until the marker is replicated
+    TopicResults = dict[int, WritableTxnMarkerPartitionResult]
 
 # The coordinator of the transaction knows these as errors of a leader, and sends the marker again.
 _GROUP_ERRORS: Final = dict.fromkeys(
@@ -57,11 +58,13 @@ def write_txn_markers(
     waiting = _WaitingMarkers(context)
     for marker in request.markers:
         for topic, indexes in _partitions(marker).items():
+            results = waiting.results_of(marker.producer_id, topic)
             for index in indexes:
+                result = results[index] = WritableTxnMarkerPartitionResult(index, ErrorCode.REQUEST_TIMED_OUT)
                 if may_write:
-                    waiting.append(marker, topic, index)
+                    waiting.append(marker, topic, result)
                 else:
-                    waiting.refuse(marker, topic, index)
+                    result.error_code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 yield
             yield
         yield
@@ -81,21 +84,19 @@ class _WaitingMarkers:
 
     def __init__(self, context: HandlerContext) -> None:
         self._context = context
-        self._results: Results = {}
+        self._results: dict[int, dict[str, TopicResults]] = {}  # by producer id and topic
         self._missing = 1  # of markers that are appended and not replicated; 1 more until all are appended
         self._is_over = False
         self._timer: Timer | None = None
 
-    def refuse(self, marker: WritableTxnMarker, topic: str, index: int) -> None:
-        of_topic = self._results.setdefault(marker.producer_id, {}).setdefault(topic, {})
-        of_topic[index] = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    def results_of(self, producer_id: int, topic: str) -> TopicResults:
+        return self._results.setdefault(producer_id, {}).setdefault(topic, {})
 
-    def append(self, marker: WritableTxnMarker, topic: str, index: int) -> None:
+    def append(self, marker: WritableTxnMarker, topic: str, result: WritableTxnMarkerPartitionResult) -> None:
         """Append one marker."""
         self._missing += 1
-        of_topic = self._results.setdefault(marker.producer_id, {}).setdefault(topic, {})
-        of_topic[index] = None
-        done = partial(self._done, of_topic, index)
+        index = result.partition_index
+        done = partial(self._done, result)
         partition = self._context.services.partitions.get(topic, index)
         if partition is None or partition.log.offline:
             done(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -131,10 +132,10 @@ class _WaitingMarkers:
         self._timer = self._context.services.runtime.call_later(timeout_s, self._answer)
         return PENDING
 
-    def _done(self, of_topic: dict[int, ErrorCode | None], index: int, error: ErrorCode) -> None:
+    def _done(self, result: WritableTxnMarkerPartitionResult, error: ErrorCode) -> None:
         if self._is_over:
             return
-        of_topic[index] = error
+        result.error_code = error
         self._missing -= 1
         if not self._missing:
             self._answer()
@@ -150,12 +151,9 @@ class _WaitingMarkers:
         for producer_id, topics in self._results.items():
             result = WritableTxnMarkerResult(producer_id, [])
             markers.append(result)
-            for topic, errors in topics.items():
-                result.topics.append(WritableTxnMarkerTopicResult(topic, []))
-                for index, error in errors.items():
-                    code = ErrorCode.REQUEST_TIMED_OUT if error is None else error
-                    result.topics[-1].partitions.append(WritableTxnMarkerPartitionResult(index, code))
-                    yield
+            for topic, results in topics.items():
+                result.topics.append(WritableTxnMarkerTopicResult(topic, list(results.values())))
+                yield from repeat(None, len(results))  # a step for each, as they are encoded, too
                 yield
             yield
         return WriteTxnMarkersResponse(markers)

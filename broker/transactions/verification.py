@@ -162,22 +162,25 @@ class AddPartitionsToTxnManager:
             for asked in sent.values():
                 asked.fail(_REQUEST_ERRORS.get(error, error))
             return
-        errors = {
-            (transaction.transactional_id, topic.name, result.partition_index): ErrorCode.of(
-                result.partition_error_code
-            )
+        codes = {
+            transaction.transactional_id: {
+                (topic.name, result.partition_index): result.partition_error_code
+                for topic in transaction.topic_results
+                for result in topic.results_by_partition
+            }
             for transaction in response.results_by_transaction
-            for topic in transaction.topic_results
-            for result in topic.results_by_partition
         }
         for transactional_id, asked in sent.items():
-            # Without an answer the producer asks again.
-            answers = {
-                each: errors.get((transactional_id, *each), ErrorCode.NETWORK_EXCEPTION)
-                for each in asked.partitions
-            }
-            self.failures += sum(map(bool, answers.values()))
-            asked.done({each: _PARTITION_ERRORS.get(code, code) for each, code in answers.items()})
+            answered = codes.get(transactional_id, {})
+            errors = dict.fromkeys(asked.partitions, ErrorCode.NONE)
+            for each in errors:
+                # Without an answer the producer asks again.
+                code = answered.get(each, ErrorCode.NETWORK_EXCEPTION)
+                if code:
+                    self.failures += 1
+                    error = ErrorCode.of(code)
+                    errors[each] = _PARTITION_ERRORS.get(error, error)
+            asked.done(errors)
 
 
 def _request(verifications: Iterable[_Verification]) -> AddPartitionsToTxnRequest:
