@@ -193,6 +193,7 @@ class TransactionMarkerSender:
             return
         image = self._image()
         deleted: list[TopicPartition] = []
+        leaders: dict[int, None] = {}
         for each in sorted(partitions):  # a set's own order differs from one process to the next
             topic = image.topics.get(each[0])
             state = None if topic is None else topic.partitions.get(each[1])
@@ -205,7 +206,9 @@ class TransactionMarkerSender:
                 if destination is None:
                     destination = self._destinations[state.leader] = _Destination()
                 destination.waiting.setdefault(transaction, {})[each] = None
-                self._send_soon(state.leader, destination)
+                leaders[state.leader] = None
+        for leader in leaders:
+            self._send_soon(leader, self._destinations[leader])
         for each in deleted:
             log.info("%s-%d is gone: %.200r ends without a marker there", *each, transaction.transactional_id)
         if deleted:

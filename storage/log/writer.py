@@ -63,6 +63,7 @@ class LogWriter:
         "_pacing",
         "_producers",
         "_rewrites",
+        "_rewrites_own",
         "_roll_after_ms",
         "_runtime",
         "_segment_bytes",
@@ -104,6 +105,11 @@ class LogWriter:
             config.message_timestamp_type == "LogAppendTime"
             or config.message_timestamp_before_max_ms != LONG_MAX
             or validation.needs_inspection(config)
+        )
+        # Batches that the broker itself has built, which are uncompressed.
+        self._rewrites_own = (
+            config.message_timestamp_type == "LogAppendTime"
+            or config.compression_type not in ("producer", "uncompressed")
         )
         self._segment_bytes = config.segment_bytes
         self._size_max = min(config.max_message_bytes, config.segment_bytes)
@@ -222,7 +228,9 @@ class LogWriter:
         now = self._time_ms()
         config = self.config
         log_append_time = -1
-        if self._rewrites or (attributes & _BROKER_FLAGS and from_client):
+        if (self._rewrites and (from_client or attributes & EXTENSION_FLAG or self._rewrites_own)) or (
+            attributes & _BROKER_FLAGS and from_client
+        ):
             records, header, log_append_time = rewrite_batch(
                 records, header, now, config, self._directory.name, from_client, inspected
             )
