@@ -68,9 +68,8 @@ class Services(msgspec.Struct, eq=False):
     inspections: StepQueue
     medium_inspections: StepQueue
     lookups: StepQueue
-    verified_produces: (
-        TurnQueue  # produce requests whose transactions the coordinator has verified, often many at once
-    )
+    # Produce requests whose transactions a coordinator has verified, often several at once.
+    verified_produces: TurnQueue
     replica_warnings: RepeatedWarnings  # replica_authorization.py
     cluster_id: str
     node_id: int
