@@ -436,7 +436,7 @@ BUGS: Final[dict[str, Callable[[], list[Patch]]]] = {
 # searches.
 FOUND_BY: Final[dict[str, int]] = {
     "completion-is-written-twice": 0,
-    "fence-of-version-2-raises-twice": 0,
+    "fence-of-version-2-raises-twice": 1,
     "failed-fence-raises-again": 4,
     "empty-abort-fences": 0,
     "next-id-is-not-logged": 0,
@@ -445,8 +445,8 @@ FOUND_BY: Final[dict[str, int]] = {
     "open-transactions-are-read": 0,
     "aborted-transactions-are-not-named": 0,
     "errors-among-brokers-are-passed-on": 0,
-    "no-epoch-is-checked": 0,
-    "late-markers-end-the-next": 1,
+    "no-epoch-is-checked": 1,
+    "late-markers-end-the-next": 0,
     "empty-members-are-refused": 0,
     "late-batches-open-transactions": 2,
     "failed-completion-is-forgotten": 0,
