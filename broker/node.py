@@ -771,7 +771,7 @@ class Node:
 
     def _metric_sources(self, lag: EventLoopLag) -> list[Source] | None:
         """The sources of metrics; None before the metadata is known."""
-        from barnabas.broker.metrics.node import node_metrics, quota_metrics
+        from barnabas.broker.metrics.node import node_metrics, quota_metrics, security_metrics
 
         if self._partitions is None:
             return None
@@ -790,6 +790,11 @@ class Node:
                 lag,
             ),
             lambda: quota_metrics(self._quotas),
+            lambda: security_metrics(
+                self._connections.authentications,
+                self.services.authorizer,
+                len(controller.image.acls.by_id),
+            ),
             *self._extensions.metrics(),
         ]
 

@@ -13,7 +13,9 @@ from compat_tests.harness.cluster_work import create_topic as create_replicated
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, ClusterFactory
 from compat_tests.harness.metrics import LISTENER, metrics
+from compat_tests.harness.raw import RawConnection
 from compat_tests.harness.topics import create_topic
+from compat_tests.test_sasl import SETTINGS, authenticate, handshake, plain
 
 pytestmark = pytest.mark.barnabas_only
 
@@ -92,3 +94,24 @@ def test_a_cluster(fresh_cluster: ClusterFactory) -> None:
     eventually(lambda: total(f"{MANAGER}_underminisrpartitioncount") == 3)
     eventually(lambda: total(f"{MANAGER}_underreplicatedpartitions") == 3)
     eventually(lambda: total("kafka_controller_kafkacontroller_activecontrollercount") == 1)
+
+
+def test_logins_and_decisions(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker(
+        {
+            **SETTINGS,
+            LISTENER: "127.0.0.1:0",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:admin",
+        }
+    )
+    for password in ("alice-secret", "wrong", "wrong"):
+        with RawConnection(broker.bootstrap) as connection:
+            connection.ask(handshake("PLAIN"))
+            connection.ask(authenticate(plain(password=password)))
+    found = metrics(broker)
+    for name, value in (("successful", 1), ("failed", 2)):
+        metric = f"kafka_server_socket_server_metrics_{name}_authentication_total"
+        assert found[metric, "SASL_PLAINTEXT"] == value
+    assert found["kafka_server_plugins_acls_total_count", ""] == 0
+    assert found["kafka_server_plugins_authorization_request_total", ""] >= 0

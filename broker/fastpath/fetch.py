@@ -130,6 +130,8 @@ def fast_fetch(
         return None
     if quotas is not None and quotas.fetch_throttle_ms(context.caller, context.client_id, size):
         return None
+    if authorizer is not None:
+        authorizer.allowed += 1
     log_start_offset = log.log_start_offset
     if session is not None and one is not None:
         one.wanted = FetchPartition(

@@ -102,10 +102,10 @@ def fast_produce(
     ):
         return None
     authorizer = services.authorizer
-    if authorizer is not None and not authorizer.has_granted(
-        context.caller, Operation.WRITE, partition.topic
-    ):
-        return None
+    if authorizer is not None:
+        if not authorizer.has_granted(context.caller, Operation.WRITE, partition.topic):
+            return None
+        authorizer.allowed += 1
     try:
         result = partition.append(records, header, acks)
     except RecordsUnread:

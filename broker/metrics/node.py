@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, written_labels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.coordinator.shards import LoadTimes
     from barnabas.broker.groups.coordinator import GroupCoordinator
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
+    from barnabas.broker.network.authentication_counts import AuthenticationCounts
     from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.quotas.connection_rates import ConnectionRates
+    from barnabas.broker.security.authorizer import Authorizer
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -31,6 +33,35 @@ if TYPE_CHECKING:
 
 PARTITIONS_AT_ONCE: Final = 100
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)  # of histograms, as JMX exporters write them
+# Metric, kind, attribute of AuthenticationCounts, text
+_AUTHENTICATIONS: Final = (
+    (
+        "successful_authentication_total",
+        COUNTER,
+        "successful",
+        "Connections whose clients authenticated themselves",
+    ),
+    (
+        "successful_authentication_no_reauth_total",
+        COUNTER,
+        "successful_no_reauth",
+        "Of those, how many cannot re-authenticate",
+    ),
+    (
+        "failed_authentication_total",
+        COUNTER,
+        "failed",
+        "Connections whose clients failed to authenticate themselves",
+    ),
+    ("successful_reauthentication_total", COUNTER, "successful_reauthentications", "Re-authentications"),
+    ("failed_reauthentication_total", COUNTER, "failed_reauthentications", "Re-authentications that failed"),
+    (
+        "expired_connections_killed_count",
+        GAUGE,
+        "expired_connections_killed",
+        "Connections closed by a request after the end of their sessions",
+    ),
+)
 _STATM: Final = Path("/proc/self/statm")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -88,6 +119,28 @@ def quota_metrics(quotas: tuple[ClientQuotas, ConnectionRates] | None) -> Iterab
             ),
         ):
             yield _one(f"barnabas_throttled_{name}_total", value, help_text, COUNTER)
+
+
+def security_metrics(
+    listeners: Mapping[str, AuthenticationCounts], authorizer: Authorizer | None, acl_count: int
+) -> Iterable[Family | None]:
+    """Those of authentication, by listener, and of the authorizer, if there is one."""
+    for name, kind, count, help_text in _AUTHENTICATIONS:
+        family = Family(f"kafka_server_socket_server_metrics_{name}", kind, help_text)
+        for listener, counts in listeners.items():
+            family.add(getattr(counts, count), {"listener": listener})
+        yield family
+    if authorizer is not None:
+        allowed, denied = authorizer.allowed, authorizer.denied
+        for name, value, kind, help_text in (
+            ("acls_total_count", acl_count, GAUGE, "ACLs that are defined"),
+            ("authorization_request_total", allowed + denied, COUNTER, "Decisions of the authorizer"),
+            ("authorization_allowed_total", allowed, COUNTER, "Of those, how many allowed"),
+            ("authorization_denied_total", denied, COUNTER, "Of those, how many denied"),
+        ):
+            family = Family(f"kafka_server_plugins_{name}", kind, help_text)
+            family.add(value, {"class": "StandardAuthorizer", "config": "authorizer.class.name"})
+            yield family
 
 
 def _one(name: str, value: float, help_text: str, kind: str = GAUGE) -> Family:

@@ -18,6 +18,7 @@ from asyncio import BufferedProtocol  # noqa: TID251 - loops know a buffered pro
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from barnabas.broker.network.authentication_counts import AuthenticationCounts
 from barnabas.broker.network.connection_limits import ConnectionLimits
 from barnabas.broker.network.memory_pool import MemoryPool
 from barnabas.broker.network.response_writer import COPY_BYTES, ResponseWriter
@@ -80,6 +81,7 @@ class Connections:
         self.receive_buffer = memoryview(bytearray(SHARED_BUFFER_BYTES))
         self.copy_buffer = memoryview(bytearray(COPY_BYTES))
         self.open: dict[Connection, None] = {}  # in the order of their arrival
+        self.authentications = {listener.name: AuthenticationCounts() for listener in config.listeners}
         self._idle_max_s = config.connections_max_idle_ms / 1000
         self._idle_timer: Timer | None = None
         self._wrong_protocol: WrongProtocol | None = None  # created for the first such peer
@@ -283,6 +285,11 @@ class Connection(BufferedProtocol):
 
     # -- called by what authenticates the client -----------------------------------------------------
 
+    @property
+    def authentications(self) -> AuthenticationCounts:
+        """Of the listener."""
+        return self._shared.authentications[self.listener]
+
     def serve_by(self, server: RequestServer, frame_max_bytes: int) -> None:
         """Serve the requests behind the current one by `server`."""
         self._session.serve_by(server, frame_max_bytes)
@@ -400,6 +407,7 @@ class Connection(BufferedProtocol):
             if limit == self._shared.request_max_bytes:
                 self.close(f"a frame of {size} bytes (socket.request.max.bytes={limit})")
             else:
+                self.authentications.fail(again=self.caller.principal is not ANONYMOUS)
                 self.close(
                     f"Failing SASL authentication due to invalid receive size {size} (sasl.server.max.receive.size={limit})"
                 )

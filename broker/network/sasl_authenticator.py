@@ -175,7 +175,7 @@ class SaslAuthenticator:
         _check_version(header, SASL_AUTHENTICATE_REQUEST.max_version)
         request, _ = SASL_AUTHENTICATE_REQUEST.readers[header.api_version](buffer, position, end)
         try:
-            token, lifetime_ms = self._evaluate(request.auth_bytes)
+            token, lifetime_ms = self._evaluate(request.auth_bytes, may_reauthenticate=header.api_version > 0)
         except SaslFailure as failure:
             text = failure.text or self._generic_text()
             response = SaslAuthenticateResponse(
@@ -189,7 +189,7 @@ class SaslAuthenticator:
 
     def _raw_token(self, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         try:
-            token, _ = self._evaluate(bytes(buffer[start:end]))
+            token, _ = self._evaluate(bytes(buffer[start:end]), may_reauthenticate=False)
         except SaslFailure as failure:
             return self._refuse(None, failure.reason or self._generic_text())
         return _pack_size(len(token)) + token
@@ -204,6 +204,7 @@ class SaslAuthenticator:
             self._connection.serve_by(self, self._listener.receive_max_bytes)
             return self._handshake(buffer, start, end)
         if now >= self._expires_at:  # also at once: an expired token is good for a session of no time
+            self._connection.authentications.expired_connections_killed += 1
             return Outcome.CLOSE
         return self._serve_others(buffer, start, end)
 
@@ -213,16 +214,16 @@ class SaslAuthenticator:
 
     # -- transitions
 
-    def _evaluate(self, token: bytes) -> tuple[bytes, int]:
+    def _evaluate(self, token: bytes, *, may_reauthenticate: bool) -> tuple[bytes, int]:
         """The mechanism's answer, and the lifetime of the session in ms, 0 where it has none or does not begin yet. SaslFailure."""
         server = self._server
         assert server is not None
         answer = server.evaluate(token)
         if server.identity is None:
             return answer, 0
-        return answer, self._complete(server.identity)
+        return answer, self._complete(server.identity, may_reauthenticate)
 
-    def _complete(self, identity: Identity) -> int:
+    def _complete(self, identity: Identity, may_reauthenticate: bool) -> int:
         """Let the client's requests be served; the lifetime of the session in ms. SaslFailure."""
         connection, shared = self._connection, self._shared
         principal = identity.principal
@@ -232,6 +233,9 @@ class SaslAuthenticator:
                 f"Cannot change principals during re-authentication from {old.type}.{old.name}: {principal.type}."
                 f"{principal.name}"
             )
+        connection.authentications.succeed(
+            again=self._caller is not None, may_reauthenticate=may_reauthenticate
+        )
         self._caller = connection.caller = Caller(
             principal, connection.listener, connection.client_host, is_token_authenticated=identity.is_token
         )
@@ -261,6 +265,7 @@ class SaslAuthenticator:
     def _refuse(self, answer: Answer | None, reason: str, delay_s: float | None = None) -> Outcome:
         if delay_s is None:
             delay_s = self._listener.failure_delay_s
+        self._connection.authentications.fail(again=self._caller is not None)
         return self._connection.refuse_client(answer, reason, delay_s)
 
     def _refuse_api(self, header: RequestHeader) -> Outcome:

@@ -108,7 +108,7 @@ class TlsTransport(BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_connection", "_incoming", "_is_paused", "_is_raw_paused", "_is_scheduled", "_listener_tls", "_shared", "_state", "_timer",
+        "_connection", "_has_sasl", "_incoming", "_is_paused", "_is_raw_paused", "_is_scheduled", "_listener_tls", "_shared", "_state", "_timer",
         "_tls", "_transport", "_undecrypted", "_writer",
     )  # fmt: skip
 
@@ -117,6 +117,7 @@ class TlsTransport(BufferedProtocol):
     ) -> None:
         self._shared = shared
         self._listener_tls = listener_tls
+        self._has_sasl = authenticate is not None
         self._connection = TlsConnection(shared.connections, listener_tls.listener, authenticate)
         self._state = _HANDSHAKE
         self._tls: ssl.SSLObject | None = None  # once a byte has come
@@ -257,6 +258,8 @@ class TlsTransport(BufferedProtocol):
         if principal is None:
             raise ValueError("no rule of ssl.principal.mapping.rules matches the certificate's subject")
         connection.caller = Caller(principal, connection.listener, connection.client_host)
+        if not self._has_sasl:
+            connection.authentications.succeed(again=False, may_reauthenticate=False)
         self._state = _OPEN
         self._shared.end_handshake(self)
         self._cancel_timer()
@@ -279,6 +282,7 @@ class TlsTransport(BufferedProtocol):
             level=logging.INFO,
         )
         self._state = _FAILED
+        connection.authentications.fail(again=False)
         self._undecrypted = _EMPTY
         self._cancel_timer()
         try:

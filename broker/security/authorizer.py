@@ -89,6 +89,8 @@ class Authorizer:
         self._default = config.allow_everyone_if_no_acl_found
         self._image = image
         self.epoch = 1  # grows with each change of the ACLs
+        self.allowed = 0  # decisions since the start
+        self.denied = 0
         # The topics that each caller may read or write
         self._granted: dict[Operation, dict[Caller, set[str]]] = {Operation.READ: {}, Operation.WRITE: {}}
         self._by_type: dict[tuple[Caller, Operation, ResourceType], bool] = {}
@@ -114,7 +116,8 @@ class Authorizer:
         self._grant_count += 1
 
     def has_granted(self, caller: Caller, operation: Operation, topic: str) -> bool:
-        """Whether the caller is remembered as allowed to READ or WRITE the topic; False says nothing."""
+        """Whether the caller is remembered as allowed to READ or WRITE the topic; False says nothing. Who goes by it adds to
+        `allowed`."""
         names = self._granted[operation].get(caller)
         return names is not None and topic in names and not audit.isEnabledFor(logging.DEBUG)
 
@@ -135,8 +138,10 @@ class Authorizer:
             return True
         granted = self._granted.get(operation) if kind == ResourceType.TOPIC else None
         if granted is not None and self.has_granted(caller, operation, name):
+            self.allowed += 1
             return True
         allowed, rule = self._decide(caller, operation, kind, name)
+        self._count(allowed)
         level = _TRACE if silent else logging.DEBUG if allowed else logging.INFO
         if audit.isEnabledFor(level) and (level != logging.INFO or self._may_log()):
             _log(level, caller, api_key, operation, kind, name, count, allowed, rule)
@@ -144,6 +149,12 @@ class Authorizer:
             self._count_grant()
             granted.setdefault(caller, set()).add(name)
         return allowed
+
+    def _count(self, allowed: bool) -> None:
+        if allowed:
+            self.allowed += 1
+        else:
+            self.denied += 1
 
     def _may_log(self) -> bool:
         """Whether another denied decision may be logged in this second."""
@@ -165,18 +176,23 @@ class Authorizer:
             # A name that is asked about as Kafka does it: it lets super users pass.
             allowed, _ = self._decide(caller, operation, kind, "hardcode")
             some = allowed or self._has_some(caller, operation, kind)
-            if not self._is_loaded():
-                return some
-            self._by_type[key] = some
-        return self._by_type[key]
+            if self._is_loaded():
+                self._by_type[key] = some
+        else:
+            some = self._by_type[key]
+        self._count(some)
+        return some
 
     def operations(self, caller: Caller, kind: ResourceType, name: str) -> int:
         """The bits of the operations that the caller may do."""
         if caller.is_node:
             return ALL_OPERATIONS[kind]
-        return sum(
-            1 << operation for operation in OPERATIONS[kind] if self._decide(caller, operation, kind, name)[0]
-        )
+        bits = 0
+        for operation in OPERATIONS[kind]:
+            allowed, _ = self._decide(caller, operation, kind, name)
+            self._count(allowed)
+            bits |= allowed << operation
+        return bits
 
     def _decide(
         self, caller: Caller, operation: Operation, kind: ResourceType, name: str

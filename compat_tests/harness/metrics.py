@@ -13,14 +13,16 @@ LISTENER = "barnabas.metrics.listener"
 
 
 def metrics(broker: Broker) -> dict[tuple[str, str], float]:
-    """Values by name and partition ("topic-0", "" for the node's own)."""
+    """Values by name and partition ("topic-0") or listener, "" for the node's own."""
     port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
         text = answer.read().decode()
     return {
         (
             sample.name,
-            "-".join([sample.labels[name] for name in ("topic", "partition") if name in sample.labels]),
+            "-".join(
+                [sample.labels[name] for name in ("listener", "topic", "partition") if name in sample.labels]
+            ),
         ): (sample.value)
         for family in text_string_to_metric_families(text)
         for sample in family.samples

@@ -54,6 +54,11 @@ class World:
         context = make_context(self.one.node.services, Reply(), key, version, principal=principal)
         return serve(context, memoryview(bytearray(body)), 0, len(body))
 
+    def decisions(self) -> int:
+        authorizer = self.one.node.services.authorizer
+        assert authorizer is not None
+        return authorizer.allowed + authorizer.denied
+
     def fast_produce(self, principal: Principal = BOB) -> Any:
         return self.fast(fast_produce, PRODUCE, 9, encoded(PRODUCE_REQUEST, 9, PRODUCED), principal)
 
@@ -93,7 +98,9 @@ def test_a_produce_is_fast_once_it_was_allowed(world: World) -> None:
     world.allow(Operation.WRITE)
     assert world.fast_produce() is None
     assert world.produce() == E.NONE
+    before = world.decisions()
     assert isinstance(world.fast_produce(), bytes)
+    assert world.decisions() - before == 1
     assert world.fast_produce(Principal("User", "eve")) is None
     world.revoke()
     assert world.fast_produce() is None
@@ -110,9 +117,13 @@ def test_a_fetch_is_fast_once_it_was_allowed(world: World) -> None:
     world.allow(Operation.READ)
     (topic,) = world.fetch("t").responses
     assert topic.partitions[0].error_code == E.NONE
+    before = world.decisions()
     assert world.fast_fetch() is not None
+    assert world.decisions() - before == 1
     world.revoke()
+    before = world.decisions()
     assert world.fast_fetch() is None
+    assert world.decisions() == before, "the handler is asked next, and counts"
 
 
 def test_a_session_loses_and_gets_its_topics(world: World) -> None:

@@ -45,7 +45,7 @@ class World(PlaintextWorld):
     def __init__(self, max_reauth_ms: int = 0) -> None:
         mechanisms = {"PLAIN": Mechanism(Server, max_reauth_ms), "OTHER": Mechanism(Server, 0)}
         self.listener = SaslListener(mechanisms, 1000, DELAY_S)
-        super().__init__()
+        super().__init__(listeners="SASL://:0", **{"listener.security.protocol.map": "SASL:PLAINTEXT"})
         self.timers: list[tuple[float, Any]] = []
         self.loop.call_later = self._call_later  # type: ignore[method-assign]
 
@@ -329,3 +329,57 @@ def test_no_other_request_during_a_re_authentication() -> None:
     world.timers[-1][1].callback()
     assert world.dispatcher.served == []
     assert world.transport.is_aborted
+
+
+# -- what is counted
+
+
+def counts_of(world: World) -> dict[str, int]:
+    """Those that are not 0."""
+    counts = world.connection.authentications
+    return {name: count for name in counts.__slots__ if (count := getattr(counts, name))}
+
+
+def test_what_is_counted_of_authentications() -> None:
+    world = World()
+    world.log_in()
+    assert counts_of(world) == {"successful": 1}
+    world = World()
+    world.ask(handshake())
+    world.ask(authenticate("more"))
+    assert counts_of(world) == {}
+    world.ask(authenticate("bad"))
+    assert counts_of(world) == {"failed": 1}
+    world = World()
+    world.ask(other_request(7, PRODUCE))
+    assert counts_of(world) == {"failed": 1}
+    world = World()
+    world.receive(struct.pack(">i", 1001))
+    assert counts_of(world) == {"failed": 1}
+
+
+@pytest.mark.parametrize("is_raw", [False, True])
+def test_clients_that_cannot_re_authenticate_are_counted(is_raw: bool) -> None:
+    world = World()
+    world.ask(handshake(version=0 if is_raw else 1))
+    world.ask(struct.pack(">i", 5) + b"alice" if is_raw else authenticate("alice", version=0))
+    assert counts_of(world) == {"successful": 1, "successful_no_reauth": 1}
+
+
+def test_what_is_counted_of_re_authentications() -> None:
+    world = World(max_reauth_ms=60_000)
+    world.log_in()
+    world.log_in()
+    assert counts_of(world) == {"successful": 1, "successful_reauthentications": 1}
+    world.loop.moment += 2
+    world.log_in("bob")
+    assert counts_of(world) == {
+        "successful": 1,
+        "successful_reauthentications": 1,
+        "failed_reauthentications": 1,
+    }
+    world = World(max_reauth_ms=60_000)
+    world.log_in()
+    world.loop.moment += 60
+    world.ask(other_request(7))
+    assert counts_of(world) == {"successful": 1, "expired_connections_killed": 1}

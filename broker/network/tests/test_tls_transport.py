@@ -90,7 +90,13 @@ class TlsWorld(World):
     def __init__(self, tls: dict[str, str] | None = None, *, connections: str = "100") -> None:
         """`tls`: of the listener; `connections`: max.connections."""
         self._tls_properties = tls or {}
-        super().__init__(**{"max.connections": connections})
+        super().__init__(
+            **{
+                "max.connections": connections,
+                "listeners": "SSL://:0",
+                "listener.security.protocol.map": "SSL:PLAINTEXT",
+            }
+        )
         self.inner: Connection = self.connection._connection  # type: ignore[attr-defined]
 
     def _connect(self) -> Any:
@@ -174,12 +180,15 @@ def test_the_certificate_names_the_principal(tmp_path: Path) -> None:
         world.send(client, request(1))
         assert world.received(client) == answer(1)
         assert world.inner.caller.principal == principal
+        counts = world.inner.authentications
+        assert (counts.successful, counts.successful_no_reauth, counts.failed) == (1, 1, 0)
 
 
 def assert_refused(
     world: TlsWorld, client: Client | None, caplog: pytest.LogCaptureFixture, reason: str
 ) -> None:
     """The reason is logged, and the connection closes after the delay, not before."""
+    assert (world.inner.authentications.successful, world.inner.authentications.failed) == (0, 1)
     assert "Failed authentication with 127.0.0.1:1 on SSL (SSL handshake failed)" in caplog.text
     assert reason in caplog.text
     assert world.dispatcher.served == []

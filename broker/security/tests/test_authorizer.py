@@ -304,3 +304,20 @@ def test_super_users_alone_are_allowed_before_the_acls_are_loaded() -> None:
     assert allowed(root) == [True] * 3
     loaded[0] = True
     assert allowed(bob) == [True] * 3
+
+
+def test_decisions_are_counted() -> None:
+    write = Acl(
+        ResourceType.TOPIC, "a", PatternType.LITERAL, "User:bob", "*", Operation.WRITE, Permission.ALLOW
+    )
+    authorizer, bob = authorizer_of(image_with([write], "a")), caller_of("User:bob")
+    for name in ("a", "a", "b"):
+        authorizer.allows(bob, PRODUCE, Operation.WRITE, ResourceType.TOPIC, name)
+    assert (authorizer.allowed, authorizer.denied) == (2, 1)
+    authorizer.allows_any(bob, Operation.WRITE, ResourceType.TOPIC)
+    authorizer.allows_any(bob, Operation.READ, ResourceType.TOPIC)
+    assert (authorizer.allowed, authorizer.denied) == (3, 2)
+    authorizer.operations(bob, ResourceType.TOPIC, "a")  # WRITE and DESCRIBE, of 8
+    assert (authorizer.allowed, authorizer.denied) == (5, 8)
+    authorizer.allows(own_caller(1), PRODUCE, Operation.WRITE, ResourceType.TOPIC, "a")
+    assert (authorizer.allowed, authorizer.denied) == (5, 8)
