@@ -294,6 +294,13 @@ class Connection(BufferedProtocol):
         """Serve the requests behind the current one by `server`."""
         self._session.serve_by(server, frame_max_bytes)
 
+    def answer_client(self, answer: Answer) -> None:
+        """Answer the current request, which is pending, then serve what has arrived meanwhile."""
+        self._session.answer(answer)
+        self._flush()
+        if self._received is not None:
+            self._continue()
+
     def refuse_client(self, answer: Answer | None, reason: str, delay_s: float) -> Outcome:
         """Answer the current request, or not, after a delay, and close. To be returned for it."""
         reason = reason[:_REASON_CHARACTERS_MAX]  # it may quote the client

@@ -23,7 +23,14 @@ import msgspec
 
 from barnabas.broker.requests.context import Outcome
 from barnabas.broker.security.caller import Caller
-from barnabas.broker.security.sasl import Identity, Mechanism, SaslFailure, SaslListener, SaslServer
+from barnabas.broker.security.sasl import (
+    Identity,
+    Mechanism,
+    SaslFailure,
+    SaslListener,
+    SaslServer,
+    ThreadNeeded,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import (
     API_VERSIONS,
@@ -118,7 +125,12 @@ class SaslAuthenticator:
     # -- in place of the dispatcher
 
     def dispatch(self, _connection: Requester, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
-        return self._state(buffer, start, end)
+        try:
+            return self._state(buffer, start, end)
+        except ThreadNeeded as needed:
+            frame = memoryview(bytes(buffer[start:end]))
+            self._shared.runtime.run_in_thread(needed.work, lambda _, error: self._again(frame, error))
+            return Outcome.PENDING
 
     def serve(self, frame: memoryview) -> Answer | Outcome:
         """The answer to a request of a connection that serves nothing but the login."""
@@ -135,6 +147,18 @@ class SaslAuthenticator:
 
     def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
         return self._shared.dispatcher.encode(context, response)
+
+    def _again(self, frame: memoryview, error: BaseException | None) -> None:
+        """Serve a frame again, for which a thread had work to do."""
+        connection = self._connection
+        if connection.closed:
+            return
+        if error is not None:
+            connection.close(f"an authentication has failed: {error}")
+            return
+        answer = self.dispatch(connection, frame, 0, len(frame))
+        if not isinstance(answer, Outcome):  # else it is refused, after a delay
+            connection.answer_client(answer)
 
     # -- states
 

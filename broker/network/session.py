@@ -204,11 +204,12 @@ class Session:
         return position
 
     def serve_by(self, server: RequestServer, frame_max_bytes: int) -> None:
-        """Serve the requests behind the current one by `server`. To be called while that is served."""
+        """Serve the requests behind the current one by `server`. To be called while that is served, or pending."""
         self.frame_max_bytes = frame_max_bytes
         if server is not self._server:
             self._server = server
-            self.state = self.state.yield_  # `serve` looks its server up once
+            if self.state is SERVING:
+                self.state = self.state.yield_  # `serve` looks its server up once
 
     def end_turn(self) -> None:
         """Serve nothing more before `begin_turn`."""
@@ -245,6 +246,12 @@ class Session:
             self._append(self._server.encode(context, response))
         if self.throttled_s and self.state is READY:
             self.state = self.state.yield_
+
+    def answer(self, answer: Answer) -> None:
+        """Take the answer of the pending request, where no context stands for it."""
+        self.state = self.state.complete
+        self._on_disconnect = self._on_next_request = None
+        self._append(answer)
 
     def end(self, answer: Answer | None) -> None:
         """Answer the pending request, or not, and end the connection."""

@@ -30,6 +30,14 @@ class SaslFailure(Exception):
         self.reason = reason or text
 
 
+class ThreadNeeded(Exception):
+    """`work` takes milliseconds: after a thread has done it, `evaluate` is called again with the same token."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = work
+
+
 def sasl_name(text: bytes) -> str:
     """A name of a message, in which `,` is written =2C and `=` is written =3D (RFC 5802). SaslFailure."""
     if text.count(b"=") != text.count(b"=2C") + text.count(b"=3D"):
@@ -54,7 +62,7 @@ class SaslServer(Protocol):
     identity: Identity | None  # once the exchange is complete
 
     def evaluate(self, token: bytes) -> bytes:
-        """The answer to the client's next token. SaslFailure ends the exchange."""
+        """The answer to the client's next token. SaslFailure ends the exchange; ThreadNeeded leaves it as it is."""
         ...
 
 

@@ -16,13 +16,13 @@ import hmac
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from barnabas.broker.security.caller import USER, Principal, parse_principal
-from barnabas.broker.security.sasl import SASL_NAME, Identity, SaslFailure, sasl_name
+from barnabas.broker.security.sasl import SASL_NAME, Identity, SaslFailure, ThreadNeeded, sasl_name
 from barnabas.controller.operations.scram import (
     HASHES,
     ITERATIONS_MIN,
@@ -186,7 +186,8 @@ class ScramUsers:
         return None if record is None else _credential(record, Identity(Principal(USER, name)))
 
     def of_token(self, token_id: str) -> Credential | None:
-        """Of an expired token too, as in Kafka: its session is over at once."""
+        """Of an expired token too, as in Kafka: its session is over at once. ThreadNeeded for the first use of a token: Kafka's
+        brokers derive the keys of all tokens as they learn of them, used or not."""
         tokens, known = self._tokens(), self._image().delegation_tokens
         token = known.get(token_id)
         if tokens is None or token is None:
@@ -195,16 +196,18 @@ class ScramUsers:
         if record is None:
             if len(self._token_keys) > len(known):
                 self._token_keys.clear()  # most of their tokens are gone
-            record = self._token_keys[token_id] = self._derive(token_id, tokens.hmac(token_id))
+            raise ThreadNeeded(partial(self._derive, token_id, tokens, self._random_bytes(_SALT_BYTES)))
         owner = parse_principal(token.owner) or Principal(USER, token.owner)
         return _credential(record, Identity(owner, token.expiration_timestamp, is_token=True))
 
-    def _derive(self, token_id: str, hmac: bytes) -> UserScramCredentialRecord:
-        """2 to 4 ms of computing, once for a token: the password is long and random, but the number of iterations is part of the
-        exchange and has a minimum."""
-        salt = self._random_bytes(_SALT_BYTES)
-        salted = salted_password(b64encode(hmac), self._mechanism, salt, ITERATIONS_MIN)
-        return credential_record(token_id, self._mechanism, salt, salted, ITERATIONS_MIN)
+    def _derive(self, token_id: str, tokens: DelegationTokens, salt: bytes) -> None:
+        """In a thread: 2 to 4 ms of computing, once for a token. The password is long and random, but the number of iterations is
+        part of the exchange and has a minimum."""
+        if token_id not in self._token_keys:
+            password = b64encode(tokens.hmac(token_id))
+            salted = salted_password(password, self._mechanism, salt, ITERATIONS_MIN)
+            record = credential_record(token_id, self._mechanism, salt, salted, ITERATIONS_MIN)
+            self._token_keys.setdefault(token_id, record)
 
 
 class OwnUser:

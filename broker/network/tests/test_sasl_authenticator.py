@@ -17,20 +17,32 @@ from barnabas.broker.network.tests.doubles import World as PlaintextWorld
 from barnabas.broker.network.tests.doubles import request as other_request
 from barnabas.broker.requests.context import PENDING
 from barnabas.broker.security.caller import ANONYMOUS, Principal
-from barnabas.broker.security.sasl import Identity, Mechanism, SaslFailure, SaslListener
+from barnabas.broker.security.sasl import Identity, Mechanism, SaslFailure, SaslListener, ThreadNeeded
 
 DELAY_S = 0.1
 
 
 class Server:
-    """A mechanism: `user` or `user until <ms>`; `more` asks for another token, `bad` and `secret` fail."""
+    """A mechanism: `user` or `user until <ms>`; `more` asks for another token, `bad` and `secret` fail, `slow` and `slow bad` need a
+    thread first, `broken` needs one that fails."""
 
     def __init__(self) -> None:
         self.identity: Identity | None = None
+        self.has_worked = False
+
+    def _work(self) -> None:
+        self.has_worked = True
+
+    def _fail(self) -> None:
+        raise OSError("broken")
 
     def evaluate(self, token: bytes) -> bytes:
         text = token.decode(errors="replace")
-        if text == "bad":
+        if text.startswith("slow") and not self.has_worked:
+            raise ThreadNeeded(self._work)
+        if text == "broken":
+            raise ThreadNeeded(self._fail)
+        if text in ("bad", "slow bad"):
             raise SaslFailure
         if text == "worse":
             raise SaslFailure("worse")
@@ -233,6 +245,49 @@ def test_a_text_of_the_client_s_begins_no_line_of_the_log(caplog: pytest.LogCapt
     world.ask(handshake("X\nWARNING forged"))
     (record,) = caplog.records
     assert record.getMessage().endswith(r"(Unsupported SASL mechanism X\nWARNING forged)")
+
+
+def test_a_token_that_takes_a_thread_is_answered_when_that_has_worked() -> None:
+    world = World()
+    world.ask(handshake())
+    sent = len(world.socket.sent)
+    world.receive(authenticate("slow") + other_request(7))
+    assert len(world.socket.sent) == sent
+    assert world.connection.caller.principal == ANONYMOUS
+    world.turns()
+    assert world.socket.sent[sent:] == success() + answer(7)
+    assert world.connection.caller.principal == Principal("User", "slow")
+
+
+def test_a_token_that_takes_a_thread_may_be_bare() -> None:
+    world = World()
+    world.ask(handshake(version=0))
+    assert world.ask(struct.pack(">i", 4) + b"slow") == struct.pack(">i", 7) + b"welcome"
+
+
+def test_a_token_that_takes_a_thread_is_refused_as_any_other() -> None:
+    world = World()
+    world.ask(handshake())
+    assert world.ask(authenticate("slow bad")) == b""
+    world.timers[-1][1].callback()
+    text = "Authentication failed during authentication due to invalid credentials with SASL mechanism PLAIN"
+    assert world.socket.sent.endswith(refusal(text))
+    assert world.transport.is_aborted
+
+
+def test_a_thread_that_fails_or_is_late_ends_the_connection_alone() -> None:
+    world = World()
+    world.ask(handshake())
+    assert world.ask(authenticate("broken")) == b""
+    assert world.transport.is_aborted
+    world = World()
+    world.ask(handshake())
+    sent = len(world.socket.sent)
+    world.receive(authenticate("slow"))
+    world.connection.connection_lost(None)
+    world.turns()
+    assert len(world.socket.sent) == sent
+    assert counts_of(world) == {}
 
 
 # -- sessions with a lifetime

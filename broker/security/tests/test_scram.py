@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.security.caller import Principal
 from barnabas.broker.security.delegation_tokens import DelegationTokens
-from barnabas.broker.security.sasl import Identity, SaslFailure
+from barnabas.broker.security.sasl import Identity, SaslFailure, ThreadNeeded
 from barnabas.broker.security.scram import ScramCredentials, ScramServer, ScramUsers
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations.delegation_tokens import TokenLifetimes
@@ -61,7 +61,12 @@ class Client:
         self.header = header
         name = user.replace("=", "=3D").replace(",", "=2C")
         self.bare = f"n={name},r=c1ient-n0nce{extensions}".encode()
-        self.server_first = self.server.evaluate(header.encode() + self.bare)
+        first = header.encode() + self.bare
+        try:
+            self.server_first = self.server.evaluate(first)
+        except ThreadNeeded as needed:
+            needed.work()
+            self.server_first = self.server.evaluate(first)
         self.fields = dict(part.split(b"=", 1) for part in self.server_first.split(b","))
 
     def final(self, nonce: bytes | None = None, binding: bytes | None = None, spoil: int = 0) -> bytes:
@@ -253,6 +258,23 @@ def test_a_delegation_token_stands_for_its_owner() -> None:
     del world.image.delegation_tokens["id"]
     with pytest.raises(SaslFailure):
         Client(world, "id", password, extensions=",tokenauth=true").final()
+
+
+def test_a_thread_derives_the_keys_of_a_token_once() -> None:
+    world = make()
+    world.image.delegation_tokens["id"] = DelegationTokenRecord(owner="User:bob", token_id="id")
+    first = b"n,,n=id,r=nonce,tokenauth=true"
+    servers = [ScramServer(world.credentials) for _ in range(2)]
+    works = []
+    for server in servers:
+        with pytest.raises(ThreadNeeded) as needed:
+            server.evaluate(first)
+        works.append(needed.value.work)
+    for work in works:
+        work()
+    salts = {server.evaluate(first).split(b",")[1] for server in servers}
+    assert len(salts) == 1
+    assert ScramServer(world.credentials).evaluate(first).split(b",")[1] in salts
 
 
 def test_keys_are_not_shown() -> None:
