@@ -17,7 +17,8 @@ from barnabas.wire.messages.alter_client_quotas import (
     OpData,
 )
 from barnabas.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
-from compat_tests.conform.client import Connection
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from compat_tests.conform.client import CLIENT_ID, Connection
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
@@ -136,6 +137,31 @@ def test_a_producer_of_kafka_python_logs_its_throttle(
         future.get(60)
     producer.close()
     assert "ProduceResponse throttled by broker" in caplog.text
+
+
+def test_topics_that_are_created_by_their_name_count_towards_a_quota(
+    broker: Broker, quotas: Quotas, unique: UniqueName
+) -> None:
+    names = [unique("topic") for _ in range(3)]
+    request = MetadataRequest([MetadataRequestTopic(name=name) for name in names])
+    quotas.set(
+        CLIENT_ID, "controller_mutation_rate", 0.001
+    )  # one topic, and another after a quarter of an hour
+    host, _, port = broker.bootstrap.rpartition(":")
+    connection = Connection(host, int(port))
+
+    def errors() -> list[int]:
+        answer = connection.ask(request, 9)
+        assert answer.throttle_time_ms == 0
+        return sorted(topic.error_code for topic in answer.topics)
+
+    eventually(lambda: 0 in errors())
+    try:
+        assert errors() == errors() == [0, 3, 3]
+    finally:
+        quotas.set(CLIENT_ID, "controller_mutation_rate", None)
+    eventually(lambda: errors() == [0, 0, 0])
+    connection.close()
 
 
 @pytest.mark.jvm

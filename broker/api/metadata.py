@@ -7,7 +7,7 @@ The controller's id is that of any live broker, as in Kafka: every broker forwar
 
 A topic that does not exist is created when auto.create.topics.enable and the request allow it; the response waits for that
 and has the topic. Kafka first answers UNKNOWN_TOPIC_OR_PARTITION, and the client asks again. A topic that cannot be created
-gets that error here too.
+gets that error here too. It is created in the client's name: its quota of partitions counts (controller_mutation_rate).
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _create(
             log.info("%d topics in all are not created for %s", len(refused), context.client_host)
         answer_in_slices(context, _by_name(context, request, names, unauthorized))
 
-    create_topics(services.controller_channel, wanted, done)
+    create_topics(services.controller_channel, wanted, done, client=(context.caller, context.client_id))
 
 
 def _by_name(

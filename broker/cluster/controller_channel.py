@@ -106,12 +106,15 @@ class ControllerChannel:
         *,
         timeout_s: float = TIMEOUT_S,
         settles: bool = True,
+        client: tuple[Caller, str | None] | None = None,
     ) -> None:
-        """Send a request to the active controller, in the newest version of the API. `done(response, NONE)`, or `done(None, error)`
+        """Send a request to the active controller, in the newest version of the API. `client`: with its client id, in whose name it
+        is sent; None: this node's own. `done(response, NONE)`, or `done(None, error)`
         when there is no answer in time; once, perhaps before this returns. `settles`: an answer waits until this node's
         partitions are as the metadata has them, which may take long where many are new."""
         version = REGISTRATIONS[api_key].max_version
         request_id = self.new_request_id()
+        caller, client_id = client or (own_caller(self._node_id), None)
 
         def answered(answer: bytes | None, error: ErrorCode) -> None:
             if answer is None:
@@ -127,13 +130,13 @@ class ControllerChannel:
 
         def send(after_s: float) -> None:
             body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]
-            caller = own_caller(self._node_id)
-            sent = ControllerRequest(api_key, version, None, caller, body, False, request_id)
+            sent = ControllerRequest(api_key, version, client_id, caller, body, False, request_id)
             self._start(sent, answered, timeout_s, after_s, settles)
 
         if self._controller.is_active:
-            caller = own_caller(self._node_id)
-            self._call_here(api_key, version, None, caller, request, request_id, done, lambda: send(RETRY_S))
+            self._call_here(
+                api_key, version, client_id, caller, request, request_id, done, lambda: send(RETRY_S)
+            )
         else:
             send(0)
 

@@ -10,6 +10,7 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicC
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.controller_channel import ControllerChannel
+    from barnabas.broker.security.caller import Caller
     from barnabas.controller.operations.topics import NewTopic
 
 CREATE_TOPICS: Final = 19
@@ -21,8 +22,9 @@ def create_topics(
     controller_channel: ControllerChannel,
     topics: Sequence[NewTopic],
     done: Callable[[dict[str, tuple[ErrorCode, str]]], object],
+    client: tuple[Caller, str | None] | None = None,
 ) -> None:
-    """`done({name: (error, message)})` once this broker's metadata has the topics; NONE also for one that exists already. Perhaps
+    """`client`: whose quota of partitions counts, with its client id; None: no quota. `done({name: (error, message)})` once this broker's metadata has the topics; NONE also for one that exists already. Perhaps
     before this returns."""
 
     def answered(response: Any, error: ErrorCode) -> None:
@@ -48,7 +50,7 @@ def create_topics(
         ],
         timeout_ms=round(TIMEOUT_S * 1000),
     )
-    controller_channel.send(CREATE_TOPICS, request, answered, timeout_s=TIMEOUT_S)
+    controller_channel.send(CREATE_TOPICS, request, answered, timeout_s=TIMEOUT_S, client=client)
 
 
 def create_topic(

@@ -15,6 +15,7 @@ from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.security.caller import ANONYMOUS, Principal
 from barnabas.broker.tests.one_node import OneNode
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages import alter_client_quotas as acq
 from barnabas.wire.messages import alter_partition_reassignments as pr
 from barnabas.wire.messages import create_partitions as cp
 from barnabas.wire.messages import create_topics as ct
@@ -130,6 +131,21 @@ def test_metadata_creates_only_when_both_sides_allow_it(asker: Asker, tmp_path: 
     request = md.MetadataRequest(topics=topics_of("new"))
     assert forbidding.ask(request, 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     forbidding.node.stop()
+
+
+def test_topics_that_metadata_creates_count_towards_the_client_s_quota(asker: Asker) -> None:
+    quota = acq.EntryData(
+        [acq.EntityData("user", "ANONYMOUS")], [acq.OpData("controller_mutation_rate", 1.0, remove=False)]
+    )
+    asker.ask(acq.AlterClientQuotasRequest([quota], validate_only=False))
+    names = [f"t{number}" for number in range(20)]
+    found = asker.ask(md.MetadataRequest(topics_of(*names)), 9)
+    assert [topic.error_code for topic in found.topics] == [ErrorCode.NONE] * 12 + [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    ] * 8
+    assert found.throttle_time_ms == 0
+    (other,) = asker.ask(md.MetadataRequest(topics_of("other")), 9, Principal("User", "bob")).topics
+    assert other.error_code == ErrorCode.NONE
 
 
 def test_metadata_by_id(asker: Asker) -> None:
