@@ -54,6 +54,7 @@ _THREAD_COUNTS: Final = (
     "num.recovery.threads.per.data.dir",
 )
 _OF_A_LISTENER: Final = "listener.name."
+_OF_LISTENERS_OF_ALL: Final = ("max.connections", "max.connection.creation.rate", "num.network.threads")
 _NAME_REQUIRED: Final = {
     TOPIC_RESOURCE: "Default topic resources are not allowed.",
     CLIENT_METRICS_RESOURCE: "Subscription name can't be empty",
@@ -326,9 +327,12 @@ def _check_broker_change(
 
 
 def _is_of_one_broker(name: str, table: ConfigDef) -> bool:
-    """Whether each broker has a value of its own, also for a listener (`listener.name.<listener>.<property>`)."""
-    base = name.split(".", 3)[-1] if name.startswith(_OF_A_LISTENER) else name
-    return base in table and table[base].update_mode == PER_BROKER
+    """Whether each broker has a value of its own. So has each for a listener, of whatever property
+    (`listener.name.<listener>.<property>`, `listener.name.<listener>.<mechanism>.<property>`), but for a few."""
+    if name.startswith(_OF_A_LISTENER):
+        _, dot, base = name.removeprefix(_OF_A_LISTENER).partition(".")
+        return bool(dot) and base not in _OF_LISTENERS_OF_ALL
+    return name in table and table[name].update_mode == PER_BROKER
 
 
 def _refuse_listed(names: list[str], reason: str) -> None:

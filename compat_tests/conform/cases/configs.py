@@ -177,6 +177,9 @@ def change_others(session: Session) -> None:
         ("num.io.threads", "0"),
         ("message.max.bytes", "-5"),
         ("process.roles", "broker"),
+        ("listener.name.sasl.plain.sasl.jaas.config", "no JAAS"),
+        ("listener.name.sasl.no.such.config", "2"),
+        ("listener.name.sasl.max.connections", "2"),
     ):
         for broker_name in ("", "1"):
             session.ask(

@@ -244,6 +244,26 @@ def test_invalid_changes_of_running_brokers_are_refused(
     assert (result.error, result.message) == (ErrorCode.INVALID_REQUEST, message)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("listener.name.sasl.plain.sasl.jaas.config", True),
+        ("listener.name.sasl.unknown", True),
+        ("listener.name.sasl.plain.max.connections", True),
+        ("listener.name.sasl.", True),
+        ("listener.name.sasl", False),
+        ("listener.name.sasl.max.connections", False),
+        ("listener.name.sasl.max.connection.creation.rate", False),
+        ("listener.name.sasl.num.network.threads", False),
+    ],
+)
+def test_what_belongs_to_a_listener_of_one_broker(name: str, is_refused: bool) -> None:
+    text = f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]"
+    result = change(new_image(), [(name, SET, "3")], BROKER_RESOURCE, "")
+    assert result.message == (text if is_refused else None)
+    assert change(new_image(), [(name, SET, "3")], BROKER_RESOURCE, "1").error == ErrorCode.NONE
+
+
 def test_min_isr_of_a_broker_is_fixed_with_eligible_leader_replicas() -> None:
     image = new_image()
     assert change(image, [("min.insync.replicas", SET, "1")], BROKER_RESOURCE, "1").error == ErrorCode.NONE
