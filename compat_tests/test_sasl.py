@@ -362,6 +362,16 @@ def test_another_request_in_place_of_a_token(secured: Broker) -> None:
         connection.ask(handshake("PLAIN"))
         assert connection.ask(request(16, 0, b""))[:2] == struct.pack(">h", 34)
         assert connection.is_closed()
+    with RawConnection(secured.bootstrap) as connection:
+        connection.ask(handshake("PLAIN"))
+        assert connection.ask(request(15, 0, array([string("g")]))) == (
+            array([struct.pack(">h", 34) + string("g") + string("") * 3 + array([])])
+        ), "each group has the error"
+        assert connection.is_closed()
+    with RawConnection(secured.bootstrap) as connection:
+        connection.ask(handshake("PLAIN"))
+        connection.send(request(15, 0, array([string("g")])[:-1]))
+        assert connection.is_closed()
 
 
 def test_an_unsupported_version_of_api_versions_may_be_asked_again(secured: Broker) -> None:

@@ -195,7 +195,7 @@ class SaslAuthenticator:
     def _authenticate(self, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         header, position = decode_request_header(buffer, start, end)
         if header.api_key != SASL_AUTHENTICATE:
-            return self._refuse_api(header)
+            return self._refuse_api(header, buffer, position, end)
         _check_version(header, SASL_AUTHENTICATE_REQUEST.max_version)
         request, _ = SASL_AUTHENTICATE_REQUEST.readers[header.api_version](buffer, position, end)
         try:
@@ -292,19 +292,17 @@ class SaslAuthenticator:
         self._connection.authentications.fail(again=self._caller is not None)
         return self._connection.refuse_client(answer, reason, delay_s)
 
-    def _refuse_api(self, header: RequestHeader) -> Outcome:
-        """Refuse a request that comes instead of a SaslAuthenticate, with its API's error where it has one for all of itself."""
+    def _refuse_api(self, header: RequestHeader, buffer: memoryview, position: int, end: int) -> Outcome:
+        """Refuse a request that comes instead of a SaslAuthenticate."""
         name = API_NAMES.get(header.api_key)
         if name is None:
             raise DecodeError(f"API key {header.api_key} is not served")
-        kind = response_type(header.api_key)
-        if not kind.supports(header.api_version):
+        if not response_type(header.api_key).supports(header.api_version):
             raise DecodeError(f"{name} version {header.api_version} is not served")
-        response = kind.message_class()
-        if hasattr(response, "error_code"):
-            response.error_code = ErrorCode.ILLEGAL_SASL_STATE
-        reason = f"Unexpected Kafka request of type {name} during SASL authentication."
-        return self._refuse(_frame(header, response), reason)
+        from barnabas.broker.network.sasl_refusals import refusal, refusal_reason  # late: a client's bug
+
+        response = refusal(header.api_key, header.api_version, buffer, position, end)
+        return self._refuse(_frame(header, response), refusal_reason(header.api_key))
 
 
 class _OtherMechanism:
