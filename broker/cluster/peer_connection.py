@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
+from barnabas.broker.requests.registry import AUTHENTICATE_BROKER, SASL_AUTHENTICATE, SASL_HANDSHAKE
 from barnabas.wire.frame import SIZE_BYTES, FrameBuffer, unpack_size
 from barnabas.wire.headers import decode_response_header
 from barnabas.wire.primitives import DecodeError
@@ -35,7 +35,7 @@ KEPT_ANSWERS: Final = (
 )
 
 
-_OF_AUTHENTICATION: Final = (AUTHENTICATE_BROKER, 17, 36)  # and SaslHandshake, SaslAuthenticate
+_OF_AUTHENTICATION: Final = (AUTHENTICATE_BROKER, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 # Takes an answer whose body is at frame[start:] without decoding all of it; False, and no effect, when the answer is of another
 # form than it handles.

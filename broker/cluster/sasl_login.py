@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from barnabas.broker.requests.registry import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from barnabas.broker.security.sasl import SaslFailure
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.sasl_authenticate import (
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from barnabas.broker.security.sasl_client import SaslClient
 
 VERSION: Final = 1  # of both requests
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 _SENT_CHARACTERS_MAX: Final = 500  # of what the server says
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from barnabas.broker.requests.context import Outcome
+from barnabas.broker.requests.registry import SASL_AUTHENTICATE, SASL_HANDSHAKE
 from barnabas.broker.security.caller import Caller
 from barnabas.broker.security.sasl import (
     Identity,
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.dispatch import Answer
     from barnabas.runtime.interface import Runtime
 
-SASL_HANDSHAKE: Final = 17
-SASL_AUTHENTICATE: Final = 36
 REAUTHENTICATION_INTERVAL_S: Final = 1.0  # between the beginnings of two of them
 _pack_size = struct.Struct(">i").pack
 _error_of_api_versions = struct.Struct(">8xh").unpack_from  # behind the size and the correlation id

@@ -89,6 +89,9 @@ class Registrations(Mapping[int, Registration]):
 REGISTRATIONS: Final = Registrations()
 # The one API that is not Kafka's: between brokers, neither advertised nor registered (inter_broker_authentication.py).
 AUTHENTICATE_BROKER: Final = 0x4241
+# Those of SASL, which are served before all others (sasl_authenticator.py).
+SASL_HANDSHAKE: Final = 17
+SASL_AUTHENTICATE: Final = 36
 
 
 def api(
