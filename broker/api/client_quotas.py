@@ -10,6 +10,7 @@ import socket
 from collections.abc import Generator
 from typing import Final
 
+from barnabas.broker.quotas.connection_rates import packed
 from barnabas.broker.requests.authorization import allows_cluster
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
@@ -62,7 +63,7 @@ def alter(context: HandlerContext, request: AlterClientQuotasRequest) -> AlterCl
     if not allows_cluster(context, Operation.ALTER_CONFIGS):
         return _failed(request, _REFUSED, _REFUSED.message)
     entries = request.entries
-    names = {name for name in hosts_named(entries) if not is_address(name)}
+    names = {name for name in hosts_named(entries) if packed(name) is None}
     if (
         len(entries) > QUOTAS_MAX
         or sum([len(each.ops) + len(each.entity) for each in entries]) > QUOTAS_MAX
@@ -85,7 +86,7 @@ def _decide(context: HandlerContext, request: AlterClientQuotasRequest, hosts: f
         lambda image: alter_client_quotas(
             image,
             request.entries,
-            lambda name: name in hosts or is_address(name),
+            lambda name: name in hosts or packed(name) is not None,
             validate_only=request.validate_only,
         ),
         lambda results: context.complete(_response(results)),
@@ -110,17 +111,6 @@ def _response(results: QuotaResults) -> AlterClientQuotasResponse:
             for entity, error in results.items()
         ]
     )
-
-
-def is_address(name: str) -> bool:
-    """Whether it is an IPv4 or IPv6 address."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, name)
-        except (OSError, ValueError):
-            continue
-        return True
-    return False
 
 
 def _resolves(name: str) -> bool:

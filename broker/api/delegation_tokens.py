@@ -6,8 +6,10 @@ for by principals that have authenticated, and not with a token.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Callable, Generator
+from typing import Final, TypeVar
+
+import msgspec
 
 from barnabas.broker.requests.authorization import allows
 from barnabas.broker.requests.context import PENDING, Outcome
@@ -16,7 +18,8 @@ from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.security.caller import ANONYMOUS, USER, Principal, parse_principal
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.acls import Operation, ResourceType
-from barnabas.controller.metadata.decision import ApiError
+from barnabas.controller.metadata.decision import ApiError, Decision
+from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations import delegation_tokens as operations
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.create_delegation_token import (
@@ -42,6 +45,8 @@ from barnabas.wire.uuids import derived_uuid, uuid_to_string
 
 PRINCIPALS_MAX: Final = 1000  # renewers of a token, and owners that tokens are asked of
 _NO_TIME: Final = -1  # of a request that this broker refuses itself
+
+R = TypeVar("R", bound=msgspec.Struct)
 
 
 @api(38, 1, 3, controller=True)
@@ -123,54 +128,53 @@ def _created(
 def renew(
     context: HandlerContext, request: RenewDelegationTokenRequest
 ) -> RenewDelegationTokenResponse | Outcome:
-    services = context.services
-    tokens = services.delegation_tokens
-    if not _may_ask(context):
-        return RenewDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, _NO_TIME)
-    if tokens is None:
-        return RenewDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
-    hmac, caller, now_ms = bytes(request.hmac), str(context.principal), services.runtime.time_ms()
+    caller, now_ms = str(context.principal), context.services.runtime.time_ms()
 
-    def done(result: int | ApiError) -> None:
-        if isinstance(result, ApiError):
-            context.complete(RenewDelegationTokenResponse(result.error))
-        else:
-            context.complete(RenewDelegationTokenResponse(expiry_timestamp_ms=result))
+    def decide(
+        image: MetadataImage, token_id: str | None, lifetimes: operations.TokenLifetimes
+    ) -> Decision[int | ApiError]:
+        return operations.renew_token(image, token_id, caller, request.renew_period_ms, lifetimes, now_ms)
 
-    services.controller.run(
-        lambda image: operations.renew_token(
-            image, tokens.token_id(hmac, image), caller, request.renew_period_ms, tokens.lifetimes, now_ms
-        ),
-        done,
-        lambda error, _: context.complete(RenewDelegationTokenResponse(error)),
-    )
-    return PENDING
+    return _change_expiry(context, bytes(request.hmac), RenewDelegationTokenResponse, decide)
 
 
 @api(40, 1, 2, controller=True)
 def expire(
     context: HandlerContext, request: ExpireDelegationTokenRequest
 ) -> ExpireDelegationTokenResponse | Outcome:
-    services = context.services
-    tokens = services.delegation_tokens
+    caller, now_ms = str(context.principal), context.services.runtime.time_ms()
+
+    def decide(
+        image: MetadataImage, token_id: str | None, _: operations.TokenLifetimes
+    ) -> Decision[int | ApiError]:
+        return operations.expire_token(image, token_id, caller, request.expiry_time_period_ms, now_ms)
+
+    return _change_expiry(context, bytes(request.hmac), ExpireDelegationTokenResponse, decide)
+
+
+def _change_expiry(
+    context: HandlerContext,
+    hmac: bytes,
+    respond: Callable[[int, int], R],
+    decide: Callable[[MetadataImage, str | None, operations.TokenLifetimes], Decision[int | ApiError]],
+) -> R | Outcome:
+    """Change when a token expires. `respond(error, time)` makes the response."""
+    tokens = context.services.delegation_tokens
     if not _may_ask(context):
-        return ExpireDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, _NO_TIME)
+        return respond(ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, _NO_TIME)
     if tokens is None:
-        return ExpireDelegationTokenResponse(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
-    hmac, caller, now_ms = bytes(request.hmac), str(context.principal), services.runtime.time_ms()
+        return respond(ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED, 0)
 
     def done(result: int | ApiError) -> None:
         if isinstance(result, ApiError):
-            context.complete(ExpireDelegationTokenResponse(result.error))
+            context.complete(respond(result.error, 0))
         else:
-            context.complete(ExpireDelegationTokenResponse(expiry_timestamp_ms=result))
+            context.complete(respond(ErrorCode.NONE, result))
 
-    services.controller.run(
-        lambda image: operations.expire_token(
-            image, tokens.token_id(hmac, image), caller, request.expiry_time_period_ms, now_ms
-        ),
+    context.services.controller.run(
+        lambda image: decide(image, tokens.token_id(hmac, image), tokens.lifetimes),
         done,
-        lambda error, _: context.complete(ExpireDelegationTokenResponse(error)),
+        lambda error, _: context.complete(respond(error, 0)),
     )
     return PENDING
 

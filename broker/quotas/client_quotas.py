@@ -17,6 +17,14 @@ import msgspec
 
 from barnabas.broker.quotas.rate import Rate, TokenBucket
 from barnabas.controller.metadata.decision import ApiError
+from barnabas.controller.metadata.quota_names import (
+    CLIENT_ID,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+)
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,13 +32,6 @@ if TYPE_CHECKING:
     from barnabas.broker.security.caller import Caller
     from barnabas.controller.metadata.image import MetadataImage, QuotaEntity
     from barnabas.runtime.interface import Runtime
-
-USER: Final = "user"
-CLIENT_ID: Final = "client-id"
-PRODUCE: Final = "producer_byte_rate"
-FETCH: Final = "consumer_byte_rate"
-REQUEST: Final = "request_percentage"
-MUTATION: Final = "controller_mutation_rate"
 
 CLIENTS_MAX: Final = 10_000  # of each kind; more than these at once share none of their past
 CLIENT_ID_MAX: Final = 256  # characters by which client ids are distinguished
@@ -228,15 +229,15 @@ class ClientQuotas:
             return shared
 
         limits = ClientLimits(
-            produce=quota(PRODUCE, float("inf")),
-            fetch=quota(FETCH, float("inf")),
-            request=quota(REQUEST, window[1]),
+            produce=quota(PRODUCER_BYTE_RATE, float("inf")),
+            fetch=quota(CONSUMER_BYTE_RATE, float("inf")),
+            request=quota(REQUEST_PERCENTAGE, window[1]),
             mutation=self._mutation_quota(user, client_id or "", now),
         )
         return NO_LIMITS if limits == NO_LIMITS else limits
 
     def _mutation_quota(self, user: str, client_id: str, now: float) -> MutationQuota | None:
-        found = self._find(MUTATION, user, client_id)
+        found = self._find(CONTROLLER_MUTATION_RATE, user, client_id)
         if found is None:
             return None
         limit, sharing = found

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.quotas.client_quotas import Quota, make_room
+from barnabas.controller.metadata.quota_names import CONNECTION_CREATION_RATE, IP
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
 
-IP: Final = "ip"
-RATE: Final = "connection_creation_rate"
 _V4_IN_V6: Final = bytes(10) + b"\xff\xff"
 
 
@@ -37,8 +36,8 @@ class ConnectionRates:
         """Follow the metadata. Returns whether there is any such quota."""
         by_name: dict[str | None, float] = {}
         for entity, quotas in image.client_quotas.items():
-            if entity[0][0] == IP and RATE in quotas:
-                by_name[entity[0][1]] = quotas[RATE]
+            if entity[0][0] == IP and CONNECTION_CREATION_RATE in quotas:
+                by_name[entity[0][1]] = quotas[CONNECTION_CREATION_RATE]
         self._default = by_name.pop(None, None)
         addresses = {name: packed(name) for name in by_name if name is not None}
         self._limits = {address: by_name[name] for name, address in addresses.items() if address is not None}

@@ -14,20 +14,20 @@ import msgspec
 
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, QuotaEntity, quota_entity, quota_record
+from barnabas.controller.metadata.quota_names import (
+    CLIENT_ID,
+    CONNECTION_CREATION_RATE,
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    IP,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    USER,
+)
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.alter_client_quotas import EntryData as AlteredEntity
 from barnabas.wire.messages.describe_client_quotas import ComponentData, EntityData, ValueData
 from barnabas.wire.messages.describe_client_quotas import EntryData as DescribedEntity
-
-USER: Final = "user"
-CLIENT_ID: Final = "client-id"
-IP: Final = "ip"
-
-PRODUCER_BYTE_RATE: Final = "producer_byte_rate"
-CONSUMER_BYTE_RATE: Final = "consumer_byte_rate"
-REQUEST_PERCENTAGE: Final = "request_percentage"
-CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
-CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 
 # key -> the largest whole number, and its type in Kafka's text; None where fractions are allowed
 _CLIENT_KEYS: Final[Mapping[str, tuple[int, str] | None]] = {

@@ -11,20 +11,22 @@ from hypothesis import strategies as st
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.quotas.client_quotas import (
     CLIENTS_MAX,
-    FETCH,
-    MUTATION,
-    PRODUCE,
-    REQUEST,
     ClientQuotas,
     PartitionPermits,
 )
 from barnabas.broker.security.caller import Caller, Principal
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, QuotaEntity, quota_record
+from barnabas.controller.metadata.quota_names import (
+    CONSUMER_BYTE_RATE,
+    CONTROLLER_MUTATION_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+)
 from compat_tests.virtual.runtime import VirtualRuntime
 
 NAMES = st.sampled_from(["a", "b", None])
-KINDS = st.sampled_from([PRODUCE, FETCH, REQUEST])
+KINDS = st.sampled_from([PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE])
 part = st.sampled_from(["absent", "default", "a", "b"])
 quotas = st.dictionaries(
     st.tuples(part, part).filter(lambda each: each != ("absent", "absent")), st.integers(1, 1000), max_size=9
@@ -49,7 +51,7 @@ def entity_of(user: str, client: str) -> QuotaEntity:
     )
 
 
-def image_with(given_quotas: dict[tuple[str, str], int], kind: str = PRODUCE) -> MetadataImage:
+def image_with(given_quotas: dict[tuple[str, str], int], kind: str = PRODUCER_BYTE_RATE) -> MetadataImage:
     image = MetadataImage()
     for (user, client), value in given_quotas.items():
         image.replay(quota_record(entity_of(user, client), kind, value), MetadataDelta())
@@ -100,10 +102,10 @@ def test_the_first_entity_that_fits_decides_and_says_who_shares(
 def test_kinds_are_found_each_for_itself() -> None:
     image = MetadataImage()
     for entity, kind, value in (
-        ((("user", "a"),), PRODUCE, 1.0),
-        ((("client-id", "c"), ("user", "a")), FETCH, 2.0),
-        ((("client-id", None),), REQUEST, 3.0),
-        ((("user", None),), MUTATION, 4.0),
+        ((("user", "a"),), PRODUCER_BYTE_RATE, 1.0),
+        ((("client-id", "c"), ("user", "a")), CONSUMER_BYTE_RATE, 2.0),
+        ((("client-id", None),), REQUEST_PERCENTAGE, 3.0),
+        ((("user", None),), CONTROLLER_MUTATION_RATE, 4.0),
     ):
         image.replay(quota_record(entity, kind, value), MetadataDelta())
     limits = made(image).of(caller("a"), "c")
@@ -131,12 +133,14 @@ def test_only_quotas_of_clients_make_it_set() -> None:
     image = MetadataImage()
     image.replay(quota_record((("ip", None),), "connection_creation_rate", 1.0), MetadataDelta())
     assert not found.load(image)
-    image.replay(quota_record((("client-id", None),), PRODUCE, 1.0), MetadataDelta())
+    image.replay(quota_record((("client-id", None),), PRODUCER_BYTE_RATE, 1.0), MetadataDelta())
     assert found.load(image)
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan, 5e-324, 1.7e308])
-@pytest.mark.parametrize("kind", [PRODUCE, FETCH, REQUEST, MUTATION])
+@pytest.mark.parametrize(
+    "kind", [PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE]
+)
 def test_any_number_that_kafka_takes_is_a_quota(kind: str, value: float) -> None:
     image = MetadataImage()
     image.replay(quota_record((("user", None),), kind, 1.0), MetadataDelta())
@@ -168,7 +172,7 @@ def test_made_up_client_ids_take_a_bounded_place() -> None:
             busy.record(1, 0.0)
     assert len(found._shared) <= CLIENTS_MAX
     assert len(found._found) <= CLIENTS_MAX
-    assert found._shared[PRODUCE, (("client-id", "busy"),)] is busy, (
+    assert found._shared[PRODUCER_BYTE_RATE, (("client-id", "busy"),)] is busy, (
         "one that is used is not forgotten for idle ones"
     )
 
