@@ -23,6 +23,8 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools, ToolFailed
+from compat_tests.harness.key_updates import Sender
+from compat_tests.harness.raw import RawConnection, request
 from compat_tests.harness.tls_files import TlsFiles
 
 LARGE = bytes(range(256)) * 3000  # 768 KB: many records of TLS
@@ -212,6 +214,43 @@ def test_a_flood_of_handshakes_leaves_others_served(own: Secured, files: TlsFile
         for one in flood:
             one.close()
     assert slowest < 2, slowest
+
+
+def hostile_client(address: str, files: TlsFiles, key_log: Path) -> tuple[socket.socket, Sender]:
+    """A connection after its handshake, and what encrypts for it."""
+    context = files.aiokafka()["ssl_context"]
+    context.keylog_filename = str(key_log)
+    connection = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=30)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    is_done = False
+    while not is_done:
+        try:
+            tls.do_handshake()
+            is_done = True
+        except ssl.SSLWantReadError:
+            connection.sendall(outgoing.read())
+            incoming.write(connection.recv(65536))
+    connection.sendall(outgoing.read())
+    return connection, Sender(key_log, tls.cipher()[0])
+
+
+@pytest.mark.barnabas_only
+def test_a_flood_of_key_updates_leaves_others_served(
+    secured: Secured, files: TlsFiles, tmp_path: Path
+) -> None:
+    """20,000 in one piece, which took 0.4 s in one turn of the loop."""
+    flooding, sender = hostile_client(secured.tls, files, tmp_path / "keys")
+    updates = b"".join(sender.update() for _ in range(20_000))
+    before = secured.broker.resident_bytes()
+    with RawConnection(secured.plaintext) as beside, flooding:
+        try:
+            flooding.sendall(updates)
+        except OSError:  # it is closed already
+            pass
+        beside.ask(request(18, 0, b""))
+        eventually(lambda: "the peer asks for new keys again and again" in secured.broker.log_text())
+    assert secured.broker.resident_bytes() - before < 16 << 20
 
 
 def shown_names(address: str) -> set[str]:

@@ -6,7 +6,8 @@ written by its writer alone (tls_writer.py).
 - Bytes of the socket are received into one shared buffer and fed to OpenSSL in slices of 32 KB; the plaintext is decrypted into
   the connection's own receive buffer. What is not decrypted when the connection pauses reading stays here, and is decrypted
   when it resumes: no event of the socket comes for it.
-- A turn decrypts a bounded number of records, because a peer may send records of one byte.
+- A turn decrypts a bounded number of records, because a peer may send records of one byte, and for a bounded time, because it may
+  send records without any: updates of its keys, each of 27 bytes, cost 20 us. One that asks for ours as often is closed.
 - Handshakes take a bounded time of a turn, as each costs up to 3 ms, and have a deadline. OpenSSL holds 50 KB for one; so none
   begins before a whole record has come, and of too many the oldest makes room.
 - After a failed handshake the alert is sent, and the connection closes connection.failed.authentication.delay.ms later, as in
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 RECEIVE_BYTES: Final = 128 * 1024
 FEED_BYTES: Final = 32 * 1024  # a BIO keeps the capacity of the most that it ever held
 TURN_RECORDS: Final = 256
+DECRYPT_TURN_S: Final = 0.002
+ANSWERS_BYTES_MAX: Final = 4096  # of OpenSSL to one slice: an update of the keys has 27
 HANDSHAKES_TURN_S: Final = 0.002
 HANDSHAKE_TIMEOUT_S: Final = 30.0
 HANDSHAKES_MAX: Final = 1000
@@ -314,12 +317,13 @@ class TlsTransport(BufferedProtocol):
         """Pass received bytes to the connection, until it pauses or the turn's share is used up."""
         connection, outgoing = self._connection, self._shared.outgoing
         left = TURN_RECORDS
+        ends_at = self._shared.runtime.monotonic() + DECRYPT_TURN_S
         is_more = True
         while is_more and left > 0 and self._state is _OPEN and not self._is_paused:
             buffer = connection.get_buffer(-1)
             filled, records, is_more = 0, 0, True
             try:
-                filled, records, is_more = self._read_into(buffer, left)
+                filled, records, is_more = self._read_into(buffer, left, ends_at)
                 if outgoing.pending:
                     self._writer.send_tls()
             except (OSError, ValueError) as error:
@@ -340,10 +344,10 @@ class TlsTransport(BufferedProtocol):
         else:
             self._read_raw(True)
 
-    def _read_into(self, buffer: memoryview, records_max: int) -> tuple[int, int, bool]:
-        """Decrypt into the buffer: bytes, records, and whether more is left. ssl.SSLError; ConnectionResetError at the stream's
-        end."""
-        tls, incoming = self._tls, self._incoming
+    def _read_into(self, buffer: memoryview, records_max: int, ends_at: float) -> tuple[int, int, bool]:
+        """Decrypt into the buffer: bytes, records, and whether more is left. As many records as may be, when the time is up.
+        ssl.SSLError; ValueError; ConnectionResetError at the stream's end."""
+        tls, incoming, shared = self._tls, self._incoming, self._shared
         assert tls is not None
         assert incoming is not None
         filled, records, size = 0, 0, len(buffer)
@@ -351,6 +355,10 @@ class TlsTransport(BufferedProtocol):
             try:
                 count: Any = tls.read(size - filled, buffer[filled:])
             except ssl.SSLWantReadError:
+                if shared.outgoing.pending > ANSWERS_BYTES_MAX:
+                    raise ValueError("the peer asks for new keys again and again") from None
+                if self._undecrypted and shared.runtime.monotonic() > ends_at:
+                    return filled, records_max, True
                 if self._feed():
                     continue
                 return filled, records, False

@@ -19,6 +19,7 @@ from barnabas.broker.network import tls_transport
 from barnabas.broker.network.connection import Connection
 from barnabas.broker.network.tests.doubles import Socket, Transport, World, answer, request
 from barnabas.broker.network.tls_transport import (
+    DECRYPT_TURN_S,
     HANDSHAKE_TIMEOUT_S,
     TURN_RECORDS,
     TlsConnections,
@@ -32,6 +33,7 @@ from barnabas.runtime.tls_contexts import client_context
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.harness.certificates import Authority, Certificate
+from compat_tests.harness.key_updates import Sender
 
 
 @cache
@@ -59,8 +61,12 @@ def listener_tls(**properties: str) -> ListenerTls:
 class Client:
     """OpenSSL's client over one connection of a TlsWorld."""
 
-    def __init__(self, own: Path | None = None, version: ssl.TLSVersion | None = None) -> None:
+    def __init__(
+        self, own: Path | None = None, version: ssl.TLSVersion | None = None, key_log: Path | None = None
+    ) -> None:
         context = client_context()
+        if key_log is not None:
+            context.keylog_filename = str(key_log)
         context.load_verify_locations(cadata=authority().pem)
         if own is not None:
             context.load_cert_chain(own)
@@ -494,3 +500,47 @@ def test_an_unadmitted_connection_may_shake_hands_and_is_not_served() -> None:
     world.send(client, request(1))
     assert client.tls.version() == "TLSv1.3"
     assert world.dispatcher.served == []
+
+
+# -- key updates
+
+
+def updating(tmp_path: Path) -> tuple[TlsWorld, Client, Sender]:
+    """A connected client, and what sends in its place."""
+    world, client = TlsWorld(), Client(key_log=tmp_path / "keys")
+    world.handshake(client)
+    cipher = client.tls.cipher()
+    assert cipher is not None
+    return world, client, Sender(tmp_path / "keys", cipher[0])
+
+
+def test_a_client_may_update_its_keys(tmp_path: Path) -> None:
+    world, client, sender = updating(tmp_path)
+    for number in range(20):
+        world.receive_all(sender.update(asks=number % 2 == 0) + sender.data(request(number)))
+    assert world.received(client) == b"".join(map(answer, range(20)))
+
+
+def test_a_client_that_has_its_keys_updated_again_and_again_is_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world, _, sender = updating(tmp_path)
+    world.receive(b"".join(sender.update() for _ in range(2000)))
+    assert world.transport.is_aborted
+    assert "TLS: the peer asks for new keys again and again" in caplog.text
+
+
+def test_key_updates_share_a_turn_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls_transport, "FEED_BYTES", 270)
+    world, client, sender = updating(tmp_path)
+    updates = b"".join(sender.update(asks=False) for _ in range(100))
+    real = world.loop.monotonic
+    clock = iter(range(1, 1000))
+    monkeypatch.setattr(world.loop, "monotonic", lambda: real() + next(clock) * DECRYPT_TURN_S)
+    world.receive(updates + sender.data(request(1)))
+    assert not world.transport.is_reading
+    turns = world.turns()
+    assert len(turns) >= 10
+    assert sum(turns[:-1]) == 0
+    assert world.received(client) == answer(1)
+    assert world.transport.is_reading
