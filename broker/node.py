@@ -776,6 +776,7 @@ class Node:
         if self._partitions is None:
             return None
         controller, wall_clock = self.services.controller, self._log_manager.wall_clock
+        of_links = {} if self._controller_sasl is None else self._controller_sasl.authentications
         return [
             partial(
                 node_metrics,
@@ -791,7 +792,7 @@ class Node:
             ),
             lambda: quota_metrics(self._quotas),
             lambda: security_metrics(
-                self._connections.authentications,
+                {**self._connections.authentications, **of_links},
                 self.services.authorizer,
                 len(controller.image.acls.by_id),
             ),

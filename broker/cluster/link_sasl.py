@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from barnabas.broker.cluster.sasl_login import VERSION, SaslLogin
+from barnabas.broker.network.authentication_counts import AuthenticationCounts
 from barnabas.broker.network.sasl_authenticator import REAUTHENTICATION_INTERVAL_S, SaslAuthenticator
 from barnabas.broker.requests.context import Outcome
 from barnabas.broker.security.caller import ANONYMOUS, Caller
@@ -45,14 +46,20 @@ class ControllerSasl(NamedTuple):
 
     login: NewLinkSasl | None  # on connections that this node opens
     listeners: Mapping[str, NewLinkSasl]  # by name, of those that use SASL
+    authentications: Mapping[str, AuthenticationCounts]  # of these
 
 
 def controller_sasl(
     runtime: Runtime, login: NewSaslClient | None, listeners: Mapping[str, SaslListener]
 ) -> ControllerSasl:
+    counts = {name: AuthenticationCounts() for name in listeners}
     return ControllerSasl(
         None if login is None else login_to_links(runtime, login),
-        {name: authentication_of_links(runtime, each, name) for name, each in listeners.items()},
+        {
+            name: authentication_of_links(runtime, each, name, counts[name])
+            for name, each in listeners.items()
+        },
+        counts,
     )
 
 
@@ -61,9 +68,11 @@ def login_to_links(runtime: Runtime, login: NewSaslClient) -> NewLinkSasl:
     return partial(LinkLogin, runtime, login)
 
 
-def authentication_of_links(runtime: Runtime, listener: SaslListener, name: str) -> NewLinkSasl:
+def authentication_of_links(
+    runtime: Runtime, listener: SaslListener, name: str, counts: AuthenticationCounts
+) -> NewLinkSasl:
     """Authenticates the callers of the controller listener of this name."""
-    return partial(LinkAuthentication, runtime, listener, name)
+    return partial(LinkAuthentication, runtime, listener, name, counts)
 
 
 class LinkLogin:
@@ -131,16 +140,25 @@ class LinkAuthentication:
 
     caller: Caller
 
-    def __init__(self, runtime: Runtime, listener: SaslListener, name: str, user: SaslUser) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        listener: SaslListener,
+        name: str,
+        counts: AuthenticationCounts,
+        user: SaslUser,
+    ) -> None:
         self.runtime = runtime
         self.listener = name
+        self.authentications = counts
         self.client_host = user.peer_host
         self.caller = Caller(ANONYMOUS, name, user.peer_host)
         self.dispatcher = _NO_REQUESTS
         self.request_max_bytes = 0
         self._user = user
         self._authenticator = SaslAuthenticator(listener, self, self, lambda *_: Outcome.CLOSE)
-        self._is_refused = False
+        self._is_pending = False  # the request is refused, after a delay, or a thread works for it
+        self.closed = False
         self._timer: Timer | None = None  # until the session ends, or a refusal is sent
 
     # -- for the link
@@ -150,23 +168,31 @@ class LinkAuthentication:
 
     def received(self, payload: bytes) -> None:
         is_over = self._authenticator.is_authenticated and self._authenticator.session_left_s() is None
-        if self._is_refused or is_over:
+        if self._is_pending or is_over:
             raise MalformedMessage("a request behind the login by SASL")
         try:
             answer = self._authenticator.serve(memoryview(payload))
         except DecodeError as error:
             raise MalformedMessage(f"a request of the login by SASL can't be read: {error}") from None
         if answer is Outcome.PENDING:
-            return  # refused, after a delay
-        if not isinstance(answer, bytes):
+            self._is_pending = True
+        elif isinstance(answer, bytes):
+            self._answer(answer)
+        else:
             raise MalformedMessage("a request that is no login by SASL")
+
+    def _answer(self, answer: bytes) -> None:
         self._user.send_sasl(answer[SIZE_BYTES:])
         if self._authenticator.is_authenticated:
             self._let_session_end()
             self._user.logged_in()
 
-    def close(self) -> None:
+    def close(self, reason: str = "") -> None:
+        """`reason`: why the authenticator closes the connection."""
+        self.closed = True
         self._stop_timer()
+        if reason:
+            self._user.login_failed(login_refused(reason))
 
     def _let_session_end(self) -> None:
         self._stop_timer()
@@ -188,8 +214,12 @@ class LinkAuthentication:
     def serve_by(self, _server: RequestServer, _frame_max_bytes: int) -> None:
         """Nothing else is served here."""
 
+    def answer_client(self, answer: Answer) -> None:
+        self._is_pending = False
+        assert isinstance(answer, bytes)
+        self._answer(answer)
+
     def refuse_client(self, answer: Answer | None, reason: str, delay_s: float) -> Outcome:
-        self._is_refused = True
         self._stop_timer()
 
         def end() -> None:

@@ -45,6 +45,7 @@ from barnabas.wire.primitives import DecodeError
 from barnabas.wire.registry import API_NAMES, response_type
 
 if TYPE_CHECKING:
+    from barnabas.broker.network.authentication_counts import AuthenticationCounts
     from barnabas.broker.network.connection import NewAuthenticator
     from barnabas.broker.network.session import RequestServer
     from barnabas.broker.requests.context import RequestContext, Requester
@@ -73,6 +74,16 @@ class SaslConnection(Protocol):
     def client_host(self) -> str: ...
 
     def serve_by(self, server: RequestServer, frame_max_bytes: int) -> None: ...
+
+    @property
+    def authentications(self) -> AuthenticationCounts: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def close(self, reason: str = "") -> None: ...
+
+    def answer_client(self, answer: Answer) -> None: ...
 
     def refuse_client(self, answer: Answer | None, reason: str, delay_s: float) -> Outcome: ...
 
@@ -124,6 +135,9 @@ class SaslAuthenticator:
     # -- in place of the dispatcher
 
     def dispatch(self, _connection: Requester, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
+        return self._serve(buffer, start, end)
+
+    def _serve(self, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         try:
             return self._state(buffer, start, end)
         except ThreadNeeded as needed:
@@ -133,7 +147,7 @@ class SaslAuthenticator:
 
     def serve(self, frame: memoryview) -> Answer | Outcome:
         """The answer to a request of a connection that serves nothing but the login."""
-        return self._state(frame, 0, len(frame))
+        return self._serve(frame, 0, len(frame))
 
     @property
     def is_authenticated(self) -> bool:
@@ -155,7 +169,7 @@ class SaslAuthenticator:
         if error is not None:
             connection.close(f"an authentication has failed: {error}")
             return
-        answer = self.dispatch(connection, frame, 0, len(frame))
+        answer = self._serve(frame, 0, len(frame))
         if not isinstance(answer, Outcome):  # else it is refused, after a delay
             connection.answer_client(answer)
 

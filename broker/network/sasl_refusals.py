@@ -17,7 +17,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import Buffer
 from barnabas.wire.registry import API_NAMES, request_type, response_type
 
-# Of a request: the answer to a larger one names nothing. Nobody knows its sender yet, and each name takes microseconds.
+# Of a request: the answer to a larger one names nothing. Its sender is not authenticated, and each name takes microseconds.
 NAMED_BYTES_MAX: Final = 16 * 1024
 
 _ERROR: Final = ErrorCode.ILLEGAL_SASL_STATE

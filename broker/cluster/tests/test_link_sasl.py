@@ -6,17 +6,27 @@ import logging
 import struct
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.cluster.link_sasl import LinkAuthentication, authentication_of_links, login_to_links
+from barnabas.broker.network.authentication_counts import AuthenticationCounts
+from barnabas.broker.security.caller import Principal
 from barnabas.broker.security.json_web_tokens import UnsecuredVerifier
 from barnabas.broker.security.oauthbearer import OAuthBearerServer
 from barnabas.broker.security.oauthbearer_tokens import unsecured_token
 from barnabas.broker.security.plain import PlainServer, PlainUsers
-from barnabas.broker.security.sasl import Mechanism, NewSaslServer, SaslFailure, SaslListener
+from barnabas.broker.security.sasl import (
+    Identity,
+    Mechanism,
+    NewSaslServer,
+    SaslFailure,
+    SaslListener,
+    ThreadNeeded,
+)
 from barnabas.broker.security.sasl_client import NewSaslClient, OAuthBearerClient, PlainClient, ScramLogin
 from barnabas.broker.security.scram import OwnUser, ScramCredentials, ScramServer
 from barnabas.controller.link import messages
@@ -69,7 +79,7 @@ def start(
     authentication = None
     if listens:
         authentication = authentication_of_links(
-            runtime, listener(runtime, max_reauth_ms, delay_s), "CONTROLLER"
+            runtime, listener(runtime, max_reauth_ms, delay_s), "CONTROLLER", AuthenticationCounts()
         )
     if node.identity.is_controller:
         node.links.listen("", PORT, authentication=authentication)
@@ -221,7 +231,7 @@ AUTHENTICATE = say(kafka_request(36, struct.pack(">i", len(TOKEN)) + TOKEN))
         (say(kafka_request(18, b"")), "a request that is no login by SASL"),
         (say(kafka_request(0, b"x" * 1000)), "Invalid request"),
         (say(kafka_request(17, b"\x7f\xff")), "can't be read"),
-        (HANDSHAKE + say(kafka_request(12, b"")), "Unexpected Kafka request of type Heartbeat"),
+        (HANDSHAKE + say(kafka_request(12, b"")), "Unexpected Kafka request of type HEARTBEAT"),
         (HANDSHAKE + say(kafka_request(36, b"\x7f\xff\xff\xff")), "can't be read"),
         (HANDSHAKE + AUTHENTICATE + HANDSHAKE, "a frame of kind 19 where one of kind 1 is expected"),
         (encode_frame(messages.RAFT, b"", None), "a frame of kind 7 where one of kind 19 is expected"),
@@ -266,7 +276,7 @@ class User:
 @given(st.lists(st.binary(max_size=60), max_size=4), st.booleans())
 def test_any_bytes_are_refused(contents: list[bytes], begins_well: bool) -> None:
     runtime = VirtualRuntime()
-    side = LinkAuthentication(runtime, listener(runtime), "CONTROLLER", User())
+    side = LinkAuthentication(runtime, listener(runtime), "CONTROLLER", AuthenticationCounts(), User())
     if begins_well:
         side.received(HANDSHAKE[5:])
     for content in contents:
@@ -274,6 +284,38 @@ def test_any_bytes_are_refused(contents: list[bytes], begins_well: bool) -> None
             side.received(kafka_request(36, content) if begins_well else content)
         except messages.MalformedMessage:
             break
+
+
+class SlowServer:
+    """A mechanism whose one token takes a thread."""
+
+    def __init__(self) -> None:
+        self.identity: Identity | None = None
+        self._has_worked = False
+
+    def evaluate(self, token: bytes) -> bytes:
+        if not self._has_worked:
+            raise ThreadNeeded(self._work)
+        self.identity = Identity(Principal("User", token.decode()))
+        return b""
+
+    def _work(self) -> None:
+        self._has_worked = True
+
+
+def test_a_token_that_takes_a_thread_is_answered_when_that_has_worked() -> None:
+    runtime, user, counts = VirtualRuntime(), Mock(peer_host="node"), AuthenticationCounts()
+    slow = SaslListener({"PLAIN": Mechanism(SlowServer, 0)}, 1000, 0.1)
+    side = LinkAuthentication(runtime, slow, "CONTROLLER", counts, user)
+    side.received(HANDSHAKE[5:])
+    side.received(kafka_request(36, struct.pack(">i", 5) + b"admin"))
+    assert user.send_sasl.call_count == 1
+    with pytest.raises(messages.MalformedMessage, match="a request behind the login"):
+        side.received(HANDSHAKE[5:])
+    runtime.run_until_idle()
+    assert user.send_sasl.call_count == 2
+    user.logged_in.assert_called_once_with()
+    assert counts.successful == 1
 
 
 def test_a_login_is_no_proof_of_the_secret() -> None:
