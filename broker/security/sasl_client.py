@@ -57,11 +57,15 @@ class OAuthBearerClient:
 
     def __init__(self, token: str) -> None:
         self._token = token
+        self._is_refused = False
 
     def first(self) -> bytes:
         return b"n,,\x01auth=Bearer %b\x01\x01" % self._token.encode()
 
     def evaluate(self, token: bytes) -> bytes | None:
+        if self._is_refused:
+            raise SaslFailure("the server refuses the token, and does not end the exchange")
+        self._is_refused = bool(token)
         return b"\x01" if token else None
 
 
@@ -117,7 +121,11 @@ class ScramClient:
         iterations, digest = int(found["iterations"]), self._login.digest
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             raise SaslFailure(f"the server asks for {iterations} iterations")
-        salted = self._login.salted_password(b64decode(found["salt"]), iterations)
+        try:
+            salt = b64decode(found["salt"])
+        except ValueError:
+            raise SaslFailure("the server's salt is not base64") from None
+        salted = self._login.salted_password(salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", digest)
         without_proof = b"c=biws,r=" + found["nonce"]
         message = b",".join((self._bare, server_first, without_proof))

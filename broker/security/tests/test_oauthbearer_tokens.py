@@ -188,6 +188,14 @@ def test_wrong_options_of_unsecured_tokens(options: dict[str, str], words: str) 
         unsecured_token(options, lambda: 0)
 
 
+def test_an_exchange_ends_with_its_acknowledged_refusal() -> None:
+    client = OAuthBearerClient("a.b.c")
+    assert client.evaluate(b'{"status":"invalid_token"}') == b"\x01"
+    for token in (b'{"status":"invalid_token"}', b""):
+        with pytest.raises(SaslFailure, match="does not end the exchange"):
+            client.evaluate(token)
+
+
 # -- an authorization server
 
 

@@ -81,6 +81,7 @@ def test_a_wrong_password_fails() -> None:
         b"r=%bx,s=c2FsdA==,i=16385",
         b"r=%bx,s=c2FsdA==,i=999999999999",
         b"r=%bx,s=,i=4096",
+        b"r=%bx,s=A,i=4096",
         b"e=other-error",
     ],
 )
