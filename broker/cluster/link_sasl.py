@@ -184,8 +184,7 @@ class LinkAuthentication:
     def _answer(self, answer: bytes) -> None:
         self._user.send_sasl(answer[SIZE_BYTES:])
         if self._authenticator.is_authenticated:
-            self._let_session_end()
-            self._user.logged_in()
+            self._begin_session()
 
     def close(self, reason: str = "") -> None:
         """`reason`: why the authenticator closes the connection."""
@@ -194,11 +193,15 @@ class LinkAuthentication:
         if reason:
             self._user.login_failed(login_refused(reason))
 
-    def _let_session_end(self) -> None:
+    def _begin_session(self) -> None:
         self._stop_timer()
         left_s = self._authenticator.session_left_s()
+        if left_s is not None and left_s <= 0:  # a token within the clock skew, or a delegation token
+            self._user.login_failed(login_refused("its token has expired by the clock of this node"))
+            return
         if left_s is not None:
             self._timer = self.runtime.call_later(left_s, self._session_ended)
+        self._user.logged_in()
 
     def _session_ended(self) -> None:
         self._timer = None

@@ -38,6 +38,7 @@ from barnabas.controller.operations.scram import SHA_512
 from compat_tests.virtual.runtime import VirtualRuntime
 
 USER, PASSWORD = "node", "node-secret"
+SKEW = {"unsecuredValidatorAllowableClockSkewMs": "5000"}
 INVALID = "the login by SASL has failed: Authentication failed: Invalid username or password"
 
 
@@ -57,7 +58,7 @@ def listener(runtime: VirtualRuntime, max_reauth_ms: int = 0, delay_s: float = 0
     servers: dict[str, NewSaslServer] = {
         "PLAIN": partial(PlainServer, users),
         "SCRAM-SHA-512": partial(ScramServer, credentials),
-        "OAUTHBEARER": partial(OAuthBearerServer, UnsecuredVerifier({}, runtime.time_ms)),
+        "OAUTHBEARER": partial(OAuthBearerServer, UnsecuredVerifier(SKEW, runtime.time_ms)),
     }
     mechanisms = {name: Mechanism(server, max_reauth_ms) for name, server in servers.items()}
     return SaslListener(mechanisms, 1000, delay_s)
@@ -221,6 +222,7 @@ def say(content: bytes) -> bytes:
 
 HANDSHAKE = say(kafka_request(17, struct.pack(">h", 5) + b"PLAIN"))
 TOKEN = f"\0{USER}\0{PASSWORD}".encode()
+HELLO = encode_frame(messages.HELLO, encode(messages.Hello(1, 3, "secret", bytes(16))), None)
 AUTHENTICATE = say(kafka_request(36, struct.pack(">i", len(TOKEN)) + TOKEN))
 
 
@@ -337,11 +339,26 @@ def test_an_open_link_without_logins_takes_none() -> None:
     world.run_until(lambda: "-9" in one.events)
 
 
+def test_an_expired_token_opens_no_link() -> None:
+    """Within the clock skew a login with it succeeds, for a session of no time: what comes together with it is not served."""
+    world = LinkWorld(voters=1)
+    one = start(world, world.node(1), None)
+    token = oauthbearer(world, "1")().first()
+    world.run(3)
+    client = RawClient(world)
+    choice = say(kafka_request(17, struct.pack(">h", 11) + b"OAUTHBEARER"))
+    client.say(PREFACE + choice + say(kafka_request(36, struct.pack(">i", len(token)) + token)) + HELLO)
+    assert client.is_closed
+    assert b"secret" not in client.heard, "the hello is not answered"
+    assert [each.reason for each in one.refusals] == [
+        "the login by SASL has failed: its token has expired by the clock of this node"
+    ]
+
+
 def test_the_hello_comes_behind_the_login() -> None:
     world = LinkWorld(voters=1)
     one = start(world, world.node(1), plain())
     client = RawClient(world)
-    hello = messages.Hello(1, 3, "secret", bytes(16))
-    client.say(PREFACE + encode_frame(messages.HELLO, encode(hello), None))
+    client.say(PREFACE + HELLO)
     assert b"asks for a login by SASL" in client.heard
     assert "begins without" in one.refusals[0].reason
