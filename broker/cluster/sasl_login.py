@@ -27,10 +27,13 @@ _SENT_CHARACTERS_MAX: Final = 500  # of what the server says
 
 
 class LoginRequest(NamedTuple):
-    """One of the requests, in VERSION."""
+    """One of the requests, in VERSION. Its body may have a password."""
 
     api_key: int
     body: bytes
+
+    def __repr__(self) -> str:
+        return f"LoginRequest({self.api_key})"
 
 
 class SaslLogin:

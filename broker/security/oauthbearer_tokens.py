@@ -58,6 +58,9 @@ class _Token(NamedTuple):
     issued_at_ms: int | None
     expires_at_ms: int
 
+    def __repr__(self) -> str:
+        return f"_Token({self.issued_at_ms}, {self.expires_at_ms})"
+
 
 class TokenSource:
     """The present token of a node."""

@@ -188,7 +188,7 @@ def _login(
     from barnabas.controller.operations.scram import MECHANISM_NAMES
 
     if mechanism == PLAIN:
-        return partial(PlainClient, user, password)
+        return lambda: PlainClient(user, password)  # a partial's repr has the password
     return ScramLogin(mechanism, MECHANISM_NAMES[mechanism], user, password, runtime.random_bytes).client
 
 

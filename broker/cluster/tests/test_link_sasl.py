@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.cluster.link_sasl import LinkAuthentication, authentication_of_links, login_to_links
+from barnabas.broker.cluster.sasl_login import SaslLogin
 from barnabas.broker.network.authentication_counts import AuthenticationCounts
 from barnabas.broker.security.caller import Principal
 from barnabas.broker.security.json_web_tokens import UnsecuredVerifier
@@ -125,6 +126,15 @@ def test_a_wrong_password_is_refused_with_one_line_on_each_side(caplog: pytest.L
     }
     broker.links.login = login_to_links(broker.runtime, plain())
     assert world.run_until(lambda: broker.linked == [1]) < 5
+
+
+def test_a_request_does_not_show_its_password() -> None:
+    login = SaslLogin(PlainClient(USER, PASSWORD))
+    login.first()
+    request = login.answered(struct.pack(">hi", 0, 0), 0)
+    assert request is not None
+    assert PASSWORD.encode() in request.body
+    assert PASSWORD not in repr(request)
 
 
 def test_a_long_delay_of_refusals_is_cut_short() -> None:

@@ -262,6 +262,9 @@ def test_what_an_authorization_server_refuses(endpoint: str, status: int, answer
 
 def test_credentials_are_not_shown() -> None:
     assert "hunter2" not in repr(ClientCredentials("node", "hunter2", ""))
+    tokens = source(Issuer(VirtualRuntime(), 3600))
+    assert "eyJ" in str(tokens.client().first())
+    assert "eyJ" not in repr(vars(tokens))
 
 
 # -- configuration

@@ -119,6 +119,7 @@ def test_the_login_of_a_broker() -> None:
     found = inter_broker_login(BrokerConfig.from_properties(CLUSTER), VirtualRuntime())
     assert found is not None
     assert found().first() == b"\0broker\0hunter2"
+    assert "hunter2" not in repr(found)
 
 
 @pytest.mark.parametrize(
