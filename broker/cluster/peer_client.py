@@ -20,6 +20,7 @@ from barnabas.broker.cluster.sasl_login import VERSION, LoginRequest, SaslLogin
 from barnabas.broker.requests.registry import AUTHENTICATE_BROKER
 from barnabas.broker.security.sasl import SaslFailure
 from barnabas.runtime.backoff import Backoff
+from barnabas.runtime.repeated_warnings import one_line
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.headers import RequestHeader, encode_request_header
 from barnabas.wire.messages.sasl_authenticate import (
@@ -207,6 +208,7 @@ class InterBrokerClient:
         if not self._is_open:
             return
         if not self._backoff.is_longest:
+            why = one_line(why)  # it may quote the other side
             log.log(level, "%s: no connection: %s", self.client_id, why)
         self._timer = self._runtime.call_later(self._backoff.next_s(), self._attempt)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.cluster.peer_client import BACKOFF_MAX_S, InterBrokerClient
+from barnabas.broker.security.sasl_client import PlainClient
 from barnabas.wire.messages.fetch import (
     FETCH_RESPONSE,
     FetchableTopicResponse,
@@ -180,6 +182,33 @@ def test_a_huge_announcement_takes_no_memory() -> None:
     connection = world.client._connection
     assert connection is not None
     assert len(connection._received.data) <= 1 << 18
+
+
+def test_a_refused_login_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = VirtualRuntime()
+    broker = ScriptedBroker(runtime)
+    authentication: Any = SimpleNamespace(login=lambda: PlainClient("node", "secret"))
+    client = InterBrokerClient(
+        runtime,
+        "broker-2-fetcher-0",
+        lambda: ("127.0.0.1", broker.server.port),
+        lambda: pytest.fail("it is connected"),
+        lambda _: None,
+        authentication=authentication,
+        broker_id=1,
+        timeout_s=5,
+    )
+    client.open()
+    runtime.advance(0)
+    (connection,) = broker.connections
+    for body in (struct.pack(">hi", 0, 0), struct.pack(">hh", 58, 12) + b"no\nWARNING x" + bytes(12)):
+        correlation_id = bytes(connection.received[8:12])
+        connection.received.clear()
+        connection.transport.write(struct.pack(">i", 4 + len(body)) + correlation_id + body)
+        runtime.advance(0)
+    client.close()
+    (record,) = (each for each in caplog.records if "login by SASL has failed" in each.getMessage())
+    assert record.getMessage().endswith(r"has failed: no\nWARNING x")
 
 
 def test_a_missing_answer_ends_the_connection() -> None:
