@@ -274,9 +274,10 @@ class UnsecuredVerifier:
         return TokenClaims(name, expires_at_ms)
 
 
-def claims_of(token: str) -> dict[str, Any]:
-    """The claims of a token that is not verified here: this node's own. TokenRefused."""
-    return _decoded(token.split(".")[1])
+def times_of(token: str) -> tuple[int | None, int | None]:
+    """When a token was issued, and when it ends, in ms. It is not verified: it is this node's own. TokenRefused."""
+    claims = _decoded(token.split(".")[1])
+    return _milliseconds(claims, "iat"), _milliseconds(claims, "exp")
 
 
 def _decoded(part: str) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
+from barnabas.broker.security import issuer_fetch
 from barnabas.broker.security.json_web_tokens import (
     UNSECURED_OPTIONS,
     KeySet,
@@ -17,6 +18,7 @@ from barnabas.broker.security.json_web_tokens import (
 from barnabas.broker.security.oauthbearer_tokens import (
     UNSECURED_LOGIN,
     ClientCredentials,
+    FetchToken,
     RefreshTimes,
     TokenSource,
     token_of_endpoint,
@@ -63,7 +65,6 @@ _CLIENT: Final = {
     "clientSecret": "sasl.oauthbearer.client.credentials.client.secret",
     "scope": "sasl.oauthbearer.scope",
 }
-_KEYS_BYTES_MAX: Final = 1 << 20
 
 
 def token_verifier(config: BrokerConfig, listener: str, module: LoginModule, runtime: Runtime) -> Verify:
@@ -150,14 +151,15 @@ def token_source(
             f"{_ENDPOINT} is needed by listener {listener}: the tokens with which {purpose} are from there. (For tests with "
             f'unsecured tokens, which anyone can make, set {UNSECURED_LOGIN}StringClaim_sub="NAME" in its sasl.jaas.config)'
         )
-    try:
-        fetch = (
-            unsecured_token(module.options, runtime.time_ms)
-            if url is None
-            else _token_fetcher(url, value, module.options)
-        )
-    except ValueError as error:
-        raise ConfigError(f"sasl.jaas.config of OAUTHBEARER on listener {listener}: {error}") from None
+    if url is not None:
+        given = [f"sasl.login.{each}.timeout.ms" for each in ("connect", "read")]
+        timeout_s = max((number(each) for each in given if value(each)), default=0) / 1000
+        fetch = _token_fetcher(url, value, module.options, timeout_s if timeout_s > 0 else _FETCH_TIMEOUT_S)
+    else:
+        try:
+            fetch = unsecured_token(module.options, runtime.time_ms)
+        except ValueError as error:
+            raise ConfigError(f"sasl.jaas.config of OAUTHBEARER on listener {listener}: {error}") from None
     times = RefreshTimes(
         window_factor=number("sasl.login.refresh.window.factor"),
         window_jitter=number("sasl.login.refresh.window.jitter"),
@@ -172,8 +174,8 @@ def token_source(
 
 
 def _token_fetcher(
-    url: str, value: Callable[[str], str | None], options: Mapping[str, str]
-) -> Callable[[], str]:
+    url: str, value: Callable[[str], str | None], options: Mapping[str, str], timeout_s: float
+) -> FetchToken:
     """ConfigError."""
     if value(_RETRIEVER) not in (None, *_RETRIEVERS):
         raise ConfigError(f"{_RETRIEVER}: this version has {', '.join(_RETRIEVERS)}")
@@ -181,11 +183,9 @@ def _token_fetcher(
         raise ConfigError(
             f"{name}: this version has no client assertions; it asks for tokens with a client secret"
         )
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return token_of_file(Path(unquote(parts.path)))
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(f"{_ENDPOINT}: it must begin with https://, http:// or file:///")
+    path = _path_of(_ENDPOINT, url)
+    if path is not None:
+        return token_of_file(path)
     found = {option: (value(name) or options.get(option) or "").strip() for option, name in _CLIENT.items()}
     for option in ("clientId", "clientSecret"):
         if not found[option]:
@@ -193,37 +193,31 @@ def _token_fetcher(
                 f"{_CLIENT[option]} is needed to ask {_ENDPOINT} for tokens (or {option} in sasl.jaas.config)"
             )
     credentials = ClientCredentials(found["clientId"], found["clientSecret"], found["scope"])
-    timeouts = [value(f"sasl.login.{each}.timeout.ms") for each in ("connect", "read")]
-    timeout_s = max((int(each) / 1000 for each in timeouts if each), default=_FETCH_TIMEOUT_S)
     return token_of_endpoint(url, credentials, timeout_s)
 
 
 def _fetcher(url: str) -> Callable[[], bytes]:
-    """Fetches the keys, blocking. The URL is the operator's; what it redirects to is fetched over HTTP only."""
-    parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        path = Path(unquote(parts.path))
-        return lambda: _bounded(path.read_bytes())
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(f"{_URL}: it must begin with https://, http:// or file:///")
-    opener = urllib.request.OpenerDirector()
-    for kind in (
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-        urllib.request.HTTPRedirectHandler,
-    ):
-        opener.add_handler(kind())
+    """Fetches the keys, blocking. The URL is the operator's; what it redirects to is fetched over HTTP only. ConfigError."""
+    path = _path_of(_URL, url)
+    if path is not None:
+        return partial(issuer_fetch.read_file, path)
+    opener = issuer_fetch.opener(follows_redirects=True)
 
     def fetch() -> bytes:
         with opener.open(url, timeout=_FETCH_TIMEOUT_S) as response:
-            return _bounded(response.read(_KEYS_BYTES_MAX + 1))
+            return issuer_fetch.read(response)
 
     return fetch
 
 
-def _bounded(content: bytes) -> bytes:
-    if len(content) > _KEYS_BYTES_MAX:
-        raise ValueError(f"more than {_KEYS_BYTES_MAX} bytes")
-    return content
+def _path_of(name: str, url: str) -> Path | None:
+    """The file that a URL is of; None for one of HTTP. ConfigError for any other."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"{name}: it must begin with https://, http:// or file:///")
+    return None

@@ -19,7 +19,8 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from barnabas.broker.security.json_web_tokens import claims_of
+from barnabas.broker.security import issuer_fetch
+from barnabas.broker.security.json_web_tokens import times_of
 from barnabas.broker.security.oauthbearer import TokenRefused
 from barnabas.broker.security.sasl import SaslFailure
 from barnabas.broker.security.sasl_client import OAuthBearerClient
@@ -32,7 +33,6 @@ log = logging.getLogger("barnabas.security")
 
 UNSECURED_LOGIN: Final = "unsecuredLogin"  # how the options of the JAAS entry begin
 TOKEN_CHARACTERS_MAX: Final = 32 * 1024  # a frame of a controller listener has 64 KB before the login
-_ANSWER_BYTES_MAX: Final = 1 << 20
 _TOKEN: Final = re.compile(r"[-_~+/.a-zA-Z0-9]+=*")
 _OAUTH_ERROR: Final = re.compile(r"[\x20-\x7e]{1,100}")
 _STRING_CLAIM: Final = f"{UNSECURED_LOGIN}StringClaim_"
@@ -117,33 +117,19 @@ def _parse(text: str) -> _Token:
     if len(text) > TOKEN_CHARACTERS_MAX or _TOKEN.fullmatch(text) is None or text.count(".") != 2:
         raise ValueError("it is no JSON web token")
     try:
-        claims = claims_of(text)
+        issued_at_ms, expires_at_ms = times_of(text)
     except TokenRefused as refused:
         raise ValueError(f"it is no JSON web token: {refused}") from None
-    expires_at_ms = _milliseconds(claims, "exp")
     if expires_at_ms is None:
         raise ValueError("it has no exp")
-    return _Token(text, _milliseconds(claims, "iat"), expires_at_ms)
-
-
-def _milliseconds(claims: Mapping[str, Any], name: str) -> int | None:
-    value = claims.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise ValueError(f"its {name} is no time")
-    return int(value * 1000)
+    return _Token(text, issued_at_ms, expires_at_ms)
 
 
 # -- where tokens come from
 
 
 def token_of_file(path: Path) -> FetchToken:
-    def fetch() -> str:
-        with path.open("rb") as file:
-            return _bounded(file.read(_ANSWER_BYTES_MAX + 1)).decode("ascii")
-
-    return fetch
+    return lambda: issuer_fetch.read_file(path).decode("ascii")
 
 
 class ClientCredentials(NamedTuple):
@@ -166,14 +152,7 @@ class ClientCredentials(NamedTuple):
 
 def token_of_endpoint(url: str, credentials: ClientCredentials, timeout_s: float) -> FetchToken:
     """It follows no redirect: that would take the credentials elsewhere."""
-    opener = urllib.request.OpenerDirector()
-    for kind in (
-        urllib.request.HTTPHandler,
-        urllib.request.HTTPSHandler,
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPErrorProcessor,
-    ):
-        opener.add_handler(kind())
+    opener = issuer_fetch.opener(follows_redirects=False)
     headers = {
         "Accept": "application/json",
         "Authorization": credentials.authorization(),
@@ -186,10 +165,10 @@ def token_of_endpoint(url: str, credentials: ClientCredentials, timeout_s: float
         asked = urllib.request.Request(url, body, headers, method="POST")
         try:
             with opener.open(asked, timeout=timeout_s) as response:
-                answer = _bounded(response.read(_ANSWER_BYTES_MAX + 1))
+                answer = issuer_fetch.read(response)
         except urllib.error.HTTPError as error:
             with error:
-                why = _oauth_error(error.read(_ANSWER_BYTES_MAX))
+                why = _oauth_error(error.read(issuer_fetch.ANSWER_BYTES_MAX))
             raise OSError(f"HTTP status {error.code}{why}") from None
         return _token_in(answer)
 
@@ -217,12 +196,6 @@ def _oauth_error(answer: bytes) -> str:
         return ""
     error = found.get("error") if isinstance(found, dict) else None
     return f" ({error})" if isinstance(error, str) and _OAUTH_ERROR.fullmatch(error) else ""
-
-
-def _bounded(content: bytes) -> bytes:
-    if len(content) > _ANSWER_BYTES_MAX:
-        raise ValueError(f"more than {_ANSWER_BYTES_MAX} bytes")
-    return content
 
 
 def unsecured_token(options: Mapping[str, str], time_ms: Callable[[], int]) -> FetchToken:

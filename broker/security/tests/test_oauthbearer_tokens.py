@@ -120,9 +120,9 @@ def test_an_issuer_that_fails_is_asked_again(caplog: pytest.LogCaptureFixture) -
         (token(exp=9e11) + "\x01auth=x", "it is no JSON web token"),
         (token(exp=9e11, pad="x" * 40_000), "it is no JSON web token"),
         (token(), "it has no exp"),
-        (token(exp=True), "its exp is no time"),
-        (token(exp="9"), "its exp is no time"),
-        (token(exp=9e11, iat=-1), "its iat is no time"),
+        (token(exp=True), "it is no JSON web token: exp is no time"),
+        (token(exp="9"), "it is no JSON web token: exp is no time"),
+        (token(exp=9e11, iat=-1), "it is no JSON web token: iat is no time"),
         (token(exp=1), "it has expired"),
     ],
 )
@@ -305,6 +305,11 @@ def test_the_login_of_a_broker(tmp_path: Path) -> None:
     [
         ({}, f"{URL} is needed by listener INTERNAL"),
         ({URL: "ftp://issuer"}, f"{URL}: it must begin with https://"),
+        ({URL: "https://[issuer"}, f"{URL}: Invalid IPv6 URL"),
+        (
+            {URL: "https://issuer", "listener.name.internal.sasl.login.read.timeout.ms": "soon"},
+            "Invalid value soon for configuration sasl.login.read.timeout.ms",
+        ),
         ({URL: "https://issuer", JAAS: f'{MODULE} clientSecret="hunter2";'}, "client.id is needed"),
         ({URL: "https://issuer", JAAS: f'{MODULE} clientId="node";'}, "client.secret is needed"),
         ({JAAS: f'{MODULE} unsecuredLoginStringClaim_name="x";'}, "unsecuredLoginStringClaim_sub is needed"),
@@ -324,6 +329,7 @@ def test_what_is_missing_is_named(changes: dict[str, str], words: str) -> None:
         inter_broker_login(BrokerConfig.from_properties({**CLUSTER, **changes}), VirtualRuntime())
     assert words in str(refused.value)
     assert "hunter2" not in str(refused.value)
+    assert ("sasl.jaas.config of" in str(refused.value)) == ("unsecuredLogin" in words)
 
 
 def test_properties_go_before_options() -> None:
