@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from barnabas.broker.cluster.controller_security import controller_tls
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import why_it_ends
-from barnabas.broker.config.listeners import TLS_PROTOCOLS
+from barnabas.broker.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from barnabas.controller.link.clocks import Clocks
 from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog
 from barnabas.controller.link.links import Links
@@ -217,11 +217,18 @@ class QuorumMember:
         return None if for_calls is None else for_calls.client
 
     def _listen(self, links: Links) -> None:
-        """On all controller listeners: there are two while a cluster goes from one protocol to another."""
-        for listener in self._config.controller_listeners:
-            authentication = None if self._sasl is None else self._sasl.listeners.get(listener.name)
-            tls = self._server_tls.get(listener.name)
-            links.listen(listener.host, listener.port, tls, authentication)
+        """On all controller listeners: there are two while a cluster goes from one protocol to another. OSError: on none."""
+        try:
+            for listener in self._config.controller_listeners:
+                authentication = None
+                if listener.security_protocol in SASL_PROTOCOLS:
+                    assert self._sasl is not None
+                    authentication = self._sasl.listeners[listener.name]
+                tls = self._server_tls.get(listener.name)
+                links.listen(listener.host, listener.port, tls, authentication)
+        except OSError:
+            links.close()
+            raise
 
     def _targets(self) -> list[tuple[str, int, int | None]]:
         quorum = self._config.quorum
