@@ -108,10 +108,10 @@ class ControllerChannel:
         settles: bool = True,
         client: tuple[Caller, str | None] | None = None,
     ) -> None:
-        """Send a request to the active controller, in the newest version of the API. `client`: with its client id, in whose name it
-        is sent; None: this node's own. `done(response, NONE)`, or `done(None, error)`
-        when there is no answer in time; once, perhaps before this returns. `settles`: an answer waits until this node's
-        partitions are as the metadata has them, which may take long where many are new."""
+        """Send a request to the active controller, in the newest version of the API. `client`: in whose name it is sent, with its
+        client id; None: this node's own. `done(response, NONE)`, or `done(None, error)` when there is no answer in time; once,
+        perhaps before this returns. `settles`: an answer waits until this node's partitions are as the metadata has them, which
+        may take long where many are new."""
         version = REGISTRATIONS[api_key].max_version
         request_id = self.new_request_id()
         caller, client_id = client or (own_caller(self._node_id), None)

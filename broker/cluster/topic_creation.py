@@ -24,8 +24,8 @@ def create_topics(
     done: Callable[[dict[str, tuple[ErrorCode, str]]], object],
     client: tuple[Caller, str | None] | None = None,
 ) -> None:
-    """`client`: whose quota of partitions counts, with its client id; None: no quota. `done({name: (error, message)})` once this broker's metadata has the topics; NONE also for one that exists already. Perhaps
-    before this returns."""
+    """`client`: whose quota of partitions counts, with its client id; None: no quota. `done({name: (error, message)})` once this
+    broker's metadata has the topics; NONE also for one that exists already. Perhaps before this returns."""
 
     def answered(response: Any, error: ErrorCode) -> None:
         if response is None:

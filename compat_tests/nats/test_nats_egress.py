@@ -203,7 +203,12 @@ def test_leaders_that_move_and_die_publish_each_record_once_to_a_stream(
         cluster.start(victim)
         cluster.wait_until_whole()
         produce(500)
-    eventually(lambda: stored_count(server) >= partitions * produced, timeout=60)
+    wanted = partitions * produced
+    eventually(
+        lambda: stored_count(server) >= wanted,
+        timeout=60 * (1 + ROUNDS),
+        message=lambda: f"{stored_count(server)} of {wanted} messages in the stream",
+    )
     found = stored(server)
     for partition in range(partitions):
         values = [data for subject, data in found if subject == f"out.{partition}"]

@@ -85,6 +85,7 @@ class World:
         done: Callable[[Any, ErrorCode], object],
         *,
         timeout_s: float,
+        client: None,
     ) -> None:
         assert timeout_s > 0
         self.requests.append(request)
