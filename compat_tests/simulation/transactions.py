@@ -38,9 +38,13 @@ from compat_tests.harness.transaction_history import CoordinatorState, Transacti
 from compat_tests.harness.transaction_state_log import MAX_EPOCH
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import Admin, reassign
+from compat_tests.simulation.committed_readers import OffsetObserver, ReadingConsumer
+from compat_tests.simulation.coordinators import TRANSACTION as TRANSACTION_KEY
+from compat_tests.simulation.coordinators import Coordinators
 from compat_tests.simulation.faults import FAR_AHEAD_MS
 from compat_tests.simulation.groups import Member
 from compat_tests.simulation.history import Partition
+from compat_tests.simulation.holders import Abortable, Fenced, GaveUp, Holder
 from compat_tests.simulation.late_requests import LateRequests
 from compat_tests.simulation.simulation import FORMS_WITHIN_S, HEALS_WITHIN_S, Simulation
 from compat_tests.simulation.tasks import Task
@@ -53,17 +57,9 @@ from compat_tests.simulation.transaction_checkers import (
 )
 from compat_tests.simulation.transactional_clients import (
     TIMEOUTS_MS,
-    Abortable,
-    Coordinators,
-    Fenced,
-    GaveUp,
-    Holder,
-    OffsetObserver,
-    ReadingConsumer,
     TransactionalProducer,
     Transformer,
 )
-from compat_tests.simulation.transactional_clients import TRANSACTION as TRANSACTION_KEY
 from compat_tests.simulation.tuning import small
 from compat_tests.simulation.wire_client import NoResponse
 
