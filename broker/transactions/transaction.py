@@ -327,7 +327,10 @@ class Transaction:
 
     def _sender(self, producer_id: int, producer_epoch: int) -> _Sender:
         data = self.data
-        if producer_epoch + 1 == data.producer_epoch:
+        # Kafka does not look at the version of the last end. One of version 0 or 1 has not raised the epoch: InitProducerId has, and
+        # what has the epoch before it is fenced. Taken for a repetition it would get the epoch of its successor.
+        has_raised = data.client_transaction_version >= EPOCH_BUMP_LEVEL
+        if has_raised and producer_epoch + 1 == data.producer_epoch:
             return _Sender.RETRY
         if (producer_id, producer_epoch, data.producer_epoch) == (
             data.previous_producer_id,
@@ -373,7 +376,8 @@ class Transaction:
         finalized one."""
         assert self.state == _S.ONGOING
         assert self.pending is None
-        if transaction_version >= EPOCH_BUMP_LEVEL:
+        # A fence of an earlier version that has failed has raised the epoch already.
+        if transaction_version >= EPOCH_BUMP_LEVEL and not self.has_failed_epoch_fence:
             return self._prepare_bumping(
                 commit=False,
                 now_ms=now_ms,

@@ -95,6 +95,13 @@ def _after_refused_verification(difference: Difference) -> bool:
     return difference.title.endswith(": first_sequence_after_a_refused_epoch")
 
 
+def _successors_end(difference: Difference) -> bool:
+    return (
+        difference.title == "EndTxn: ended_in_every_state"
+        and re.match(r"\[Complete(Commit|Abort): (commit|abort), lower epoch\]", difference.path) is not None
+    )
+
+
 def _silence(difference: Difference) -> bool:
     return isinstance(difference.theirs, str) and difference.theirs == "<no answer>"
 
@@ -151,6 +158,12 @@ ALLOWED: tuple[Allowed, ...] = (
         "Kafka keeps it until producer.id.expiration.ms, and measures later sequences against it; here it is dropped, so that a "
         "client that names other producers' ids fills no memory",
         _after_refused_verification,
+    ),
+    Allowed(
+        "the end of a fenced producer's successor",
+        "EndTxn 5 with the epoch before the present one repeats an end that has raised the epoch. Where the last end has not, "
+        "Kafka takes a fenced producer for its successor, and gives it the successor's epoch",
+        _successors_end,
     ),
     Allowed(
         "Kafka never answers",

@@ -26,6 +26,7 @@ from barnabas.wire.records import Record, build_batch
 from compat_tests.harness.transaction_history import (
     ABORTED,
     COMMITTED,
+    OPEN,
     UNKNOWN,
     Fence,
     Initialization,
@@ -92,7 +93,7 @@ class Holder:
         self.identity = -1, -1
         self._sequences: dict[Partition, int] = {}
         self._added: set[Partition] = set()
-        self.is_sure = True  # that nothing of a former transaction may arrive late
+        self._transaction: Transaction | None = None  # the last one
         self.timeout_ms = 0
         self._began_at = math.inf  # when the open transaction may have begun at its coordinator
         self._initialized_at = 0.0
@@ -154,7 +155,16 @@ class Holder:
         self.timeout_ms = timeout_ms
         self._continue_as((answer.producer_id, answer.producer_epoch), asked_at, takes_over=given[0] < 0)
         self.history.count("transactional ids initialized")
-        self.is_sure = True
+
+    async def abort(self, timeout_ms: int) -> None:
+        """After an error in a transaction. Before transaction.version 2 its batches may still arrive, and the next epoch tells them
+        from those of the next transaction (KIP-360); with version 2 the end raises the epoch."""
+        transaction = self._transaction
+        assert transaction is not None
+        if transaction.outcome == OPEN and (self._raises_epochs or self._added):
+            await self.end(transaction, commit=False)
+        if not self._raises_epochs or transaction.ended_at == math.inf:
+            await self.initialize(timeout_ms)
 
     def _note_fence(self, what: str, error: ErrorCode) -> None:
         """Not of InitProducerId: a coordinator that was loaded anew does not know the epoch that it repeats."""
@@ -184,15 +194,16 @@ class Holder:
 
     def begin(self) -> Transaction:
         self._added.clear()
-        return self.transactions.begin(self.name, self.transactional_id, self.identity, self.client.now())
+        self._transaction = self.transactions.begin(
+            self.name, self.transactional_id, self.identity, self.client.now()
+        )
+        return self._transaction
 
     async def send(self, transaction: Transaction, partition: Partition, values: list[bytes]) -> None:
         """One batch, to its acknowledgement."""
         await self._prepare(transaction, partition, values)
         sequence = self._sequences.get(partition, 0)
-        self.is_sure = False
         await self._produce(self._request(partition, values, sequence), partition)
-        self.is_sure = True
         self._added.add(partition)
         self._sequences[partition] = sequence + len(values)
         self.history.count("transactional batches")
@@ -206,7 +217,6 @@ class Holder:
             self._request(partition, first, sequence),
             self._request(partition, second, sequence + len(first)),
         ]
-        self.is_sure = False
         address, _ = self.client.leader(*partition)
         if address is not None:
             try:
@@ -215,7 +225,6 @@ class Holder:
                 pass
         for request in requests:
             await self._produce(request, partition)  # mostly a duplicate
-        self.is_sure = True
         self._added.add(partition)
         self._sequences[partition] = sequence + len(values)
         self.history.count("pipelined transactional batches")
@@ -223,7 +232,6 @@ class Holder:
     async def send_late(self, transaction: Transaction, partition: Partition, values: list[bytes]) -> None:
         """One batch that is on its way still when the producer gives it up: the transaction can only be aborted."""
         await self._prepare(transaction, partition, values)
-        self.is_sure = False
         request = self._request(partition, values, self._sequences.get(partition, 0))
         self.late.take(PRODUCE, self._produce_version, request, partition)
 

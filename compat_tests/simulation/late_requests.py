@@ -32,8 +32,8 @@ from compat_tests.simulation.wire_client import Client, NoResponse
 WRITE_TXN_MARKERS = 27
 DELAYS_S = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.5, 2.0)
 COPIED = 0.3  # of the markers
-LOST, LATE = 0.05, 0.2  # of the answers about batches
-REFUSED = 0.03  # of the coordinators' records
+LOST, LATE = (0.0, 0.05, 0.2), (0.05, 0.2, 0.5)  # of the answers about batches
+REFUSED = (0.0, 0.03, 0.1)  # of the coordinators' records
 TRANSACTION_VERSION = 2
 
 
@@ -45,6 +45,9 @@ class LateRequests:
         self._history = history
         self._should_continue = should_continue
         self._open = 0
+        chance = client.random
+        self._lost, self._late = chance.choice(LOST), chance.choice(LATE)
+        self._refused = chance.choice(REFUSED)
 
     @property
     def is_done(self) -> bool:
@@ -91,9 +94,9 @@ class LateRequests:
             self: AddPartitionsToTxnManager, node: int, coordinator: Any, sent: Any, *answer: Any
         ) -> None:
             luck = chance.random()
-            if luck < LOST:
+            if luck < late_requests._lost:
                 answered(self, node, coordinator, sent, None, ErrorCode.NETWORK_EXCEPTION)
-            elif luck < LOST + LATE:
+            elif luck < late_requests._lost + late_requests._late:
                 call = partial(answered, self, node, coordinator, sent, *answer)
                 self._runtime.call_later(chance.choice(DELAYS_S[1:-1]), call)
             else:
@@ -104,12 +107,12 @@ class LateRequests:
         def refused(
             self: CoordinatorLog, index: int, batch: bytes, done: Callable[[ErrorCode], object]
         ) -> None:
-            if chance.random() < REFUSED and self.topic == TRANSACTION_STATE_TOPIC:
+            if chance.random() < late_requests._refused and self.topic == TRANSACTION_STATE_TOPIC:
                 done(ErrorCode.NOT_ENOUGH_REPLICAS)
             else:
                 append(self, index, batch, done)
 
-        chance = self._client.random
+        late_requests, chance = self, self._client.random
         with (
             mock.patch.object(CoordinatorLog, "append", refused),
             mock.patch.object(markers, "_request", copied),

@@ -1,11 +1,11 @@
-"""Simulated transactional producers and transformers: holders of transactional ids, one after the other (holders.py)."""
+"""Simulated transactional producers, transformers and visitors: holders of transactional ids, one after the other (holders.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from compat_tests.harness.transaction_history import TransactionHistory
+from compat_tests.harness.transaction_history import Transaction, TransactionHistory
 from compat_tests.simulation.committed_readers import CommittedReader, OffsetObserver
 from compat_tests.simulation.history import History, Partition
 from compat_tests.simulation.holders import Abortable, Fenced, GaveUp, Holder
@@ -13,6 +13,7 @@ from compat_tests.simulation.late_requests import LateRequests
 from compat_tests.simulation.wire_client import Client
 
 TIMEOUTS_MS = (1_500, 4_000, 60_000)
+PAUSES_S = (0.0, 0.02, 0.2)  # between transactions: Kafka's clients begin the next one at once
 
 
 class TransactionalProducer:
@@ -38,10 +39,11 @@ class TransactionalProducer:
         self._raises_epochs = raises_epochs
         self.should_continue = should_continue
         self._holders = self._numbers = 0
+        self.unfinished = {transactional_id}  # ids whose transactions may be open
 
     async def run(self) -> None:
         while self.should_continue():
-            holder = self.holder()
+            holder = self._next_holder()
             try:
                 await self._work(holder)
             except (Fenced, Abortable) as error:
@@ -50,14 +52,17 @@ class TransactionalProducer:
             except GaveUp:
                 self.history.count("holders that give up")
 
-    def holder(self) -> Holder:
-        """The next one."""
+    def _next_holder(self) -> Holder:
+        return self.holder(self.transactional_id)
+
+    def holder(self, transactional_id: str) -> Holder:
+        """A new one of an id."""
         self._holders += 1
         return Holder(
             self.client,
             self.history,
             self.transactions,
-            self.transactional_id,
+            transactional_id,
             f"{self.client.name}/{self._holders}",
             self.late,
             raises_epochs=self._raises_epochs(),
@@ -67,12 +72,15 @@ class TransactionalProducer:
         timeout_ms = self.client.random.choice(TIMEOUTS_MS)
         await holder.initialize(timeout_ms)
         while self.should_continue():
-            try:
-                await self._transact(holder)
-            except Abortable:
-                self.history.count("abortable errors")
-                await holder.initialize(timeout_ms)  # which aborts, too
-            await self.client.pause(self.client.random.choice((0.02, 0.2)))
+            await self._transact_or_abort(holder, timeout_ms)
+
+    async def _transact_or_abort(self, holder: Holder, timeout_ms: int) -> None:
+        try:
+            await self._transact(holder)
+        except Abortable:
+            self.history.count("abortable errors")
+            await holder.abort(timeout_ms)
+        await self.client.pause(self.client.random.choice(PAUSES_S))
 
     async def _transact(self, holder: Holder) -> None:
         """One transaction."""
@@ -88,20 +96,28 @@ class TransactionalProducer:
             else:
                 await holder.send(transaction, partition, self._values(chance.randint(1, 3)))
             await self._rest()
-        if chance.random() < 0.08:
-            await holder.send_late(transaction, chance.choice(self.partitions), self._values(1))
-            await holder.end(transaction, commit=False)
-            raise Abortable("a batch may arrive late")
+        if chance.random() < 0.1:
+            await self._send_late(holder, transaction)
         await holder.end(transaction, commit=chance.random() < 0.7)
+
+    async def _send_late(self, holder: Holder, transaction: Transaction) -> None:
+        """The producer gives up a batch that may arrive later: the transaction can only be aborted."""
+        chance = self.client.random
+        unwritten = [each for each in self.partitions if each not in transaction.sent]
+        await holder.send_late(transaction, chance.choice(unwritten or self.partitions), self._values(1))
+        await self.client.pause(chance.choice((0.0, 0.002, 0.01, 0.05)))
+        raise Abortable("a batch may arrive late")
 
     async def _rest(self) -> None:
         """A crash or a long pause in the middle of a transaction, but seldom."""
         luck = self.client.random.random()
         if luck < 0.02:
             raise GaveUp("crashed")
-        if luck < 0.04:
+        if luck < 0.05:
             self.history.count("producers that pause")
             await self.client.pause(6.0)
+        elif luck < 0.15:
+            await self.client.pause(0.3)
 
     def _values(self, count: int) -> list[bytes]:
         self._numbers += count
@@ -154,3 +170,21 @@ class Transformer(TransactionalProducer):
         await holder.send(transaction, self.client.random.choice(self.partitions), [output])
         await holder.commit_offset(transaction, self._group, self._source, before, after)
         await holder.end(transaction, commit=True)
+
+
+class Visitor(TransactionalProducer):
+    """Short-lived producers, each with a transactional id of its own: their producer ids are new to the partitions and to the
+    coordinators."""
+
+    def _next_holder(self) -> Holder:
+        transactional_id = f"{self.transactional_id}-{self._holders}"
+        self.unfinished.add(transactional_id)
+        return self.holder(transactional_id)
+
+    async def _work(self, holder: Holder) -> None:
+        timeout_ms = self.client.random.choice(TIMEOUTS_MS)
+        await holder.initialize(timeout_ms)
+        for _ in range(self.client.random.randint(0, 2)):
+            await self._transact_or_abort(holder, timeout_ms)
+        self.unfinished.discard(holder.transactional_id)
+        self.history.count("visitors")

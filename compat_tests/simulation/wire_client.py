@@ -115,6 +115,9 @@ class Client:
         self.brokers: dict[int, Address] = {}
         self.topics: dict[str, MetadataResponseTopic] = {}
         self.epochs: dict[tuple[bytes, int], tuple[int, int]] = {}  # partition -> (leader epoch, leader)
+        self.lost_answers = (
+            0.0  # the share of requests that are executed and whose connection is lost before the answer
+        )
 
     def now(self) -> float:
         return self.runtime.monotonic()
@@ -139,10 +142,13 @@ class Client:
             return None
         within(self.runtime, result, timeout_s, NoResponse("no answer in time", was_sent=True))
         try:
-            return await result
+            answer = await result
+            if self.lost_answers and self.random.random() < self.lost_answers:
+                raise NoResponse("connection lost: the answer, too", was_sent=True)
         except NoResponse:
             wire.close()
             raise
+        return answer
 
     async def ask_all(self, address: Address, key: int, version: int, messages: Sequence[Any]) -> list[Any]:
         """The responses to pipelined requests; None for each without a response. NoResponse when no request was

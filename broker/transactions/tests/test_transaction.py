@@ -165,6 +165,14 @@ def test_a_failed_fence_of_version_2_leaves_the_epoch() -> None:
     assert written(transaction, transaction.fence(NOW, 2)).producer_epoch == 6
 
 
+def test_a_fence_that_failed_before_the_version_was_raised_raises_the_epoch_once() -> None:
+    transaction = make(S.ONGOING)
+    transaction.begin(transaction.fence(NOW, 1))
+    transaction.drop()
+    data = written(transaction, transaction.fence(NOW, 2))
+    assert (data.producer_epoch, data.client_transaction_version) == (6, 0)
+
+
 def test_a_failed_abort_of_a_client_is_no_failed_fence() -> None:
     transaction = make(S.ONGOING)
     ended = transaction.end(PID, 5, commit=False, now_ms=NOW)
@@ -285,7 +293,7 @@ BUMPING = [
 @pytest.mark.parametrize(("state", "epoch", "commit", "abort"), BUMPING)
 def test_end_with_a_new_epoch(state: S, epoch: int, commit: Any, abort: Any) -> None:
     for is_commit, expected in ((True, commit), (False, abort)):
-        transaction = make(state)
+        transaction = make(state, client_transaction_version=2)
         for other in (3, 6):
             assert transaction.end_bumping(PID, other, commit=is_commit, now_ms=NOW) is FENCED
         mapping = transaction.end_bumping(7, epoch, commit=is_commit, now_ms=NOW)
@@ -300,6 +308,18 @@ def test_end_with_a_new_epoch(state: S, epoch: int, commit: Any, abort: Any) -> 
             assert written(transaction, transaction.complete(NOW)).producer_epoch == 6
         else:
             assert ended == (Accepted(PID, 5) if expected is NONE else expected)
+
+
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_fenced_producer_does_not_repeat_the_end_of_its_successor(commit: bool) -> None:
+    """The successor keeps its epoch, so that the one before it is not that of its end."""
+    transaction = make(S.EMPTY, producer_epoch=4)
+    assert written(transaction, initialize(transaction)).producer_epoch == 5
+    added = transaction.add_partitions(PID, 5, {T0}, supports_epoch_bump=False, now_ms=NOW)
+    written(transaction, added)
+    written(transaction, transaction.end(PID, 5, commit=commit, now_ms=NOW))
+    written(transaction, transaction.complete(NOW))
+    assert transaction.end_bumping(PID, 4, commit=commit, now_ms=NOW) is FENCED
 
 
 def test_a_producer_that_was_fenced_at_the_last_epoch_gets_none() -> None:

@@ -87,7 +87,7 @@ class Model:
         """prepareFenceProducerEpoch, and then EndTxn from inside."""
         bumped = self.epoch if self.failed_fence or self.epoch == 32767 else self.epoch + 1
         self.is_fencing = True
-        if level >= 2:
+        if level >= 2 and not self.failed_fence:  # Kafka raises the epoch twice
             self.end2(self.pid, bumped, commit=False, now=now)
         else:
             self.epoch, self.last_epoch = bumped, -1
@@ -146,7 +146,8 @@ class Model:
         if self.pending:
             raise Answered(E.CONCURRENT_TRANSACTIONS)
         overflow = not self.is_fencing and (self.previous, 32766, 0) == (pid, epoch, self.epoch)
-        bumped = not self.is_fencing and self.epoch == epoch + 1
+        # Unlike in Kafka, which takes a producer that is fenced by one of version 0 or 1 for its successor.
+        bumped = not self.is_fencing and self.epoch == epoch + 1 and self.client_version == 2
         if pid != self.pid and not overflow:
             raise Answered(E.INVALID_PRODUCER_ID_MAPPING)
         if self.is_fencing:
