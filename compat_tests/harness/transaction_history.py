@@ -234,10 +234,11 @@ class TransactionHistory:
 
     def _fences_have_causes(self, *, clocks_are_right: bool, ids_expire: bool) -> None:
         for each in self.fences:
-            if each.at >= each.times_out_at or (each.times_out_at < math.inf and not clocks_are_right):
-                continue
-            if ids_expire and each.what.endswith("INVALID_PRODUCER_ID_MAPPING"):
-                continue
+            if each.what.endswith("INVALID_PRODUCER_ID_MAPPING"):
+                if ids_expire:
+                    continue
+            elif each.at >= each.times_out_at or (each.times_out_at < math.inf and not clocks_are_right):
+                continue  # a timeout raises the epoch and leaves the producer id
             if not any(
                 transactional_id == each.transactional_id
                 and holder != each.holder

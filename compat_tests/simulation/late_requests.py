@@ -32,7 +32,7 @@ from compat_tests.simulation.wire_client import Client, NoResponse
 WRITE_TXN_MARKERS = 27
 DELAYS_S = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.5, 2.0)
 COPIED = 0.3  # of the markers
-LOST, LATE = (0.0, 0.05, 0.2), (0.05, 0.2, 0.5)  # of the answers about batches
+LOST, LATE = (0.0, 0.1, 0.3), (0.05, 0.2, 0.5)  # of the answers about batches
 REFUSED = (0.0, 0.03, 0.1)  # of the coordinators' records
 TRANSACTION_VERSION = 2
 

@@ -91,7 +91,7 @@ class TransactionalProducer:
             return
         for _ in range(chance.randint(1, 4)):
             partition = chance.choice(self.partitions)
-            if chance.random() < 0.2:
+            if chance.random() < 0.3:
                 await holder.send_two(transaction, partition, self._values(chance.randint(2, 4)))
             else:
                 await holder.send(transaction, partition, self._values(chance.randint(1, 3)))

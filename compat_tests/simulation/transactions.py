@@ -25,8 +25,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+from barnabas.broker.api import produce
 from barnabas.broker.cluster import producer_ids as broker_ids
 from barnabas.broker.coordinator import loading
+from barnabas.broker.requests import sliced_handler
 from barnabas.broker.transactions import transaction
 from barnabas.controller.operations import features
 from barnabas.controller.operations import producer_ids as controller_ids
@@ -171,7 +173,7 @@ class TransactionSimulation(Simulation):
                 (transaction, "MAX_PRODUCER_EPOCH", self.max_epoch),
                 (producers, "MAX_PRODUCER_EPOCH", self.max_epoch),
                 (features, "TRANSACTION_VERSION_LEVEL", self.transaction_version),
-                (slices, "TURN_S", self.turn_s),
+                *((module, "TURN_S", self.turn_s) for module in (slices, produce, sliced_handler)),
                 (controller_ids, "BLOCK_SIZE", self.block_size),  # brokers run out of producer ids
                 (broker_ids, "TIMEOUT_S", 1.0),  # less than a client waits
             ):
@@ -242,12 +244,13 @@ class TransactionSimulation(Simulation):
                     self.should_continue, self.late, group=GROUPS[index], source=self.partitions(INPUT)[index],
                 )
             )  # fmt: skip
-        self.works.append(
-            Visitor(
-                self.client("v"), *shared, "visitor", self.partitions(INPUT), raises_epochs,
-                self.should_continue, self.late,
-            )
-        )  # fmt: skip
+        for name in ("v0", "v1"):
+            self.works.append(
+                Visitor(
+                    self.client(name), *shared, f"visitor-{name}", self.partitions(INPUT), raises_epochs,
+                    self.should_continue, self.late,
+                )
+            )  # fmt: skip
         everything = [*self.partitions(INPUT), *self.partitions(OUTPUT)]
         self.readers = [
             ReadingConsumer(self.client(f"r{number}"), *shared, everything, self.should_continue)
@@ -280,7 +283,7 @@ class TransactionSimulation(Simulation):
         """Partitions of all topics move to other brokers, those of coordinators too."""
         client = self.client("moves")
         while self.going_on:
-            await client.pause(client.random.choice((2.0, 5.0)))
+            await client.pause(client.random.choice((1.0, 2.0, 5.0)))
             if self.changes_version:
                 await self._change_version(client)
             if not self.is_whole():
@@ -288,7 +291,7 @@ class TransactionSimulation(Simulation):
             brokers = [node.node_id for node in self.brokers]
             # A replica less leaves the leader where it is, with the next epoch.
             replicas = client.random.sample(brokers, client.random.choice((2, 3, 3)))
-            topic = client.random.choice((INPUT, OUTPUT, STATE_TOPIC, STATE_TOPIC, OFFSETS_TOPIC))
+            topic = client.random.choice((INPUT, OUTPUT, *(STATE_TOPIC,) * 3, OFFSETS_TOPIC))
             partition = client.random.randrange(PARTITIONS)
             if await reassign(client, topic, partition, replicas):
                 self.note(f"{topic}-{partition} moves to {replicas}")
