@@ -82,6 +82,7 @@ SEEDS_FOR_BUGS = 200  # a run of at least so many seeds also looks for every kno
 BUGS_WITHIN = range(1000)  # in these seeds
 NOT_FOUND = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 ENDS_WITHIN_S = 60.0
+ZONES_S = 0.04  # between brokers in zones that are far from each other
 SHAPES = (
     ("broker,controller",) * 3,
     ("broker,controller",) * 3,
@@ -116,6 +117,7 @@ class TransactionSimulation(Simulation):
     def __init__(self, seed: int) -> None:
         self.lost_answers = random.Random(f"answers {seed}").choice((0.0, 0.01, 0.05))
         super().__init__(seed, random.Random(seed).choice(SHAPES))
+        self._part_nodes(random.Random(f"zones {seed}").choice((0.0, 0.0, 0.0, ZONES_S)))
         self.tasks: list[Task] = []
         self.transactions = TransactionHistory()
         self.works: list[TransactionalProducer] = []
@@ -156,6 +158,16 @@ class TransactionSimulation(Simulation):
             "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
             "offsets.retention.check.interval.ms": "200",
         }
+
+    def _part_nodes(self, seconds: float) -> None:
+        """Replicas and coordinators are so far from each other."""
+        delay_s, hosts = self.network.delay_s, {node.host for node in self.nodes}
+        assert delay_s is not None
+
+        def longer(source: str, target: str) -> float:
+            return delay_s(source, target) + (seconds if source in hosts and target in hosts else 0.0)
+
+        self.network.delay_s = longer
 
     def client(self, name: str) -> Client:
         client = super().client(name)
