@@ -174,6 +174,7 @@ class TransactionSimulation(Simulation):
                 (producers, "MAX_PRODUCER_EPOCH", self.max_epoch),
                 (features, "TRANSACTION_VERSION_LEVEL", self.transaction_version),
                 *((module, "TURN_S", self.turn_s) for module in (slices, produce, sliced_handler)),
+                (produce, "FIRST_TURN_S", self.turn_s),
                 (controller_ids, "BLOCK_SIZE", self.block_size),  # brokers run out of producer ids
                 (broker_ids, "TIMEOUT_S", 1.0),  # less than a client waits
             ):
