@@ -17,9 +17,10 @@ from barnabas.broker.cluster.brokers import Brokers
 from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
+from barnabas.broker.cluster.node_security import NodeSecurity
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import create_topic
-from barnabas.broker.config.listeners import SASL_PROTOCOLS, format_address
+from barnabas.broker.config.listeners import format_address
 from barnabas.broker.coordinator.log import CoordinatorLog
 from barnabas.broker.extension import Extensions, host_of
 from barnabas.broker.fetch.purgatory import FetchPurgatory
@@ -34,7 +35,6 @@ from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LargeRequests
-from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
@@ -54,13 +54,10 @@ from barnabas.storage.manager.manager import LogManager
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    import ssl
-
     import msgspec
 
     from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
-    from barnabas.broker.cluster.link_sasl import ControllerSasl
     from barnabas.broker.cluster.quorum_member import QuorumMember
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import Endpoint
@@ -68,7 +65,6 @@ if TYPE_CHECKING:
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
     from barnabas.broker.metrics.listener import NodeMetrics
-    from barnabas.broker.network.connection import NewAuthenticator
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.quotas.connection_rates import ConnectionRates
@@ -76,12 +72,8 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.context import Reply
     from barnabas.broker.security.caller import Caller
     from barnabas.broker.security.delegation_tokens import DelegationTokens
-    from barnabas.broker.security.listener_tls import TlsListeners
-    from barnabas.broker.security.sasl_client import NewSaslClient
-    from barnabas.broker.security.sasl_config import SaslListeners
     from barnabas.broker.services import HandlerContext
     from barnabas.controller.metadata.metadata_log import MetadataLog
-    from barnabas.controller.sessions.expired_tokens import ExpiredTokens
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.log import Log
 
@@ -141,17 +133,13 @@ class Node:
         self._secret = secret
         self._election_delay_s = election_delay_s
         self.services: Services
+        self._security: NodeSecurity
         self._metadata: tuple[MetadataLog, Controller] | None = None  # once started
         self._member: QuorumMember | None = None
         self._lifecycle: BrokerLifecycle | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._extensions = Extensions(extensions)
         self._metrics: NodeMetrics | None = None
-        self._expired_tokens: ExpiredTokens | None = None
-        self._authenticators: Mapping[str, NewAuthenticator] = {}
-        self._sasl: SaslListeners | None = None
-        self._login: NewSaslClient | None = None  # to other brokers
-        self._controller_sasl: ControllerSasl | None = None
         self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
         self._is_ready = False
         self._has_loaded = False
@@ -159,7 +147,6 @@ class Node:
         self._directories: LogDirectories
         self._connections: Connections
         self._listeners: Listeners
-        self._tls: TlsListeners | None = None
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -174,15 +161,9 @@ class Node:
         """Recover and replay; blocking. The loop need not run yet. `on_ready` is called on the loop: at once where this node is
         alone, otherwise when the cluster has unfenced it. OSError, ConfigError, LogDirectoryError or MetadataError when the
         node cannot start; nothing listens then."""
-        if self._config.controller_listeners or not self._config.quorum.is_alone:
-            from barnabas.broker.cluster.controller_security import check_secret, own_secret, read_secret
-
-            path = self._config.barnabas_controller_secret_file
-            self._secret = read_secret(path) or self._secret
-            check_secret(self._config, self._secret)
-            self._secret = self._secret or own_secret(self._config, self._runtime.random_bytes)
-        self._tls = self._make_tls()
-        self._authenticators = self._make_authenticators()
+        self._security = NodeSecurity(
+            self._config, self._runtime, self._secret, self._image, self._delegation_tokens, self._knows_users
+        )
         self._log_manager.open()
         try:
             self._listen_for_metrics()
@@ -198,41 +179,6 @@ class Node:
             self._log_manager.close()
             raise
 
-    def _make_tls(self) -> TlsListeners | None:
-        """ConfigError. None where no listener uses TLS."""
-        if not self._config.tls_listeners:
-            return None
-        from barnabas.broker.security.listener_tls import TlsListeners
-
-        between_nodes = self._config.inter_broker_listener if self._may_have_followers else None
-        return TlsListeners(self._runtime, self._config, between_nodes)
-
-    def _make_authenticators(self) -> Mapping[str, NewAuthenticator]:
-        """Of the listeners whose clients authenticate themselves. ConfigError."""
-        config = self._config
-        if not config.sasl_listeners and config.controller_protocol not in SASL_PROTOCOLS:
-            return {}
-        from barnabas.broker.cluster.link_sasl import controller_sasl
-        from barnabas.broker.network.sasl_authenticator import authenticator
-        from barnabas.broker.security.sasl_config import (
-            Authority,
-            SaslListeners,
-            controller_login,
-            inter_broker_login,
-        )
-
-        if self._may_have_followers:
-            self._login = inter_broker_login(config, self._runtime)
-        authority = Authority(self._runtime, self._image, self._delegation_tokens, self._knows_users)
-        self._sasl = SaslListeners(config, authority)
-        found = dict(self._sasl.by_name)
-        for_controllers = {
-            each.name: found.pop(each.name) for each in config.controller_listeners if each.name in found
-        }
-        login = controller_login(config, self._runtime)
-        self._controller_sasl = controller_sasl(self._runtime, login, for_controllers)
-        return {name: authenticator(each) for name, each in found.items()}
-
     def _image(self) -> MetadataImage:
         """An empty one before the metadata is found."""
         return MetadataImage() if self._metadata is None else self._metadata[1].image
@@ -242,11 +188,6 @@ class Node:
 
     def _knows_users(self) -> bool:
         return self._member is not None and self._member.knows_active()
-
-    def _client_tls(self) -> ssl.SSLContext | None:
-        """Of connections to the inter-broker listeners of other brokers."""
-        tls = None if self._tls is None else self._tls.get(self._config.inter_broker_listener)
-        return None if tls is None else tls.client()
 
     # -- alone
 
@@ -300,8 +241,8 @@ class Node:
             self._runtime,
             self._log_manager,
             self._kafka_metadata,
-            secret=self._secret,
-            sasl=self._controller_sasl,
+            secret=self._security.secret,
+            sasl=self._security.controller_sasl,
             election_delay_s=self._election_delay_s,
             on_fatal=self._on_fatal,
         )
@@ -375,7 +316,9 @@ class Node:
     def _compose(self, controller: Controller) -> None:
         """Put the parts together; nothing is opened yet."""
         config, runtime, member = self._config, self._runtime, self._member
-        authentication = self._make_authentication(controller)
+        authentication = self._security.inter_broker_authentication(
+            controller, self.cluster_id, lambda: self._log_manager.broker_epoch
+        )
         fetchers = self._fetchers = self._make_fetchers(controller, authentication)
         partitions = PartitionManager(
             self._log_manager,
@@ -401,9 +344,7 @@ class Node:
             has_session=lambda: self._lifecycle is None or self._lifecycle.has_session(),
         )
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
-        if self._tls is not None:
-            self._tls.reload_now()
-            self._tls.start()
+        self._security.begin()
         channel = ControllerChannel(
             runtime,
             controller,
@@ -464,9 +405,9 @@ class Node:
             inter_broker_authentication=authentication,
             quorum=None if member is None else member.quorum,
             broker_sessions=None if member is None else member.make_sessions(controller),
-            authorizer=self._make_authorizer(controller),
-            delegation_tokens=self._make_delegation_tokens(controller),
-            tls=self._tls,
+            authorizer=self._security.authorizer(controller, lambda: self._has_loaded),
+            delegation_tokens=self._security.delegation_tokens(controller),
+            tls=self._security.tls,
         )
         controller.add_config_listener(self._configs_changed)
         controller.add_quota_listener(self._client_quotas_changed)
@@ -489,21 +430,15 @@ class Node:
             config,
             self._connections,
             self.services.endpoints,
-            self._tls,
-            self._authenticators,
+            self._security.tls,
+            self._security.authenticators,
         )
 
     def _is_led(self, log: Log) -> bool:
         return self._partitions is not None and self._partitions.is_led(log)
 
-    @property
-    def _may_have_followers(self) -> bool:
-        return self._config.is_broker and (
-            bool(self._config.controller_listeners) or not self._config.quorum.is_alone
-        )
-
     def _leader_quota(self, controller: Controller) -> ReplicationQuota | None:
-        if not self._may_have_followers:
+        if not self._config.may_have_followers:
             return None
         from barnabas.broker.partitions.replication_quota import LEADER, make_quota
 
@@ -524,61 +459,13 @@ class Node:
         requests = ControllerRequests(services.controller, services.large_requests, self._new_context)
         member.attach(services.controller, services.controller_channel, requests)
 
-    def _make_authorizer(self, controller: Controller) -> Authorizer | None:
-        if self._config.authorizer is None:
-            return None
-        authorizer = Authorizer(
-            self._config.authorizer,
-            lambda: controller.image,
-            self._runtime.monotonic,
-            lambda: self._has_loaded or controller.is_active,
-        )
-        controller.add_acl_listener(authorizer.acls_changed)
-        return authorizer
-
-    def _make_delegation_tokens(self, controller: Controller) -> DelegationTokens | None:
-        config = self._config
-        if not config.delegation_token_secret_key:
-            return None
-        from barnabas.broker.security.delegation_tokens import DelegationTokens
-        from barnabas.controller.operations.delegation_tokens import TokenLifetimes
-        from barnabas.controller.sessions.expired_tokens import ExpiredTokens
-
-        self._expired_tokens = ExpiredTokens(
-            controller, self._runtime, config.delegation_token_expiry_check_interval_ms
-        )
-        lifetimes = TokenLifetimes(
-            config.delegation_token_max_lifetime_ms, config.delegation_token_expiry_time_ms
-        )
-        return DelegationTokens(config.delegation_token_secret_key, lifetimes)
-
-    def _make_authentication(self, controller: Controller) -> InterBrokerAuthentication | None:
-        if not self._config.controller_listeners and self._config.quorum.is_alone:
-            return None
-        from barnabas.broker.cluster.controller_security import inter_broker_secret
-        from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
-
-        secret = inter_broker_secret(self._config, self._secret)
-        if secret is None:
-            return None
-        return InterBrokerAuthentication(
-            self._runtime,
-            secret,
-            cluster_id=self.cluster_id,
-            broker_id=self._config.node_id,
-            broker_epoch=lambda: self._log_manager.broker_epoch,
-            listener=self._config.inter_broker_listener,
-            image=lambda: controller.image,
-            login=self._login,
-        )
-
     def _make_brokers(
         self, controller: Controller, authentication: InterBrokerAuthentication | None, purpose: str
     ) -> Brokers:
         config, runtime = self._config, self._runtime
         answer_timeout_s = config.request_timeout_ms / 1000 + PEER_ANSWER_S
         peers = None
-        if self._may_have_followers:
+        if self._config.may_have_followers:
             from barnabas.broker.cluster.peer_client import inter_broker_address
             from barnabas.broker.cluster.peers import Peers, PeerTerms
 
@@ -596,7 +483,7 @@ class Node:
                 lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
                 authentication,
                 terms,
-                self._client_tls,
+                self._security.client_tls,
             )
         return Brokers(
             runtime, config.node_id, purpose, self._new_context, self._call, peers, answer_timeout_s
@@ -616,7 +503,7 @@ class Node:
     def _make_fetchers(
         self, controller: Controller, authentication: InterBrokerAuthentication | None
     ) -> ReplicaFetcherManager | None:
-        if not self._may_have_followers:
+        if not self._config.may_have_followers:
             return None
         from barnabas.broker.cluster.peer_client import inter_broker_address
         from barnabas.broker.partitions.replication_quota import FOLLOWER, make_quota
@@ -638,7 +525,7 @@ class Node:
                 backoff_ms=config.replica_fetch_backoff_ms,
                 socket_timeout_ms=config.replica_socket_timeout_ms,
                 quota=make_quota(self._runtime, config, FOLLOWER, lambda: controller.image),
-                tls=self._client_tls,
+                tls=self._security.client_tls,
             ),
             self._log_manager,
             lambda node_id: inter_broker_address(controller.image, node_id, config.inter_broker_listener),
@@ -693,10 +580,8 @@ class Node:
                 self._lifecycle.heartbeat_now()
             if self._fetchers is not None and self._partitions is not None:
                 self._fetchers.resize(self._config.num_replica_fetchers, self._partitions.all())
-            if self._tls is not None and self._partitions is not None:
-                self._tls.reload()
-            if self._sasl is not None:
-                self._sasl.reload()
+            if self._partitions is not None:
+                self._security.reload()
 
     def _client_quotas_changed(self, image: MetadataImage) -> None:
         if self._quotas is None:
@@ -736,8 +621,7 @@ class Node:
         """Stop serving and close everything cleanly; blocking. To be called when the loop has stopped or is about to."""
         if self._partitions is not None:  # put together: not where the metadata could not be read
             self._listeners.close()
-        if self._tls is not None:
-            self._tls.stop()
+            self._security.stop()
         if self._metrics is not None:
             self._metrics.close()
         if self._lifecycle is not None:
@@ -750,8 +634,6 @@ class Node:
                 self.services.transactions.stop()
             for brokers in self._brokers:
                 brokers.close()
-        if self._expired_tokens is not None:
-            self._expired_tokens.close()
         self._close_metadata()
         if self._member is not None:
             self._member.stop()
@@ -776,7 +658,8 @@ class Node:
         if self._partitions is None:
             return None
         controller, wall_clock = self.services.controller, self._log_manager.wall_clock
-        of_links = {} if self._controller_sasl is None else self._controller_sasl.authentications
+        for_controllers = self._security.controller_sasl
+        of_links = {} if for_controllers is None else for_controllers.authentications
         return [
             partial(
                 node_metrics,

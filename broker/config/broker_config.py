@@ -487,6 +487,11 @@ class BrokerConfig(_Values):
         """The protocol of that listener."""
         return parse_protocol_map(self._protocol_map()).get(self.controller_listener, "PLAINTEXT")
 
+    @property
+    def may_have_followers(self) -> bool:
+        """Whether this is a broker, and there may be others."""
+        return self.is_broker and (bool(self.controller_listeners) or not self.quorum.is_alone)
+
     def _protocol_map(self) -> str:
         text = self.static_value("listener.security.protocol.map") or ""
         if "listener.security.protocol.map" not in self.given:
