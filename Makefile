@@ -2,7 +2,6 @@
 # in .cache (tests and comparisons only). What is there already costs nothing the second time.
 
 PYTHON ?= python3
-JAVA ?= java
 PROPERTIES ?=
 ARGS ?=
 
@@ -32,7 +31,8 @@ setup: $(INSTALLED) ## the environment in .venv
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo 'Python 3.11 or newer is needed as $(PYTHON); set PYTHON=/path/to/python3.11'; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@# A failed venv (Debian without python3-venv) leaves a Python without pip, which the next make would take for whole
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r requirements.lock
@@ -41,7 +41,8 @@ $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
 
 .PHONY: java
 java:
-	@$(JAVA) -version >/dev/null 2>&1 || { echo 'Java 17 or newer is needed for this target and was not found'; exit 1; }
+	@found=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9][^"]*\)".*/\1/p'); major=$${found%%[!0-9]*}; [ "$${major:-0}" -ge 17 ] || \
+	  { echo "Java 17 or newer is needed for this target (Debian: openjdk-17-jre-headless); java on the PATH: $${found:-none}"; exit 1; }
 
 kafka: $(JARS) ## Kafka's jars in .cache
 
