@@ -6,13 +6,14 @@ import logging
 import os
 import re
 from collections import deque
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     from barnabas.testing.broker import Broker
     from barnabas.testing.external.apache_kafka import ApacheKafka
@@ -220,8 +221,19 @@ class InProcessBackend(Backend):
         requests = self.broker.requests.transcript()[-LOG_LINES_MAX:]
         return [
             ("Kafka broker's log", self._log.text(self._begin)),
-            ("Kafka requests", "\n".join(requests)),
+            ("Kafka requests", "\n".join(_folded(requests))),
         ]
+
+
+def _folded(transcript: Iterable[str]) -> list[str]:
+    """The lines, with runs of the same request as one: a client that waits for a topic asks ten times a second."""
+    lines: list[str] = []
+    for _, same in groupby(transcript, lambda line: re.sub(r"^\S+ | \d+ ms\b", "", line)):
+        first, *others = same
+        lines.append(first)
+        if others:
+            lines.append(f"{others[-1].split()[0]} ... and {len(others)} more of the same until then")
+    return lines
 
 
 class InProcess(Backends):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from contextlib import ExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -132,7 +133,9 @@ class Kafka:
 def _import(module: str, package: str) -> Any:
     """pytest.fail with what to do where it is not installed."""
     try:
-        return import_module(module)
+        with warnings.catch_warnings():  # kafka-python's own, two hundred of them
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return import_module(module)
     except ImportError as error:
         pytest.fail(
             f"this fixture makes clients of {package}, which is not installed ({error}): pip install {package}, or use "

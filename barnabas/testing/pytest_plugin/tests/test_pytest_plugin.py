@@ -223,6 +223,21 @@ def test_a_failing_test_s_report_has_log_and_requests(pytester: pytest.Pytester)
     result.stdout.no_fnmatch_line("*test-before-*")
 
 
+def test_a_request_that_is_repeated_is_reported_once(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        def test_it(kafka):
+            consumer = kafka.consumer(client_id="asker")
+            for _ in range(20):
+                consumer.topics()
+            assert False
+        """,
+    )
+    result.stdout.fnmatch_lines(["*asker Metadata*answered*", "*... and * more of the same until then"])
+    assert sum("asker Metadata" in line for line in result.outlines) < 10
+
+
 def test_caplog_has_what_the_code_under_test_says(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
