@@ -63,7 +63,7 @@ def format_storage(
         print(f"barnabas: {error}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1
     print(  # noqa: T201 - the terminal is the interface here
-        f"formatted {', '.join(config.log_dirs)} for cluster {found_id}, with {len(users)} users"
+        f"formatted {', '.join(config.log_dirs)} for cluster {found_id}, SCRAM credentials: {len(users)}"
     )
     return 0
 

@@ -78,7 +78,7 @@ def test_a_formatted_node_has_its_users(tmp_path: Path, capsys: pytest.CaptureFi
     assert main([*arguments, *user]) == 0
     assert main([*arguments, *user]) == 1
     printed = capsys.readouterr()
-    assert "for cluster j3Yd0UjwS2e2zx27nxTmTQ, with 1 users" in printed.out
+    assert "for cluster j3Yd0UjwS2e2zx27nxTmTQ, SCRAM credentials: 1" in printed.out
     assert "has the metadata of a cluster already" in printed.err
     assert "hunter2" not in printed.out + printed.err
     node = OneNode(f"log.dirs={tmp_path}")
