@@ -7,11 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from barnabas.api_table import registrations
 from barnabas.testing import Broker
 
 pytestmark = pytest.mark.sockets
 
 pytest_plugins = ["pytester"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def handlers() -> None:
+    """A run of pytester drops the modules that it was the first to import; a handler that is imported again registers again."""
+    registrations()
 
 
 @pytest.fixture
