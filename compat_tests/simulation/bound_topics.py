@@ -1,8 +1,9 @@
 """One seed of a topic bound to core NATS: leaders move and die, partitions move, connections to the server break.
 
-Invariants: each message that the server accepted is in the log exactly once, or is missing and was published in a
-time that a broker logged as a gap. Messages of one subject are in the order in which they were published, except for
-messages of a gap that another broker received after all.
+Invariants: each message that the server accepted is in the log exactly once, or was published in a time that a broker
+logged as a gap. Messages of one subject are in the order in which they were published, except for
+messages of a gap that another broker received after all. Identical messages are in the log as often as they were sent,
+except for those of gaps.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import random
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
@@ -26,6 +28,8 @@ from compat_tests.simulation.tuning import small
 
 TOPIC, PARTITIONS, SUBJECTS = "bound", 2, 5
 PUBLISHES_FOR_S = 25.0
+ALIKE, ALIKE_SUBJECTS, ALIKE_FOR = b"alike ", 3, 200
+SPREAD_MS = 200.0  # a message has reached all subscribers after less
 SHAPE = ("broker,controller",) * 3 + ("broker",)
 _GAP = re.compile(rf"topic {TOPIC}: messages published from (\S+) to (\S+) \(")
 
@@ -59,6 +63,7 @@ class BoundTopicSimulation(Simulation):
         self.tasks: list[Task] = []
         self.server = SimulatedNats(seed, self.network)
         self.published: dict[bytes, float] = {}  # when, in ms
+        self.alike: dict[tuple[bytes, bytes], list[float]] = {}  # identical messages by subject and payload
         self.gaps = _GapLog()
         for node in self.nodes:  # gaps carry the times of the brokers' clocks
             node.wall_offset_ms = 0
@@ -155,7 +160,15 @@ class BoundTopicSimulation(Simulation):
                 self.published[payload] = runtime.time_ms()
                 self.server.publish(b"b.%d" % (number % SUBJECTS), payload)
                 number += 1
+                if self.server.random.random() < 0.5:
+                    self._publish_alike(number)
             await sleep(self.client_runtime, self.random.choice((0.005, 0.02, 0.1)))
+
+    def _publish_alike(self, number: int) -> None:
+        """One of many identical messages; after a while they are others, so that a gap hides few of them."""
+        message = b"b.alike.%d" % (number % ALIKE_SUBJECTS), ALIKE + b"%d" % (number // ALIKE_FOR)
+        self.alike.setdefault(message, []).append(self.server.runtime.time_ms())
+        self.server.publish(*message)
 
     async def _move(self) -> None:
         """Partitions move to other brokers."""
@@ -176,10 +189,11 @@ class BoundTopicSimulation(Simulation):
 
     def _is_in_gap(self, time_ms: float) -> bool:
         """Compares with gaps widened to whole milliseconds, the resolution of the log."""
-        return any(gap.begin - 1 <= time_ms <= gap.end + 1 for gap in self.gaps.gaps)
+        return any(gap.begin - 1 - SPREAD_MS <= time_ms <= gap.end + 1 for gap in self.gaps.gaps)
 
     def _check(self) -> None:
         counts: dict[bytes, int] = {}
+        alike: Counter[tuple[bytes, bytes]] = Counter()
         image = self.brokers[0].services.controller.image
         topic = image.topics[TOPIC]
         for index, state in topic.partitions.items():
@@ -188,18 +202,27 @@ class BoundTopicSimulation(Simulation):
             for _, data in checkers._held(node.node, topic.topic_id, index):
                 for record in iterate_records(data):
                     value, subject = bytes(record.value or b""), bytes(record.key or b"")
+                    if value.startswith(ALIKE):
+                        alike[subject, value] += 1
+                        continue
                     counts[value] = counts.get(value, 0) + 1
                     if last.get(subject, -1) >= int(value) and counts[value] == 1:
                         if not self._is_in_gap(self.published[value]):
                             raise Violation(f"{value!r} of {subject!r} comes after {last[subject]}")
                         self.history.count("messages of gaps that come late")
                     last[subject] = max(int(value), last.get(subject, -1))
-        twice = [value for value, count in counts.items() if count > 1]
+        twice = [
+            value
+            for value, count in counts.items()
+            if count > 1 and not self._is_in_gap(self.published[value])
+        ]
         if twice:
             raise Violation(f"{len(twice)} messages are in the log twice: {twice[:5]}")
+        self._check_alike(alike)
         missing = {value: at for value, at in self.published.items() if value not in counts}
         silent = {value: at for value, at in missing.items() if not self._is_in_gap(at)}
         self.history.count("messages published", len(self.published))
+        self.history.count("messages stored twice in gaps", sum(count > 1 for count in counts.values()))
         self.history.count("messages missing in gaps", len(missing) - len(silent))
         self.history.count("gaps", len(self.gaps.gaps))
         if silent:
@@ -209,4 +232,18 @@ class BoundTopicSimulation(Simulation):
                 f"{len(silent)} of {len(missing)} missing messages are outside of gaps; the first is {first!r}, published at "
                 f"{(at - start) / 1000:.3f}; gaps "
                 f"{[((gap.begin - start) / 1000, (gap.end - start) / 1000) for gap in self.gaps.gaps]}"
+            )
+
+    def _check_alike(self, counts: Counter[tuple[bytes, bytes]]) -> None:
+        for message, published in self.alike.items():
+            least = sum(not self._is_in_gap(time_ms) for time_ms in published)
+            most = 2 * len(published) - least
+            if not least <= counts[message] <= most:
+                raise Violation(
+                    f"{message} was published {len(published)} times, {least} of them outside of gaps, and is in the log "
+                    f"{counts[message]} times"
+                )
+            self.history.count("identical messages published", len(published))
+            self.history.count(
+                "identical messages too many in gaps", max(0, counts[message] - len(published))
             )

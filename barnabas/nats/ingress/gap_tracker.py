@@ -446,7 +446,7 @@ class GapTracker:
             self._search(older, 0)
         if self.is_subscribed:
             ended_ms = max(lapse.until_ms or now_ms for _, lapse in found)
-            self._gaps.end(is_whole=self._is_whole(), at_ms=ended_ms)
+            self._gaps.end(is_whole=self._is_whole(), at_ms=min(ended_ms, now_ms))
 
     def missed(self, begun: Iterable[Partition], why: str, since_ms: int) -> None:
         """These are led here from now on; messages for them since `since_ms`, or since the last in their logs, are missed."""

@@ -1,8 +1,9 @@
 """Marks: places among a topic's messages that several brokers agree on.
 
 A mark is a message on a subject of the topic's own, published and received on the connection that carries the topic's
-messages, so it has a place among them. nats-server fans a mark out within tens of microseconds; a message that is published
-at exactly that time may come before the mark to one broker and after it to another.
+messages, so it has a place among them. nats-server fans a mark out within tens of microseconds, or some milliseconds where
+it waits for a processor; messages that are published at exactly that time may come before the mark to one broker and after it
+to another.
 """
 
 from __future__ import annotations

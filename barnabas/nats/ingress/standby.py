@@ -16,8 +16,8 @@ A standby has every message that the leader has once three things have happened 
 3. The follower's log has reached that end.
 
 A message that is published at the very moment of the mark may come after it to the leader and before it to the follower, so
-there is a second mark half a second later. From then on the standby lacks nothing, whichever broker leads, as long as its
-subscriptions are not interrupted.
+there is a second mark half a second later, and more until two agree on the number of equal messages. From then on the
+standby lacks nothing, whichever broker leads, as long as its subscriptions are not interrupted.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class Standby:
 
     __slots__ = (
         "_bytes_max",
+        "_doubts",
         "_even_at_s",
         "_expires_at_s",
         "_has_had_marks",
@@ -142,6 +143,7 @@ class Standby:
         self._resync: Resync | None = None
         # Marks that have begun a matcher. A matcher as old as the binding is as good as one that a mark has begun.
         self._marks = 1 if lapse is not None and not lapse.is_older else 0
+        self._doubts: dict[bytes, int] = {}  # tails that the last mark found more of, or fewer
         self._has_had_marks = False
         self._even_at_s = now_s
         self._mark_sent_s = now_s - MARK_EVERY_S
@@ -212,6 +214,11 @@ class Standby:
         """All that is published from now on is received; what was published in the lapse may still be missing."""
         if self.lapse is not None and not self.lapse.until_ms:
             self.lapse = self.lapse._replace(until_ms=now_ms)
+
+    def extend_lapse(self, until_ms: int) -> None:
+        """A mark was received: until another one agrees, messages of its moment may be missing or stored twice."""
+        if self.lapse is not None and self.lapse.until_ms:
+            self.lapse = self.lapse._replace(until_ms=max(self.lapse.until_ms, until_ms))
 
     def clear_lapse(self) -> None:
         """Nothing is missing, or a gap is recorded."""
@@ -310,25 +317,35 @@ class Standby:
             or partition.leader_epoch != resync.leader_epoch
         ):
             return
-        if self._marks:
-            self._correct(resync)
+        self._doubts = self._correct(resync) if self._marks else {}
         self.matcher = resync.matcher
         self._resync = None
-        self._marks = min(self._marks + 1, MARKS)
+        if not self._doubts:
+            self._marks = min(self._marks + 1, MARKS)
         if self._marks == MARKS:
             self.lapse = None
 
-    def _correct(self, resync: Resync) -> None:
-        """Corrects the new matcher by the one before. A message that is published at the very moment of the mark may come before it
-        to one of the brokers and after it to the other. Of a message that occurs once the matcher before is right; only
-        equal messages need the mark. That matcher's own mark, and its moment, are past."""
+    def _correct(self, resync: Resync) -> dict[bytes, int]:
+        """Corrects the new matcher by the one before, and returns what remains in doubt. Messages that are published at the very
+        moment of the mark may come before it to one of the brokers and after it to the other. Of a message that occurs once
+        the matcher before is right: its own mark, and its moment, are past. Of equal messages either may be right, so the
+        new number counts when a second mark in a row has found it."""
         before, begun = self.matcher, resync.matcher
         since_s = resync.marked_at_s - RACE_S
         differing = before.differing(begun, since_s)
-        if any(before.pending.count(tail) <= begun.pending.count(tail) for tail in differing):
-            counts = count_latest_tails(self.partition.log, 0)
-            differing = {tail for tail in differing if counts[tail] + before.pending.count(tail) <= 1}
-        begun.correct(differing, before, since_s)
+        if not differing:
+            return {}
+        counts = count_latest_tails(self.partition.log, 0)
+        equal = {
+            tail: difference
+            for tail, difference in differing.items()
+            if counts[tail] + before.pending.count(tail) > 1
+        }
+        doubts = {
+            tail: difference for tail, difference in equal.items() if self._doubts.get(tail) != difference
+        }
+        begun.correct((differing.keys() - equal.keys()) | doubts.keys(), before, since_s)
+        return doubts
 
     # -- the partition's log (ReplicaObserver)
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from barnabas.nats.ingress.marks import MarkSubjects
-from barnabas.nats.ingress.standby import Lapse, Standby
+from barnabas.nats.ingress.standby import RACE_S, Lapse, Standby
 
 if TYPE_CHECKING:
     from barnabas.broker.extension import ExtensionHost
@@ -333,8 +333,10 @@ class Standbys:
         if mark is None:
             return
         if mark.sender == self._me:
+            until_ms = self._runtime.time_ms() + int(RACE_S * 1000)
             for standby in self.by_index.values():
                 standby.mark_received(mark.number)
+                standby.extend_lapse(until_ms)
             return
         if not self.is_subscribed:
             return

@@ -12,7 +12,7 @@ mark on where matching begins (ingress/standbys.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Final, Generic, TypeVar
 
 Extra = TypeVar("Extra")
@@ -160,13 +160,14 @@ class TailMatcher(Generic[Extra]):
         came_s = self.pending.oldest_s(now_s)
         self.pending.put_first([(came_s, tail, extra) for tail in tails if not self.ahead.match(tail)])
 
-    def differing(self, other: TailMatcher[Extra], since_s: float) -> set[bytes]:
-        """The tails on which the two differ, except older ones that only this matcher has."""
+    def differing(self, other: TailMatcher[Extra], since_s: float) -> dict[bytes, int]:
+        """The tails on which the two differ, except older ones that only this matcher has; and by how many."""
         tails = {tail for side in (other.pending, other.ahead) for _, tail, _ in side.since(0)}
         tails.update(tail for side in (self.pending, self.ahead) for _, tail, _ in side.since(since_s))
-        return {tail for tail in tails if self._balance(tail) != other._balance(tail)}
+        differences = {tail: other._balance(tail) - self._balance(tail) for tail in tails}
+        return {tail: difference for tail, difference in differences.items() if difference}
 
-    def correct(self, tails: set[bytes], by: TailMatcher[Extra], since_s: float) -> None:
+    def correct(self, tails: Set[bytes], by: TailMatcher[Extra], since_s: float) -> None:
         """Makes the counts of these tails equal to those of `by`, which began earlier."""
         for tail in tails:
             for mine, right in ((self.pending, by.pending), (self.ahead, by.ahead)):

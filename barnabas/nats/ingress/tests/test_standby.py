@@ -18,6 +18,8 @@ from barnabas.wire.compression import Codec
 from barnabas.wire.record_batch import assemble_batch, read_header
 from barnabas.wire.records import Record, build_batch
 
+EQUAL = b"a.equal"
+
 
 class Follower:
     """The ingest of broker 2, which follows broker 1."""
@@ -43,14 +45,19 @@ class Follower:
         return self.standbys.by_index[0]
 
     def replicate(self, count: int, value: bytes = b"x") -> None:
+        """The leader appends so many messages, and this broker gets them."""
+        self.append(count, value)
+        self.replicas.run(0.5)
+
+    def append(self, count: int, value: bytes = b"x", *, are_equal: bool = False) -> None:
         """The leader appends so many messages."""
         records: list[Record] = []
         for _ in range(count):
-            self.number += 1
-            headers: list[tuple[str, bytes | None]] = [("nats.subject", b"a.%d" % self.number)]
-            records.append(Record(len(records), 0, b"a.%d" % self.number, value, headers))
+            self.number += not are_equal
+            subject = EQUAL if are_equal else b"a.%d" % self.number
+            headers: list[tuple[str, bytes | None]] = [("nats.subject", subject)]
+            records.append(Record(len(records), 0, subject, value, headers))
         self.replicas.alive[1].partition.append(build_batch(records))
-        self.replicas.run(0.5)
 
 
 @pytest.fixture

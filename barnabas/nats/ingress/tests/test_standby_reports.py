@@ -13,9 +13,9 @@ from barnabas.nats.carrier import CarrierStats
 from barnabas.nats.client.client import NatsClient
 from barnabas.nats.ingress.gap_tracker import GapLog, GapTracker
 from barnabas.nats.ingress.roles import NO_ROLES, Roles
-from barnabas.nats.ingress.standby import FIRST_MARKS_EVERY_S, KEPT_S, MARKS, Lapse
+from barnabas.nats.ingress.standby import FIRST_MARKS_EVERY_S, KEPT_S, MARKS, RACE_S, Lapse
 from barnabas.nats.ingress.standbys import REPORT_VALID_S, WAIT_S, StandbyReport, StandbyReports
-from barnabas.nats.ingress.tests.test_standby import Follower
+from barnabas.nats.ingress.tests.test_standby import EQUAL, Follower
 from barnabas.nats.tests.ingests import no_backfill
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -85,6 +85,29 @@ class Joining(Follower):
     def receive(self, number: int) -> None:
         """The server delivers the `number`th message."""
         self.take(b"a.%d" % number, b"", b"", b"x")
+
+    def receive_equal(self, count: int) -> None:
+        for _ in range(count):
+            self.take(EQUAL, b"", b"", b"x")
+
+    def mark_among_equal(self, number: int, misplaced: int = 0) -> None:
+        """A mark while equal messages come; so many of them come to the leader before it, and after it here; a negative number
+        the other way round."""
+        self.append(5, are_equal=True)
+        self.replicas.run(0.2)
+        self.receive_equal(5)
+        standby, leader = self.standby, self.replicas.alive[1].partition
+        standby.mark_sent(number)
+        if misplaced < 0:
+            self.receive_equal(-misplaced)
+        standby.mark_received(number)
+        if misplaced > 0:
+            self.append(misplaced, are_equal=True)
+            self.receive_equal(misplaced)
+        standby.mark_found(number, leader.leader_epoch, leader.log.log_end_offset)
+        if misplaced < 0:
+            self.append(-misplaced, are_equal=True)
+        self.replicas.run(0.2)
 
     def answer(self) -> bool:
         """Its mark comes by, and the leader answers it. Whether there is one."""
@@ -255,6 +278,44 @@ def test_a_message_at_the_moment_of_the_mark_counts_once(joining: Joining, is_be
     assert not standby.matcher.ahead
     joining.lead()
     assert joining.partition.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("misplaced", [3, -3])
+def test_equal_messages_at_the_moment_of_a_later_mark_are_stored_once(
+    joining: Joining, misplaced: int
+) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
+    joining.align()
+    joining.mark_among_equal(100)
+    joining.mark_among_equal(101, misplaced)
+    joining.lead()
+    assert not joining.lapses
+    assert joining.partition.log.log_end_offset == 5 + 5 + 3
+
+
+def test_equal_messages_at_the_moment_of_the_first_mark_are_counted_by_two_others(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
+    joining.replicas.run(0.5)
+    joining.mark_among_equal(100, 3)
+    joining.mark_among_equal(101)
+    assert joining.standby.lapse is not None
+    joining.mark_among_equal(102)
+    assert joining.standby.lapse is None
+    joining.lead()
+    assert not joining.lapses
+    assert joining.partition.log.log_end_offset == 5 + 3 + 5 + 5
+
+
+def test_a_lapse_lasts_until_the_moment_of_the_mark(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
+    joining.replicas.run(FIRST_MARKS_EVERY_S + 0.2)
+    marks = [payload for name, payload in joining.sent if name == "mark"]
+    before = joining.standby.lapse
+    joining.standbys._mark_received(marks[-1])
+    joining.lead()
+    ((_, lapse),) = joining.lapses
+    assert before is not None
+    assert lapse.until_ms == joining.runtime.time_ms() + int(RACE_S * 1000) > before.until_ms
 
 
 def test_an_answer_of_another_leader_epoch_is_ignored(joining: Joining) -> None:

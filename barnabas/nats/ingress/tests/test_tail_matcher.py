@@ -97,8 +97,8 @@ def test_a_later_matcher_is_corrected_by_an_earlier_one() -> None:
     second.stored(b"received", 10)
     first.stored(b"to come", 10)
     tails = first.differing(second, 8)
-    assert tails == {b"before the mark", b"in the log", b"received", b"to come"}
-    second.correct(tails, first, 8)
+    assert tails == {b"before the mark": -1, b"in the log": 1, b"received": -1, b"to come": 1}
+    second.correct(tails.keys(), first, 8)
     assert not first.differing(second, 8)
     assert second.ahead.drain() == [(b"to come", None)]
     assert second.pending.size == len(b"before the markboth")
