@@ -191,11 +191,16 @@ class Standby:
             self._overflow("more messages waited for the leader's log than nats.buffer.bytes holds")
 
     def restart(self) -> None:
-        """The subscription is a new one, or this broker was the leader until now: messages whose records are in the log and
-        that were not received never will be."""
+        """The subscription is a new one: messages whose records are in the log and that were not received never will be."""
         self.matcher.ahead.clear()
         self._resync = None
         self._marks = 0
+
+    def resume(self) -> None:
+        """This broker was the leader until now. Its matcher is as good as one that a mark has begun: what it received is in the
+        log, or waits."""
+        self._resync = None
+        self._marks = 1 if self.lapse is None else 0
 
     # -- what it lacks
 

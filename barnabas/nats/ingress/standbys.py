@@ -209,7 +209,7 @@ class Standbys:
         now_s = self._runtime.monotonic()
         for tail, special in messages:
             standby.matcher.received(tail, now_s, special)
-        standby.restart()
+        standby.resume()
         if not self.is_subscribed:
             standby.begin_lapse(*self._interruption)
         return True

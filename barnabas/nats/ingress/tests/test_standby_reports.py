@@ -306,6 +306,26 @@ def test_equal_messages_at_the_moment_of_the_first_mark_are_counted_by_two_other
     assert joining.partition.log.log_end_offset == 5 + 3 + 5 + 5
 
 
+def test_a_message_at_the_moment_of_a_former_leaders_first_mark_is_stored_once(joining: Joining) -> None:
+    joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
+    joining.align()
+    joining.lead()
+    joining.replicas.elect(1, [1, 2])
+    joining.ingest.serve(Roles({}, {0: joining.partition}))
+    joining.replicas.run(0.2)
+    standby, leader = joining.standby, joining.replicas.alive[1].partition
+    standby.mark_sent(100)
+    standby.mark_received(100)
+    joining.append(1)
+    joining.receive(joining.number)
+    standby.mark_found(100, leader.leader_epoch, leader.log.log_end_offset)
+    joining.replicas.run(0.2)
+    assert standby._resync is None
+    joining.lead()
+    assert not joining.lapses
+    assert joining.partition.log.log_end_offset == 1
+
+
 def test_a_lapse_lasts_until_the_moment_of_the_mark(joining: Joining) -> None:
     joining.ingest.serve(Roles({}, {}, joining={0: joining.partition}))
     joining.replicas.run(FIRST_MARKS_EVERY_S + 0.2)
