@@ -268,6 +268,7 @@ class ReplicaFetcher:
         self._batches_left = TURN_BATCHES
         session.answered(number, response.session_id)
         cuts: list[tuple[FetchState, int]] = []
+        restarts: list[tuple[FetchState, int]] = []
         out_of_range: list[FetchState] = []
         for topic in response.responses:
             topic_id = topic.topic_id
@@ -284,12 +285,18 @@ class ReplicaFetcher:
                 elif data.error_code:
                     out_of_range.append(state)
                 elif data.diverging_epoch.end_offset != -1 or data.diverging_epoch.epoch != -1:
-                    cuts.append((state, self._divergence(state, data)))
+                    offset, start = self._divergence(state, data), data.log_start_offset
+                    if state.partition.log.log_start_offset < start >= offset:
+                        restarts.append((state, start))
+                    else:
+                        cuts.append((state, offset))
                 else:
                     assert data.records is None or isinstance(data.records, memoryview)
                     self._append(state, data.records, data.high_watermark, data.log_start_offset)
         if cuts:
             self._truncate(cuts)
+        for state, start in restarts:
+            self._restart(state, start)
         if out_of_range:
             for state in out_of_range:
                 log.info("%s: the leader has nothing at %d", state.name, state.sent_offset)
@@ -499,6 +506,14 @@ class ReplicaFetcher:
         for state, _ in cuts:
             self._session.set_status(state, Status.TRUNCATING)
         self._truncations.cut(cuts)
+
+    def _restart(self, state: FetchState, leader_start_offset: int) -> None:
+        """What is left of the log lies below the leader's first record. Where the logs parted the leader can't tell: the epochs
+        of that part are gone, so what this log has of it may never have been committed. Kafka keeps it until the leader's
+        start is told again."""
+        log.info("%s: restarting at %d, where the leader's log starts", state.name, leader_start_offset)
+        self._session.set_status(state, Status.TRUNCATING)
+        self._truncations.restart(state, leader_start_offset)
 
     def _is_current(self, state: FetchState) -> bool:
         return self._session.states.get(state.key) is state

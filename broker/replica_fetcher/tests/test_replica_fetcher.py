@@ -271,6 +271,28 @@ def test_kip_101_scenario_2_logs_that_would_diverge_for_good() -> None:
     replicas.check_identical()
 
 
+def test_of_records_that_the_leader_has_deleted_a_follower_keeps_none_of_its_own() -> None:
+    """A has a1 and a2 where B, which leads without A, commits b1 and b2 and deletes all of its records. B's epochs no longer tell
+    where A's log parted from its own."""
+    replicas = Replicas(ids=(1, 2))
+    replicas.produce(1, "m1")
+    replicas.run()
+    replicas.network.block("h1", "h2")
+    replicas.network.block("h2", "h1")
+    replicas.produce(1, "a1", "a2", "a3")
+    replicas.elect(2, [2])
+    replicas.produce(2, "b1", "b2")
+    replicas[2].log.increment_log_start_offset(3)
+    replicas.network.unblock_all()
+    replicas.run(5)
+    log = replicas[1].log
+    assert (log.log_start_offset, log.log_end_offset, replicas[1].messages) == (3, 3, [])
+    replicas.produce(2, "b3")
+    replicas.run()
+    assert replicas[1].messages == replicas[2].messages == ["b3"]
+    replicas.check_identical()
+
+
 def test_kip_279_fast_leader_changes_with_an_epoch_that_the_follower_never_saw() -> None:
     """B was leader of epoch 1 and wrote; A led epoch 2 without having seen epoch 1, and wrote; now B follows A. The
     offsets of B's epoch 1 lie where A has epoch 2: compared by A's largest epoch not above B's, B cuts back to where
