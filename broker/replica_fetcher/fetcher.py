@@ -508,9 +508,9 @@ class ReplicaFetcher:
         self._truncations.cut(cuts)
 
     def _restart(self, state: FetchState, leader_start_offset: int) -> None:
-        """What is left of the log lies below the leader's first record. Where the logs parted the leader can't tell: the epochs
-        of that part are gone, so what this log has of it may never have been committed. Kafka keeps it until the leader's
-        start is told again."""
+        """The rest of the log lies below the leader's first record. The leader can't say where the logs parted, as it has deleted
+        the epochs of that part too, so the records here may never have been committed. Kafka keeps them until the leader sends
+        its start offset again."""
         log.info("%s: restarting at %d, where the leader's log starts", state.name, leader_start_offset)
         self._session.set_status(state, Status.TRUNCATING)
         self._truncations.restart(state, leader_start_offset)
