@@ -206,11 +206,11 @@ class FetchSession:
         if answer.log_start_offset != one.log_start_offset:
             respond = True
             one.log_start_offset = answer.log_start_offset
-        if answer.diverging_epoch.epoch != -1 or answer.preferred_read_replica != -1:
+        if answer.preferred_read_replica != -1:
             respond = True
-        if answer.error_code:
+        if answer.error_code or answer.diverging_epoch.epoch != -1:
             respond = True
-            one.high_watermark = -1  # so that it is sent again when the error is over
+            one.high_watermark = -1  # so that it is sent again: this answer is not used for more
         self._place(one, partition, answer)
         return respond
 

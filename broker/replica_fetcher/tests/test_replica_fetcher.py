@@ -293,6 +293,22 @@ def test_of_records_that_the_leader_has_deleted_a_follower_keeps_none_of_its_own
     replicas.check_identical()
 
 
+def test_a_follower_whose_log_diverged_gets_the_high_watermark_of_a_leader_without_news() -> None:
+    """B has led an epoch without a record, and has lost its high watermark. The answer that names the divergence has the leader's,
+    and is not used for it."""
+    replicas = Replicas(ids=(1, 2))
+    replicas.produce(1, "m1")
+    replicas.run()
+    replicas.elect(2, [1, 2])
+    replicas.kill(2)
+    replicas.elect(1, [1])
+    replicas.start(2)
+    assert replicas[2].log.high_watermark == 0
+    replicas.tell(2)
+    replicas.run(5)
+    assert replicas[2].log.high_watermark == 1
+
+
 def test_kip_279_fast_leader_changes_with_an_epoch_that_the_follower_never_saw() -> None:
     """B was leader of epoch 1 and wrote; A led epoch 2 without having seen epoch 1, and wrote; now B follows A. The
     offsets of B's epoch 1 lie where A has epoch 2: compared by A's largest epoch not above B's, B cuts back to where
