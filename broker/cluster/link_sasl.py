@@ -123,9 +123,8 @@ class LinkLogin:
         self._login = None
         share = self._runtime.random.uniform(REAUTHENTICATION_FROM, REAUTHENTICATION_TO)
         next_s = login.lifetime_ms / 1000 * share
-        if (
-            next_s > REAUTHENTICATION_INTERVAL_S
-        ):  # else the listener would not have it; the link ends with the session
+        # Sooner, the listener would refuse it, and the link ends with the session.
+        if next_s > REAUTHENTICATION_INTERVAL_S:
             self._timer = self._runtime.call_later(next_s, self.begin)
         self._user.logged_in()
 
@@ -242,7 +241,7 @@ class _NoRequests:
         return Outcome.CLOSE
 
     def encode(self, _context: RequestContext[Any], _response: msgspec.Struct) -> Answer:
-        raise NotImplementedError
+        raise NotImplementedError  # no request is dispatched, so there is no response
 
 
 _NO_REQUESTS: Final = _NoRequests()

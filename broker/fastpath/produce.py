@@ -109,6 +109,8 @@ def fast_produce(
     try:
         result = partition.append(records, header, acks)
     except RecordsUnread:
+        if authorizer is not None:
+            authorizer.allowed -= 1  # the handler asks next, and counts
         return None
     except StorageError as error:
         return one_answer(partition, failed_answer(partition.partition, partition, error))

@@ -206,11 +206,13 @@ class FetchSession:
         if answer.log_start_offset != one.log_start_offset:
             respond = True
             one.log_start_offset = answer.log_start_offset
-        if answer.preferred_read_replica != -1:
+        if answer.diverging_epoch.epoch != -1 or answer.preferred_read_replica != -1:
             respond = True
-        if answer.error_code or answer.diverging_epoch.epoch != -1:
+        if answer.error_code or (answer.diverging_epoch.epoch != -1 and self.privileged):
             respond = True
-            one.high_watermark = -1  # so that it is sent again: this answer is not used for more
+            one.high_watermark = (
+                -1
+            )  # sent again: of this answer a follower takes nothing but the error or the epoch
         self._place(one, partition, answer)
         return respond
 

@@ -188,11 +188,11 @@ class ResponseWriter:
         """Everything up to the next region as one piece, and whether a region follows."""
         first = waiting.popleft()
         if not waiting or isinstance(waiting[0], FileRegion):
-            return first, bool(waiting)  # type: ignore[return-value]
+            return first, bool(waiting)  # type: ignore[return-value]  # a region is never first
         pieces = [first]
         while waiting and not isinstance(waiting[0], FileRegion):
             pieces.append(waiting.popleft())
-        return b"".join(pieces), bool(waiting)  # type: ignore[arg-type]
+        return b"".join(pieces), bool(waiting)  # type: ignore[arg-type]  # without regions
 
     def _send_region(self, region: FileRegion) -> bool:
         """sendfile from the page cache. Whether the whole region has been sent."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -125,7 +125,7 @@ def refusal(api_key: int, version: int, buffer: Buffer, position: int, end: int)
         text = _ERROR.message
     elif name in _NO_TEXT:
         text = None
-    response = _refused(response_type(api_key).message_class, text)
+    response: Any = _refused(response_type(api_key).message_class, text)
     if name == "JoinGroup" and version >= 7:
         response.protocol_name = None
     lists: _Lists = ()
@@ -137,18 +137,18 @@ def refusal(api_key: int, version: int, buffer: Buffer, position: int, end: int)
         _name(response, request, lists, text)
         if name == "Produce":
             response.responses = [topic for topic in response.responses if topic.partition_responses]
-    return response  # type: ignore[no-any-return]
+    return cast("msgspec.Struct", response)
 
 
-def _refused(kind: type, text: str | None) -> Any:
-    fields = kind.__struct_fields__  # type: ignore[attr-defined]
-    response = kind(**_VALUES.get(kind.__name__, {}))
+def _refused(kind: type[msgspec.Struct], text: str | None) -> msgspec.Struct:
+    fields = kind.__struct_fields__
+    response: Any = kind(**_VALUES.get(kind.__name__, {}))
     for code in ("error_code", "partition_error_code"):
         if code in fields:
             setattr(response, code, _ERROR)
     if "error_message" in fields:
         response.error_message = text
-    return response
+    return cast("msgspec.Struct", response)
 
 
 def _name(response: Any, request: Any, lists: _Lists, text: str | None) -> None:

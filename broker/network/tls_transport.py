@@ -111,8 +111,8 @@ class TlsTransport(BufferedProtocol):
     """One accepted connection."""
 
     __slots__ = (
-        "_connection", "_has_sasl", "_incoming", "_is_paused", "_is_raw_paused", "_is_scheduled", "_listener_tls", "_shared", "_state", "_timer",
-        "_tls", "_transport", "_undecrypted", "_writer",
+        "_connection", "_has_sasl", "_incoming", "_is_paused", "_is_raw_paused", "_is_scheduled", "_listener_tls",
+        "_shared", "_state", "_timer", "_tls", "_transport", "_undecrypted", "_writer",
     )  # fmt: skip
 
     def __init__(

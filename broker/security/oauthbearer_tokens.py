@@ -151,7 +151,7 @@ class ClientCredentials(NamedTuple):
 
 
 def token_of_endpoint(url: str, credentials: ClientCredentials, timeout_s: float) -> FetchToken:
-    """It follows no redirect: that would take the credentials elsewhere."""
+    """It follows no redirect, so that the credentials go to this endpoint alone."""
     opener = issuer_fetch.opener(follows_redirects=False)
     headers = {
         "Accept": "application/json",

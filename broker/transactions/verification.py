@@ -147,9 +147,8 @@ class AddPartitionsToTxnManager:
         response: Any,
         error: ErrorCode,
     ) -> None:
-        if (
-            coordinator.waiting
-        ):  # in the next turn: one answer at once after another must not become a recursion
+        if coordinator.waiting:
+            # In the next turn: one answer at once after another must not become a recursion.
             self._runtime.call_soon(partial(self._send_waiting, node_id, coordinator))
         else:
             coordinator.is_asked = False

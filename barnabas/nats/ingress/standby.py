@@ -195,12 +195,14 @@ class Standby:
         self.matcher.ahead.clear()
         self._resync = None
         self._marks = 0
+        self._doubts = {}
 
     def resume(self) -> None:
         """This broker was the leader until now. Its matcher is as good as one that a mark has begun: what it received is in the
         log, or waits."""
         self._resync = None
         self._marks = 1 if self.lapse is None else 0
+        self._doubts = {}
 
     # -- what it lacks
 

@@ -276,7 +276,7 @@ class User:
     peer_host = "stranger"
 
     def send_sasl(self, payload: bytes) -> None:
-        """Nobody reads it."""
+        """Sent to no one."""
 
     def logged_in(self) -> None:
         raise AssertionError("without a password")

@@ -16,6 +16,7 @@ from barnabas.broker.tests.reply import Reply, encoded, make_context
 from barnabas.controller.metadata.acls import Operation, ResourceType
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
+from barnabas.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.fetch import FETCH_REQUEST, FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.produce import (
@@ -62,8 +63,8 @@ class World:
     def fast_produce(self, principal: Principal = BOB) -> Any:
         return self.fast(fast_produce, PRODUCE, 9, encoded(PRODUCE_REQUEST, 9, PRODUCED), principal)
 
-    def produce(self) -> int:
-        answer = self.one.ask(PRODUCED, 9, BOB)
+    def produce(self, request: ProduceRequest | None = None) -> int:
+        answer = self.one.ask(request or PRODUCED, 9, BOB)
         return int(answer.responses[0].partition_responses[0].error_code)
 
     def fetch_request(self, *topics: str, session_id: int = 0, epoch: int = -1) -> FetchRequest:
@@ -79,9 +80,12 @@ class World:
         return self.one.ask(self.fetch_request(*topics, **session), 12, BOB)
 
 
-PRODUCED = ProduceRequest(
-    None, 1, 1000, [TopicProduceData("t", partition_data=[PartitionProduceData(0, batch())])]
-)
+def produce_to(topic: str, records: bytes) -> ProduceRequest:
+    data = TopicProduceData(topic, partition_data=[PartitionProduceData(0, records)])
+    return ProduceRequest(None, 1, 1000, [data])
+
+
+PRODUCED = produce_to("t", batch())
 
 
 @pytest.fixture
@@ -105,6 +109,21 @@ def test_a_produce_is_fast_once_it_was_allowed(world: World) -> None:
     world.revoke()
     assert world.fast_produce() is None
     assert world.produce() == E.TOPIC_AUTHORIZATION_FAILED
+
+
+def test_a_produce_that_the_handler_serves_after_all_is_counted_once(world: World) -> None:
+    world.allow(Operation.WRITE)
+    compacted = CreatableTopic("c", 1, 1, configs=[CreatableTopicConfig("cleanup.policy", "compact")])
+    world.one.ask(CreateTopicsRequest([compacted]), 7, ROOT)
+    world.allow(Operation.WRITE, "c")
+    many = batch([b"v"] * 2000, keys=[b"k"] * 2000)
+    request = produce_to("c", many)
+    assert world.produce(request) == E.NONE
+    before = world.decisions()
+    body = encoded(PRODUCE_REQUEST, 9, request)
+    assert world.fast(fast_produce, PRODUCE, 9, body) is None, "its records must be read"
+    assert world.produce(request) == E.NONE
+    assert world.decisions() - before == 1
 
 
 def test_a_fetch_is_fast_once_it_was_allowed(world: World) -> None:

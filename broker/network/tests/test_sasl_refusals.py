@@ -23,7 +23,7 @@ TEXT = "Unexpected Kafka request of type CREATE_TOPICS during SASL authenticatio
 def refused(api_key: int, version: int, request: Any) -> Any:
     body = b"".join(request_type(api_key).encode(version, request))  # type: ignore[arg-type]  # all bytes
     response = refusal(api_key, version, memoryview(body), 0, len(body))
-    encoded = b"".join(response_type(api_key).encode(version, response))  # type: ignore[arg-type]
+    encoded = b"".join(response_type(api_key).encode(version, response))  # type: ignore[arg-type]  # all bytes
     return response_type(api_key).decode(version, encoded)[0]
 
 
