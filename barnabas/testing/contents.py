@@ -18,7 +18,8 @@ from barnabas.wire.records import iterate_records
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from barnabas.broker.groups.group import ClassicGroup
+    from barnabas.broker.groups.consumer.group import ConsumerGroup
+    from barnabas.broker.groups.group_store import Group as StoredGroup
     from barnabas.broker.groups.offsets import CommittedOffset
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.services import Services
@@ -55,23 +56,26 @@ class StoredRecord(msgspec.Struct, frozen=True):
 
 
 class GroupMember(msgspec.Struct, frozen=True):
-    """One member of a group."""
+    """One member of a group. `epoch`: its generation in a classic group; `partitions`: what it has, in a consumer group."""
 
     member_id: str
     client_id: str
     client_host: str
     group_instance_id: str | None
+    epoch: int
+    partitions: frozenset[tuple[str, int]] = frozenset()
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A group as its coordinator has it. `state` is Kafka's name for it, such as Stable or Empty; `offsets` has the committed
-    offset of each (topic, partition)."""
+    """A group as its coordinator has it. `group_type`: classic or consumer; `state` is Kafka's name for it, such as Stable or
+    Empty; `generation_id` of a consumer group is its epoch; `offsets` has the committed offset of each (topic, partition)."""
 
     name: str
     state: str
     generation_id: int
     members: tuple[GroupMember, ...]
     offsets: dict[tuple[str, int], int]
+    group_type: str
 
 
 def services_of(nodes: Sequence[BrokerNode]) -> list[Services]:
@@ -214,21 +218,42 @@ def group(nodes: Sequence[BrokerNode], name: str) -> Group | None:
             continue
         found = shard.groups.get(name)
         if found is not None:
-            return _view(found, shard.offsets.committed_topics(name))
+            return _view(found, shard.offsets.committed_topics(name), services.controller.image)
     return None
 
 
-def _view(found: ClassicGroup, offsets: dict[str, dict[int, CommittedOffset]]) -> Group:
-    members = tuple(
-        GroupMember(member.member_id, member.client_id, member.client_host, member.group_instance_id)
-        for member in found.members.values()
-    )
+def _view(found: StoredGroup, offsets: dict[str, dict[int, CommittedOffset]], image: MetadataImage) -> Group:
+    from barnabas.broker.groups.group import ClassicGroup  # late: a start without groups does not load it
+
+    if isinstance(found, ClassicGroup):
+        epoch = found.generation_id
+        members = tuple(
+            GroupMember(
+                member.member_id, member.client_id, member.client_host, member.group_instance_id, epoch
+            )
+            for member in found.members.values()
+        )
+    else:
+        epoch = found.epoch
+        members = tuple(_consumer_member(found, member_id, image) for member_id in found.members)
     committed = {
         (topic, index): position.offset
         for topic, positions in sorted(offsets.items())
         for index, position in sorted(positions.items())
     }
-    return Group(found.group_id, found.state.value, found.generation_id, members, committed)
+    return Group(found.group_id, found.state_name, epoch, members, committed, found.group_type)
+
+
+def _consumer_member(group: ConsumerGroup, member_id: str, image: MetadataImage) -> GroupMember:
+    member, current = group.members[member_id], group.current(member_id)
+    partitions = frozenset(
+        (topic.name, index)
+        for topic_id, index in current.held()
+        if (topic := image.topic_by_id(topic_id)) is not None
+    )
+    return GroupMember(
+        member_id, member.client_id, member.client_host, member.instance_id, current.epoch, partitions
+    )
 
 
 def groups(nodes: Sequence[BrokerNode]) -> list[str]:

@@ -1,7 +1,7 @@
 """DescribeGroups (15), versions 0-6: state, members and assignments of classic groups.
 
 v3 authorized operations; v4 instance ids; from v6 a missing group is GROUP_ID_NOT_FOUND, before it is Dead
-without an error (KIP-1043).
+without an error (KIP-1043), and so is a group of another type.
 """
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ def _describe(context: HandlerContext, group_id: str) -> DescribedGroup:
     if isinstance(shard, ErrorCode):
         return DescribedGroup(group_id=group_id, error_code=shard)
     group = shard.groups.get(group_id)
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         return describe(group)
     dead = DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
     if context.api_version >= 6:
         dead.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-        dead.error_message = f"Group {group_id} not found."
+        is_missing = group is None
+        dead.error_message = f"Group {group_id} {'not found' if is_missing else 'is not a classic group'}."
     return dead
 
 

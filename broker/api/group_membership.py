@@ -21,7 +21,8 @@ from collections.abc import Generator
 from typing import Final
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
-from barnabas.broker.groups.classic import Client, join_error
+from barnabas.broker.groups.classic import join_error
+from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.requests.authorization import allows_group
 from barnabas.broker.requests.context import PENDING, Outcome

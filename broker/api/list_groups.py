@@ -1,6 +1,6 @@
 """ListGroups (16), versions 0-5: the groups that this broker coordinates; clients ask every broker.
 
-v4 filters by state (KIP-518), v5 by type (KIP-848), both without regard to case. All groups are classic ones.
+v4 filters by state (KIP-518), v5 by type (KIP-848), both without regard to case.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.acls import Operation, ResourceType
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
-
-CLASSIC = "classic"
 
 
 @api(16, 0, 5)
@@ -32,21 +30,24 @@ def list_groups(
             wanted.add(each.strip().lower())
             yield
     response = ListGroupsResponse()
-    if types and CLASSIC not in types:
-        return response
     shows_all = allows_cluster(context, Operation.DESCRIBE, silent=True)
     for group in [
         group for shard in context.services.groups.shards.loaded() for group in shard.groups.values()
     ]:
-        if (not states or group.state.value.lower() in states) and (
-            shows_all or allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id, silent=True)
+        if (
+            (not types or group.group_type in types)
+            and (not states or group.state_name.lower() in states)
+            and (
+                shows_all
+                or allows(context, Operation.DESCRIBE, ResourceType.GROUP, group.group_id, silent=True)
+            )
         ):
             response.groups.append(
                 ListedGroup(
                     group_id=group.group_id,
                     protocol_type=group.protocol_type or "",
-                    group_state=group.state.value,
-                    group_type=CLASSIC,
+                    group_state=group.state_name,
+                    group_type=group.group_type,
                 )
             )
         yield

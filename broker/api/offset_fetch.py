@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
+from barnabas.broker.groups.consumer.offset_checks import check_fetch
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.requests.authorization import allows_group, allows_topic
@@ -105,12 +106,20 @@ def _answer(
             answer.error_code = ErrorCode.NOT_COORDINATOR
         elif repetitions.are_too_many(group.group_id):
             answer.error_code = ErrorCode.INVALID_REQUEST
+        elif (error := _check_member(shard, group)) != ErrorCode.NONE:
+            answer.error_code = error
         elif group.topics is None:
             yield from _all(context, shard, group, answer, require_stable)
         else:
             yield from _asked(context, shard, group, answer, require_stable)
         yield
     return (yield from _response(context.api_version, groups, answers))
+
+
+def _check_member(shard: Shard, group: OffsetFetchRequestGroup) -> ErrorCode:
+    """Members of consumer groups fetch with their epoch (v9)."""
+    found = shard.store.consumer(group.group_id)
+    return ErrorCode.NONE if found is None else check_fetch(found, group.member_id, group.member_epoch)
 
 
 def _only_group(request: OffsetFetchRequest) -> Generator[None, None, OffsetFetchRequestGroup]:

@@ -96,6 +96,10 @@ class _Values:
     delegation_token_secret_key: str | None
     delete_topic_enable: bool
     fetch_max_bytes: int
+    group_consumer_assignors: list[str]
+    group_consumer_max_size: int
+    group_consumer_migration_policy: str
+    group_consumer_regex_refresh_interval_ms: int
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int

@@ -87,7 +87,7 @@ class Parser:
                 self._token()
             yield
         if len(self._groups) > 1:
-            raise PatternError("missing )")
+            raise PatternError("missing closing )")
         return self._joined(self._groups[0])
 
     # -- tokens
@@ -114,9 +114,10 @@ class Parser:
         else:
             self._literal(char)
 
-    def _next(self) -> str:
+    def _next(self, missing: str = "trailing backslash at end of expression") -> str:
+        """The next character; without one the error is that something is `missing`."""
         if self._at >= len(self._pattern):
-            raise PatternError("unexpected end")
+            raise PatternError(missing)
         self._at += 1
         return self._pattern[self._at - 1]
 
@@ -169,12 +170,12 @@ class Parser:
             while len(digits) < 3 and self._pattern[self._at : self._at + 1] in _OCTAL:
                 digits += self._next()
             if char != "0" and len(digits) == 1:
-                raise PatternError("no back references")
+                raise PatternError("invalid escape sequence")
             return chr(int(digits, 8))
         if char == "x":
             return self._hexadecimal()
         if char.isascii() and char.isalnum():
-            raise PatternError("no such escape")
+            raise PatternError("invalid escape sequence")
         return char
 
     def _hexadecimal(self) -> str:
@@ -188,7 +189,7 @@ class Parser:
             if len(digits) < 2:
                 digits = ""
         if not digits or not HEX.issuperset(digits) or int(digits, 16) > 0x10FFFF:
-            raise PatternError("not a code point")
+            raise PatternError("invalid escape sequence")
         return chr(int(digits, 16))
 
     # -- groups
@@ -206,8 +207,10 @@ class Parser:
     def _name(self) -> None:
         end = self._pattern.find(">", self._at)
         name = self._pattern[self._at : end] if end >= 0 else ""
-        if not name or not WORD.issuperset(name) or name in self._names:
-            raise PatternError("not the name of a group")
+        if not name or not WORD.issuperset(name):
+            raise PatternError("invalid named capture")
+        if name in self._names:
+            raise PatternError("duplicate capture group name")
         self._names.add(name)
         self._at = end + 1
         self._groups.append(_Group(self._flags))
@@ -218,7 +221,7 @@ class Parser:
         flags = set(before)
         is_negative = has_flag = False
         while True:
-            char = self._next()
+            char = self._next("invalid or unsupported Perl syntax")
             if char in "imsU":
                 (flags.discard if is_negative else flags.add)(char)
                 has_flag = True
@@ -230,11 +233,11 @@ class Parser:
                     self._groups.append(_Group(before))
                 return
             else:
-                raise PatternError("no such group")
+                raise PatternError("invalid or unsupported Perl syntax")
 
     def _close(self) -> None:
         if len(self._groups) == 1:
-            raise PatternError("unexpected )")
+            raise PatternError("regexp/syntax: internal error")
         group = self._groups.pop()
         self._flags = group.flags
         self._groups[-1].parts.append(self._joined(group))
@@ -277,8 +280,10 @@ class Parser:
             return False
         self._is_next("?")  # of a lazy one, which matches the same texts
         parts = self._groups[-1].parts
-        if not may_follow or not parts:
-            raise PatternError("nothing to repeat")
+        if not may_follow:
+            raise PatternError("invalid nested repetition operator")
+        if not parts:
+            raise PatternError("missing argument to repetition operator")
         parts[-1] = _repeated(parts[-1], low, high)
         return True
 
@@ -299,7 +304,7 @@ class Parser:
             return None
         self._at = end + 1
         if low > REPEAT_MAX or high > REPEAT_MAX or 0 <= high < low:
-            raise PatternError("not a count of repetitions")
+            raise PatternError("invalid repeat count")
         return low, high
 
     # -- classes
@@ -318,11 +323,11 @@ class Parser:
         return PERL_ITEMS[char.lower()]._replace(is_negated=char.isupper())
 
     def _category(self, *, is_negated: bool) -> Item:
-        name = self._next()
+        name = self._next("invalid character class range")
         if name == "{":
             end = self._pattern.find("}", self._at)
             if end < 0:
-                raise PatternError("missing }")
+                raise PatternError("invalid character class range")
             name = self._pattern[self._at : end]
             self._at = end + 1
         if name.startswith("^"):
@@ -330,7 +335,7 @@ class Parser:
         if name == "Any":
             return ANY_ITEM._replace(is_negated=is_negated)
         if name not in CATEGORIES:
-            raise PatternError("no such category")
+            raise PatternError("invalid character class range")
         return Item(categories=CATEGORIES[name], is_negated=is_negated)
 
     def _class(self) -> CharClass:
@@ -349,7 +354,7 @@ class Parser:
                     self._at += 1
                     high = self._class_char()
                 if high < low:
-                    raise PatternError("not a range of characters")
+                    raise PatternError("invalid character class range")
                 found = Item(((ord(low), ord(high)),))
             items.append(found)
         self._at += 1
@@ -359,7 +364,7 @@ class Parser:
         return self._class_escape() if self._at < len(self._pattern) else None
 
     def _class_char(self) -> str:
-        char = self._next()
+        char = self._next("missing closing ]")
         return self._escape() if char == "\\" else char
 
     def _posix_class(self) -> Item | None:
@@ -371,7 +376,7 @@ class Parser:
         is_negated = name.startswith("^")
         item = POSIX_ITEMS.get(name[is_negated:])
         if item is None:
-            raise PatternError("no such class")
+            raise PatternError("invalid character class range")
         return item._replace(is_negated=is_negated)
 
 

@@ -11,13 +11,13 @@ import logging
 import uuid
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from barnabas.broker.coordinator.shard_log import coordinator_error
+from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.member import (
     MEMBER_BYTES_MAX,
     MEMBER_BYTES_OF_GROUP_MAX,
     PROTOCOL_OVERHEAD_BYTES,
+    Client,
     Member,
     Protocols,
 )
@@ -37,6 +37,7 @@ from barnabas.wire.messages.leave_group import (
 from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 if TYPE_CHECKING:
+    from barnabas.broker.groups.consumer.classic_members import ClassicMembers
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.group_store import GroupStore
     from barnabas.broker.groups.member import JoinReply, SyncReply
@@ -48,20 +49,13 @@ MEMBER_ID_PREFIX_MAX: Final = (
 )
 
 
-class Client(msgspec.Struct, frozen=True):
-    """The sender of a request."""
-
-    client_id: str
-    client_host: str  # as Kafka prints it: "/127.0.0.1"
-    api_version: int
-
-
 class ClassicProtocol:
     """The requests of classic group members, for the groups of one shard."""
 
-    def __init__(self, store: GroupStore, rebalancer: Rebalancer) -> None:
+    def __init__(self, store: GroupStore, rebalancer: Rebalancer, in_consumer_groups: ClassicMembers) -> None:
         self._store = store
         self._rebalancer = rebalancer
+        self._in_consumer_groups = in_consumer_groups
         self._settings = rebalancer.settings
 
     # -- JoinGroup
@@ -76,8 +70,16 @@ class ClassicProtocol:
         ):
             reply(join_error(ErrorCode.INVALID_SESSION_TIMEOUT, member_id))
             return
-        group = self._store.groups.get(request.group_id)
-        if group is None:
+        found = self._store.groups.get(request.group_id)
+        if isinstance(found, ConsumerGroup) and not found.is_empty:
+            self._in_consumer_groups.join(found, request, client, reply)
+            return
+        if isinstance(found, ConsumerGroup):
+            self._rebalancer.append([*found.tombstones()], _log_failure)
+        group = self._store.classic(request.group_id)
+        if group is None and self._store.groups.get(request.group_id) is not None:
+            reply(join_error(ErrorCode.COORDINATOR_NOT_AVAILABLE, member_id))
+        elif group is None:
             if member_id:
                 reply(join_error(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
                 return
@@ -295,6 +297,9 @@ class ClassicProtocol:
 
     def sync(self, request: SyncGroupRequest, reply: SyncReply) -> None:
         group = self._store.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            self._in_consumer_groups.sync(group, request, reply)
+            return
         if group is None or group.state is GroupState.EMPTY:
             reply(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             return
@@ -355,6 +360,8 @@ class ClassicProtocol:
 
     def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
         group = self._store.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.heartbeat(group, request)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         member_id = request.member_id
@@ -373,6 +380,8 @@ class ClassicProtocol:
     def leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Remove members, by id or by instance id; each gets its own error."""
         group = self._store.groups.get(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._in_consumer_groups.leave(group, request)
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return LeaveGroupResponse(members=[leave_result(member, unknown) for member in request.members])
@@ -398,6 +407,11 @@ class ClassicProtocol:
         log.info("Group %s: member %s leaves (%s)", group.group_id, member_id, identity.reason or "no reason")
         group.remove(member_id)
         return ErrorCode.NONE
+
+
+def _log_failure(error: ErrorCode) -> None:
+    if error:
+        log.warning("an empty consumer group could not be removed: %s", error.name)
 
 
 def new_member(request: JoinGroupRequest, client: Client, member_id: str) -> Member:

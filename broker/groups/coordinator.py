@@ -15,7 +15,7 @@ from barnabas.broker.coordinator.shards import Shards
 from barnabas.broker.coordinator.topic import CoordinatorTopic
 from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.offsets import DeletedTopic
-from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, group_metadata_topic
 from barnabas.wire.errors import ErrorCode
 
@@ -49,6 +49,7 @@ class GroupCoordinator:
         """`create_topic`: see CoordinatorTopic."""
         self._log = coordinator_log
         self._settings = GroupSettings.from_config(config)
+        self._configs = GroupConfigs(config.value, lambda: controller.image)
         self._usage = GroupUsage()
         self._runtime = runtime
         self._controller = controller
@@ -64,7 +65,7 @@ class GroupCoordinator:
     def _make_shard(self, index: int) -> Shard:
         from barnabas.broker.groups.shard import Shard  # late: a broker without groups does not load it
 
-        return Shard(index, self._log, self._runtime, self._settings, self._usage)
+        return Shard(index, self._log, self._runtime, self._settings, self._configs, self._usage)
 
     # -- life
 
@@ -90,9 +91,11 @@ class GroupCoordinator:
         deleted topics are removed."""
         deleted = []
         names = set()
+        are_created = False
         for topic_id in sorted(topic_ids):
             topic = image.topic_by_id(topic_id)
             if topic is not None:
+                are_created |= topic_id not in self._topic_names
                 self._topic_names[topic_id] = topic.name
                 names.add(topic.name)
             elif topic_id in self._topic_names:
@@ -100,8 +103,9 @@ class GroupCoordinator:
                 names.add(deleted[-1].name)
         if GROUP_METADATA_TOPIC in names:
             self.shards.metadata_changed(self.topic.image())
-        if deleted:
-            for led in tuple(self.shards.led.values()):
+        for led in tuple(self.shards.led.values()):
+            led.shard.topics_changed(names, are_created=are_created, offset=image.offset)
+            if deleted:
                 led.shard.topics_deleted(deleted)
 
     def _schedule_expiry(self) -> None:

@@ -56,6 +56,8 @@ def subscribed_topics(subscription: bytes) -> set[str]:
 class ClassicGroup:
     """One classic group. `protocol_type` None: a simple group, which stores offsets and has no members."""
 
+    group_type: Final = "classic"
+
     def __init__(self, group_id: str, clock: Callable[[], int], usage: GroupUsage) -> None:
         self.group_id = group_id
         self._usage = usage
@@ -86,6 +88,14 @@ class ClassicGroup:
         """Enter the state that the event leads to. UnexpectedGroupEvent."""
         self.previous_state, self.state = self.state, next_state(self.state, event)
         self.state_timestamp = self._clock()
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return self.state is GroupState.EMPTY
 
     def can_rebalance(self) -> bool:
         return self.state in CAN_REBALANCE

@@ -1,16 +1,20 @@
 """The state of a shard: its groups and their offsets, as replayed from the records of its partition.
 
-Offsets and tombstones change it by replay only. Membership is soft state: it changes at once, and the outcome of each
-generation is appended; so a group metadata record is not replayed where the group lives, but rebuilds it when the shard is
-loaded.
+Offsets, tombstones and the records of consumer groups change it by replay only. Membership of a classic group is soft state: it
+changes at once, and the outcome of each generation is appended; so a group metadata record is not replayed where the group lives,
+but rebuilds it when the shard is loaded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
+from barnabas.broker.groups.consumer.group import ConsumerGroup
+from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
+from barnabas.broker.groups.consumer.values import Key as ConsumerKey
+from barnabas.broker.groups.consumer.values import Value
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.offsets import OffsetStore
 from barnabas.broker.groups.records import (
@@ -29,21 +33,81 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.offsets import Key
 
 
+Group: TypeAlias = ClassicGroup | ConsumerGroup
+_ConsumerKey: TypeAlias = tuple[str, ConsumerKey, str]  # group id, and what a record of it is about
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+_COMMITTED: Final = 0  # in place of an append's number, which begin at 1
+
+
+class PendingValues(Generic[K, V]):
+    """Values whose appends are pending, by key; V: a value, None where there is none.
+
+    Appends may fail in any order, so each value is kept until its append has ended; a failed one is dropped, and the last one that is
+    left counts.
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[K, list[tuple[int, V]]] = {}  # the committed one first
+
+    def add(self, key: K, before: V, value: V, append: int) -> None:
+        """The append of this number sets the key's value; `before` is the one until now."""
+        self._values.setdefault(key, [(_COMMITTED, before)]).append((append, value))
+
+    def commit(self, key: K, append: int) -> None:
+        """The append is committed, and so are all before it."""
+        values = self._values.get(key)
+        if values is None:
+            return
+        while len(values) > 1 and values[1][0] <= append:
+            values.pop(0)
+        values[0] = _COMMITTED, values[0][1]
+        self._drop_settled(key)
+
+    def revert(self, key: K, append: int) -> V:
+        """The append has failed. Returns the value that counts now."""
+        values = self._values[key] = [each for each in self._values[key] if each[0] != append]
+        self._drop_settled(key)
+        return values[-1][1]
+
+    def clear(self) -> None:
+        self._values.clear()
+
+    def _drop_settled(self, key: K) -> None:
+        if len(self._values[key]) == 1:
+            del self._values[key]
+
+
 class GroupStore:
     """Groups by id, and offsets."""
 
     def __init__(self, clock: Callable[[], int], usage: GroupUsage) -> None:
         """`clock()`: wall clock, ms. `usage` is that of all groups of the broker."""
-        self.groups: dict[str, ClassicGroup] = {}
+        self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
+        self._pending: PendingValues[_ConsumerKey, Value | None] = PendingValues()
         self._clock = clock
         self._usage = usage
 
+    def classic(self, group_id: str) -> ClassicGroup | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ClassicGroup) else None
+
+    def consumer(self, group_id: str) -> ConsumerGroup | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ConsumerGroup) else None
+
     def create(self, group_id: str) -> ClassicGroup:
-        group = self.groups[group_id] = ClassicGroup(group_id, self._clock, self._usage)
+        group = self.groups[group_id] = self.unlisted(group_id)
         return group
 
-    def drop(self, group: ClassicGroup, error: ErrorCode) -> None:
+    def unlisted(self, group_id: str) -> ClassicGroup:
+        """A group that is not in `groups` yet."""
+        return ClassicGroup(group_id, self._clock, self._usage)
+
+    def drop(self, group: Group, error: ErrorCode) -> None:
         """Remove a group; requests that wait for it are answered with `error`."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
@@ -53,6 +117,7 @@ class GroupStore:
         for group in tuple(self.groups.values()):  # the broker counts what they hold
             self.drop(group, ErrorCode.NOT_COORDINATOR)
         self.offsets.clear()
+        self._pending.clear()
 
     def replay(self, record: GroupRecord, append: int | None) -> End | None:
         """Apply a record of a live shard (see ShardLog)."""
@@ -70,11 +135,44 @@ class GroupStore:
         if isinstance(record, TransactionEnded):
             keys = self.offsets.end_transaction(record.producer_id, commit=record.commit, append=append)
             return None if append is None else partial(self._end_marker, keys, append)
+        if isinstance(record, ConsumerGroupRecord):
+            return self._replay_consumer_group(record, append)
         if isinstance(record, GroupTombstone):
-            removed = self.groups.pop(record.group_id, None)
-            if removed is not None and append is not None:
-                return partial(self._end_tombstone, removed)
+            removed = self.classic(record.group_id)
+            if removed is not None:
+                del self.groups[record.group_id]
+                if append is not None:
+                    return partial(self._end_tombstone, removed)
         return None
+
+    def _replay_consumer_group(self, record: ConsumerGroupRecord, append: int | None) -> End | None:
+        group = self.consumer(record.group_id)
+        if group is None and record.value is None:
+            return None
+        if append is not None:
+            before = None if group is None else group.values.get((record.key, record.name))
+            key = record.group_id, record.key, record.name
+            self._pending.add(key, before, record.value, append)
+        self._set(record.group_id, record.key, record.name, record.value)
+        return None if append is None else partial(self._end_consumer_group, key, append)
+
+    def _set(self, group_id: str, key: ConsumerKey, name: str, value: Value | None) -> None:
+        """Set a value of a consumer group. The first one makes the group, and the last one's removal ends it."""
+        group = self.consumer(group_id)
+        if group is None:
+            if value is None:
+                return
+            # A classic group may be there that its offsets have made while the records are loaded.
+            group = self.groups[group_id] = ConsumerGroup(group_id)
+        group.apply(key, name, value)
+        if group.is_blank:
+            self.drop(group, ErrorCode.GROUP_ID_NOT_FOUND)
+
+    def _end_consumer_group(self, key: _ConsumerKey, append: int, is_committed: bool) -> None:
+        if is_committed:
+            self._pending.commit(key, append)
+        else:
+            self._set(*key, self._pending.revert(key, append))
 
     def _end_offset(self, key: Key, append: int, created: ClassicGroup | None, is_committed: bool) -> None:
         if is_committed:

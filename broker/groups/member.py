@@ -30,6 +30,14 @@ PROTOCOL_OVERHEAD_BYTES: Final = 200
 Protocols = Sequence[tuple[str, bytes]]  # (assignor name, subscription), in the member's order of preference
 
 
+class Client(msgspec.Struct, frozen=True):
+    """The sender of a request."""
+
+    client_id: str
+    client_host: str  # as Kafka prints it: "/127.0.0.1"
+    api_version: int
+
+
 class Member(msgspec.Struct, eq=False):
     """A member. `join_reply` and `sync_reply` are set while a request of it waits for its answer."""
 

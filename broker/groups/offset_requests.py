@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.coordinator.shard_log import coordinator_error
+from barnabas.broker.groups.consumer.group import ConsumerGroup
+from barnabas.broker.groups.consumer.offset_checks import check_commit, check_transactional_commit
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, Key
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -40,9 +42,9 @@ from barnabas.wire.primitives import ZERO_UUID
 if TYPE_CHECKING:
     from barnabas.broker.coordinator.shard_log import ShardLog
     from barnabas.broker.groups.group import ClassicGroup
-    from barnabas.broker.groups.group_store import GroupStore
+    from barnabas.broker.groups.group_store import Group, GroupStore
     from barnabas.broker.groups.rebalance import Rebalancer
-    from barnabas.broker.groups.settings import GroupSettings
+    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.storage.log.verification import Verification
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,7 @@ class OffsetRequests:
         shard_log: ShardLog[GroupRecord],
         rebalancer: Rebalancer,
         settings: GroupSettings,
+        configs: GroupConfigs,
         now_ms: Callable[[], int],
     ) -> None:
         self._groups = store.groups
@@ -65,6 +68,7 @@ class OffsetRequests:
         self._append = rebalancer.append
         self._log = shard_log
         self._settings = settings
+        self._configs = configs
         self._now_ms = now_ms
 
     # -- OffsetCommit
@@ -78,7 +82,7 @@ class OffsetRequests:
     ) -> None:
         """Commit `topics`, those of the request's that exist. The reply is one error for all, or results by
         topic; it comes once the offsets are committed to the log."""
-        error = self._check_commit(request, api_version)
+        error = self._check_commit(request, topics, api_version)
         if error:
             reply(error, [])
             return
@@ -110,13 +114,20 @@ class OffsetRequests:
         too_large = metadata is not None and len(metadata) > self._settings.offset_metadata_max_bytes
         return ErrorCode.OFFSET_METADATA_TOO_LARGE if too_large else ErrorCode.NONE
 
-    def _check_commit(self, request: OffsetCommitRequest, api_version: int) -> ErrorCode:
+    def _check_commit(
+        self, request: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic], api_version: int
+    ) -> ErrorCode:
         generation_id = request.generation_id_or_member_epoch
         group = self._groups.get(request.group_id)
         if group is None:
             if generation_id < 0:
                 return ErrorCode.NONE  # a consumer without membership; replay makes a simple group
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
+        if isinstance(group, ConsumerGroup):
+            partitions = [
+                (topic.topic_id, each.partition_index) for topic in topics for each in topic.partitions
+            ]
+            return check_commit(group, request.member_id, generation_id, partitions, api_version=api_version)
         error = _check_committer(group, request.member_id, request.group_instance_id, generation_id)
         if not error and group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -136,7 +147,7 @@ class OffsetRequests:
     ) -> None:
         """Write `topics`, those of the request's that exist, inside the producer's transaction, which has been verified. The reply
         is one error for all, or results by topic; it comes once the records are committed to the log."""
-        error = self._check_transactional_commit(request)
+        error = self._check_transactional_commit(request, topics)
         if error:
             reply(error, [])
             return
@@ -165,12 +176,25 @@ class OffsetRequests:
         else:
             reply(ErrorCode.NONE, results)
 
-    def _check_transactional_commit(self, request: TxnOffsetCommitRequest) -> ErrorCode:
+    def _check_transactional_commit(
+        self, request: TxnOffsetCommitRequest, topics: list[TxnOffsetCommitRequestTopic]
+    ) -> ErrorCode:
         """Older versions and some clients give no member; they are accepted beside members (KAFKA-18060)."""
         generation_id = request.generation_id
         group = self._groups.get(request.group_id)
         if group is None:  # replay makes a simple group
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
+        if isinstance(group, ConsumerGroup):
+            named = self._configs.image().topics
+            partitions = [
+                (named[topic.name].topic_id, each.partition_index)
+                for topic in topics
+                if topic.name in named
+                for each in topic.partitions
+            ]
+            return check_transactional_commit(
+                group, request.member_id, request.group_instance_id, generation_id, partitions
+            )
         if generation_id < 0 and not request.member_id and request.group_instance_id is None:
             return ErrorCode.NONE
         return _check_committer(group, request.member_id, request.group_instance_id, generation_id)
@@ -189,7 +213,7 @@ class OffsetRequests:
         if group is None:
             reply(ErrorCode.GROUP_ID_NOT_FOUND, {})
             return
-        if group.state is not GroupState.EMPTY and not group.uses_consumer_protocol():
+        if not group.is_empty and not group.uses_consumer_protocol():
             reply(ErrorCode.NON_EMPTY_GROUP, {})
             return
         records: list[GroupRecord] = []
@@ -221,12 +245,12 @@ class OffsetRequests:
             group = self._groups.get(group_id)
             if group is None:
                 errors[group_id] = ErrorCode.GROUP_ID_NOT_FOUND
-            elif group.state is not GroupState.EMPTY:
+            elif not group.is_empty:
                 errors[group_id] = ErrorCode.NON_EMPTY_GROUP
             else:
                 errors[group_id] = ErrorCode.NONE
                 records += self._offset_tombstones(group_id, pending.get(group_id, {}))
-                records.append(GroupTombstone(group_id))
+                records += _tombstones(group)
 
         def appended(error: ErrorCode) -> None:
             failed = coordinator_error(error)
@@ -256,15 +280,13 @@ class OffsetRequests:
             pending = pending_keys.get(group.group_id, ())
             records = self._expired_offsets(group, pending, now_ms)
             stored = sum(len(partitions) for partitions in self._offsets.topics(group.group_id).values())
-            if stored == len(records) and not pending and group.state is GroupState.EMPTY:
-                records.append(GroupTombstone(group.group_id))
+            if stored == len(records) and not pending and group.is_empty:
+                records += _tombstones(group)
             if records:
                 log.info("Group %s: %d records expire", group.group_id, len(records))
                 self._append(records, _ignore)
 
-    def _expired_offsets(
-        self, group: ClassicGroup, pending: Collection[Key], now_ms: int
-    ) -> list[GroupRecord]:
+    def _expired_offsets(self, group: Group, pending: Collection[Key], now_ms: int) -> list[GroupRecord]:
         records: list[GroupRecord] = []
         for topic, partitions in self._offsets.topics(group.group_id).items():
             if group.is_subscribed_to(topic):
@@ -275,11 +297,11 @@ class OffsetRequests:
                     records.append(OffsetWritten(key, None))
         return records
 
-    def _is_expired(self, group: ClassicGroup, position: CommittedOffset, now_ms: int) -> bool:
+    def _is_expired(self, group: Group, position: CommittedOffset, now_ms: int) -> bool:
         """KIP-211. Of a group with members, positions of topics expire that it no longer subscribes to, if it is Stable and its
         topics are known; of an empty one all, counted from when it became empty; of one without membership each, counted from
-        its commit. A retention time in the commit takes precedence."""
-        if group.protocol_type is None:
+        its commit, and so of a consumer group. A retention time in the commit takes precedence."""
+        if isinstance(group, ConsumerGroup) or group.protocol_type is None:
             base = position.commit_timestamp
         elif group.state is GroupState.EMPTY:
             base = position.commit_timestamp if group.state_timestamp is None else group.state_timestamp
@@ -309,6 +331,11 @@ class OffsetRequests:
                     keys[key] = None
         if keys:
             self._append([OffsetWritten(key, None) for key in keys], _ignore)
+
+
+def _tombstones(group: Group) -> list[GroupRecord]:
+    """The records that remove the group."""
+    return [*group.tombstones()] if isinstance(group, ConsumerGroup) else [GroupTombstone(group.group_id)]
 
 
 def _ignore(error: ErrorCode) -> None:

@@ -1,7 +1,7 @@
 """The records of __consumer_offsets, as Kafka 4.3 writes them.
 
 Written: OffsetCommit keys 1 with values 4 (1 when the client gave a retention time), GroupMetadata keys 2 with values 3. Read:
-every version of both; other types of record (consumer and share groups) are reported as unknown.
+every version of both. consumer/records.py has those of consumer groups; of others the types are reported as unknown.
 Source: OffsetCommitKey/Value.json, GroupMetadataKey/Value.json of the group coordinator.
 """
 
@@ -21,6 +21,8 @@ from barnabas.broker.coordinator.record_encoding import (
     encode_value,
     record_type,
 )
+from barnabas.broker.groups.consumer import records as consumer_records
+from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
 from barnabas.broker.groups.offsets import CommittedOffset, Key
 from barnabas.wire.messages.consumer_offsets import (
     GROUP_METADATA_KEY,
@@ -76,7 +78,14 @@ class GroupTombstone(msgspec.Struct, frozen=True):
     group_id: str
 
 
-GroupRecord = OffsetWritten | PendingOffsetWritten | TransactionEnded | GroupWritten | GroupTombstone
+GroupRecord = (
+    OffsetWritten
+    | PendingOffsetWritten
+    | TransactionEnded
+    | GroupWritten
+    | GroupTombstone
+    | ConsumerGroupRecord
+)
 
 
 def group_metadata_record(group: ClassicGroup, assignments: dict[str, bytes]) -> GroupWritten:
@@ -134,6 +143,8 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
         key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
         value = record.value if isinstance(record, OffsetWritten) else record.write.value
         return encode_key(OFFSET_COMMIT_TYPE, OFFSET_COMMIT_KEY, key), _encode_offset(value)
+    if isinstance(record, ConsumerGroupRecord):
+        return consumer_records.encode_record(record)
     key_bytes = encode_key(GROUP_METADATA_TYPE, GROUP_METADATA_KEY, GroupMetadataKey(group=record.group_id))
     if isinstance(record, GroupTombstone):
         return key_bytes, None
@@ -171,6 +182,8 @@ def decode_record(key: bytes | None, value: bytes | None) -> GroupRecord:
         if value is None:
             return GroupTombstone(group_id)
         return GroupWritten(group_id, decode_value(GROUP_METADATA_VALUE, value))
+    if found in consumer_records.KEYS:
+        return consumer_records.decode_record(found, key, value)
     raise UnknownRecord(f"key version {found}")
 
 

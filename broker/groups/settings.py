@@ -1,15 +1,20 @@
-"""The configuration of the group coordinator, as it is when the broker starts."""
+"""The configuration of the group coordinator: what stands as the broker starts, and what can change while it runs."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.controller.metadata.image import GROUP_RESOURCE
+
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.controller.metadata.image import MetadataImage
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # Kafka has no property for it
+_BOUNDS: Final = ("min", "max")
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
@@ -19,6 +24,10 @@ class GroupSettings(msgspec.Struct, frozen=True):
     group_min_session_timeout_ms: int = 6000
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1
+    group_consumer_max_size: int = 2**31 - 1
+    group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
+    group_consumer_migration_policy: str = "bidirectional"
+    group_consumer_regex_refresh_interval_ms: int = 600_000
     offset_metadata_max_bytes: int = 4096
     offsets_commit_timeout_ms: int = 5000
     offsets_retention_ms: int = 10080 * 60 * 1000
@@ -31,8 +40,32 @@ class GroupSettings(msgspec.Struct, frozen=True):
             group_min_session_timeout_ms=config.group_min_session_timeout_ms,
             group_max_session_timeout_ms=config.group_max_session_timeout_ms,
             group_max_size=config.group_max_size,
+            group_consumer_max_size=config.group_consumer_max_size,
+            group_consumer_assignors=tuple(config.group_consumer_assignors),
+            group_consumer_migration_policy=config.group_consumer_migration_policy.lower(),
+            group_consumer_regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_commit_timeout_ms=config.offsets_commit_timeout_ms,
             offsets_retention_ms=config.offsets_retention_minutes * 60 * 1000,
             offsets_retention_check_interval_ms=config.offsets_retention_check_interval_ms,
         )
+
+
+class GroupConfigs:
+    """The properties of single groups (resources of type GROUP), with the broker's where a group has none."""
+
+    def __init__(self, broker_value: Callable[[str], str | None], image: Callable[[], MetadataImage]) -> None:
+        """`broker_value(name)`: the present text of a broker's property."""
+        self._broker_value = broker_value
+        self.image = image
+
+    def number(self, group_id: str, name: str) -> int:
+        """The group's `name`, such as consumer.session.timeout.ms. A value that was set before the broker's limits became
+        narrower counts as the nearest one within them."""
+        given = self.image().configs.get((GROUP_RESOURCE, group_id), {}).get(name)
+        if given is None:
+            return int(self._broker_value(f"group.{name}") or 0)
+        kind, _, rest = name.partition(".")
+        lowest, highest = (self._broker_value(f"group.{kind}.{bound}.{rest}") for bound in _BOUNDS)
+        number = max(int(given), int(lowest or 0))
+        return min(number, int(highest)) if highest is not None else number

@@ -5,11 +5,17 @@ After a load the members found have one session timeout to send something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.shard_log import ShardLog
 from barnabas.broker.groups.classic import ClassicProtocol
+from barnabas.broker.groups.consumer.classic_members import ClassicMembers
+from barnabas.broker.groups.consumer.expressions import ExpressionResolver
+from barnabas.broker.groups.consumer.group import ConsumerGroup
+from barnabas.broker.groups.consumer.heartbeats import ConsumerProtocol
+from barnabas.broker.groups.consumer.lifecycle import ConsumerGroups
+from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.group_store import GroupStore
 from barnabas.broker.groups.loading import EveryRecordCounts, GroupReplay
 from barnabas.broker.groups.member import GroupUsage
@@ -21,7 +27,7 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.coordinator.log import CoordinatorLog, Marker
     from barnabas.broker.groups.offsets import DeletedTopic
-    from barnabas.broker.groups.settings import GroupSettings
+    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.runtime.interface import Runtime
 
 _NOT_NOW: Final = (
@@ -40,6 +46,7 @@ class Shard:
         coordinator_log: CoordinatorLog,
         runtime: Runtime,
         settings: GroupSettings,
+        configs: GroupConfigs,
         usage: GroupUsage | None = None,
     ) -> None:
         """`usage` is that of all groups of the broker."""
@@ -57,9 +64,14 @@ class Shard:
             self.store.replay,
         )
         self.rebalancer = Rebalancer(runtime, settings, self.log.append, usage)
-        self.classic = ClassicProtocol(self.store, self.rebalancer)
+        self.consumer_groups = ConsumerGroups(
+            self.store, self.log, runtime, settings, configs, self.rebalancer
+        )
+        self.consumer = ConsumerProtocol(self.consumer_groups)
+        self.expressions = ExpressionResolver(self.consumer_groups)
+        self.classic = ClassicProtocol(self.store, self.rebalancer, ClassicMembers(self.consumer_groups))
         self.offset_requests = OffsetRequests(
-            self.store, self.log, self.rebalancer, settings, runtime.time_ms
+            self.store, self.log, self.rebalancer, settings, configs, runtime.time_ms
         )
         self._group_max_size = settings.group_max_size
         self._is_loaded = False
@@ -81,6 +93,12 @@ class Shard:
     def end_transaction(self, marker: Marker, done: Callable[[ErrorCode], object]) -> None:
         """Append the marker; `done(error)` when it is committed and its offsets are visible, or has failed."""
         self.log.append_marker(marker, TransactionEnded(marker.producer_id, marker.commit), done)
+
+    def topics_changed(self, names: Set[str], *, are_created: bool, offset: int) -> None:
+        """These topics were created, deleted or have got partitions, by metadata up to this offset."""
+        self.consumer_groups.topics_changed(names)
+        if are_created:
+            self.expressions.topics_created_at = offset
 
     def topics_deleted(self, topics: list[DeletedTopic]) -> None:
         """Remove the offsets of deleted topics, once loaded."""
@@ -111,13 +129,16 @@ class Shard:
 
     def _begin_sessions(self) -> Iterator[None]:
         for group in tuple(self.groups.values()):
-            for member in tuple(group.members.values()):
-                self.rebalancer.heartbeat(group, member)
+            if isinstance(group, ConsumerGroup):
+                self.consumer_groups.begin_sessions(group)
+            else:
+                for member in tuple(group.members.values()):
+                    self.rebalancer.heartbeat(group, member)
             yield
 
     def _shrink(self) -> None:
         for group in tuple(self.groups.values()):
-            if len(group.members) > self._group_max_size:
+            if isinstance(group, ClassicGroup) and len(group.members) > self._group_max_size:
                 self.rebalancer.prepare(group, "it is larger than group.max.size")
 
     def summary(self) -> str:

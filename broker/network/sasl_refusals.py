@@ -38,6 +38,7 @@ _LISTS: Final[dict[tuple[str, int], _Lists]] = {
     ("OffsetFetch", 2): (),
     ("OffsetFetch", 8): (("groups", "groups"),),
     ("FindCoordinator", 0): (("coordinators", "coordinator_keys"),),
+    ("ConsumerGroupDescribe", 0): (("groups", "group_ids"),),
     ("DescribeGroups", 0): (("groups", "groups"),),
     ("CreateTopics", 0): (("topics", "topics"),),
     ("DeleteTopics", 0): (("responses", "topic_names"),),
@@ -109,7 +110,9 @@ _VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
 _STANDARD_TEXT: Final = frozenset(
     {"FindCoordinator", "DescribeConfigs", "AlterClientQuotas", "DescribeQuorum"}
 )
-_NO_TEXT: Final = frozenset({"DescribeGroups", "DeleteTopics", "DescribeProducers"})
+_NO_TEXT: Final = frozenset(
+    {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "DeleteTopics", "DescribeProducers"}
+)
 
 
 def refusal_reason(api_key: int) -> str:

@@ -217,8 +217,10 @@ def test_kafka_transactions(cluster: Cluster, java_tools: JavaTools) -> None:
                 == ["None"] * len(names)
             )
         )
-        states = {row["TransactionalId"]: row["TransactionState"] for row in rows("list")}
-        assert states == dict.fromkeys(names, "CompleteCommit") | {names[0]: "Empty"}
+        completed = dict.fromkeys(names, "CompleteCommit") | {names[0]: "Empty"}
+        eventually(
+            lambda: {row["TransactionalId"]: row["TransactionState"] for row in rows("list")} == completed
+        )
         found = read_with_confluent(cluster.bootstrap, "transactional", 1, READ_COMMITTED)
         assert found == [(0, "x")] * (len(names) - 1)
     finally:

@@ -73,6 +73,8 @@ APIS: dict[str, Api] = {
     "UnregisterBroker": Api(64, 0, 0),
     "DescribeTransactions": Api(65, 0, 0),
     "ListTransactions": Api(66, 0, 2),
+    "ConsumerGroupHeartbeat": Api(68, 0, 1),
+    "ConsumerGroupDescribe": Api(69, 0, 1),
     "ListConfigResources": Api(74, 0, 1),
     "DescribeTopicPartitions": Api(75, 0, 0),
 }

@@ -39,6 +39,8 @@ from barnabas.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
 )
+from barnabas.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -283,6 +285,18 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
             CAF,
             [cluster(Op.CLUSTER_ACTION)],
             versions=range(6, 100),
+        ),
+        AuthorizedRequest(
+            "ConsumerGroupHeartbeat",
+            lambda _: ConsumerGroupHeartbeatRequest(group, "m", 1),
+            GAF,
+            [of_group(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "ConsumerGroupDescribe",
+            lambda _: ConsumerGroupDescribeRequest([group]),
+            GAF,
+            [of_group(Op.DESCRIBE)],
         ),
         AuthorizedRequest("JoinGroup", lambda _: _join(group), GAF, [of_group(Op.READ)]),
         AuthorizedRequest("Heartbeat", lambda _: HeartbeatRequest(group, 1, "m"), GAF, [of_group(Op.READ)]),

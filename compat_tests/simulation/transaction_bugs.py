@@ -38,6 +38,7 @@ import msgspec
 from barnabas.broker.coordinator.shards import Shards
 from barnabas.broker.groups import offset_requests
 from barnabas.broker.groups.coordinator import GroupCoordinator
+from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.offsets import OffsetStore
 from barnabas.broker.partitions.leadership import PartitionLeadership
@@ -380,9 +381,9 @@ def _unstable_offsets_are_answered() -> list[Patch]:
 def _empty_members_are_refused() -> list[Patch]:
     """18060: a commit without a member is refused beside members."""
 
-    def check(self: OffsetRequests, request: Any) -> ErrorCode:
+    def check(self: OffsetRequests, request: Any, _topics: Any) -> ErrorCode:
         group = self._groups.get(request.group_id)
-        if group is None:
+        if not isinstance(group, ClassicGroup):
             return _E.NONE
         member = request.member_id, request.group_instance_id, request.generation_id
         return offset_requests._check_committer(group, *member)

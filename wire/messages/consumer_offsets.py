@@ -28,6 +28,7 @@ from barnabas.wire.primitives import (
     null_field,
     overrun,
     read_tag,
+    records_size,
     skip_tagged_fields,
     string_size,
     unencodable,
@@ -87,13 +88,108 @@ class GroupMetadataValue(msgspec.Struct, gc=False):
     members: list[MemberMetadata] = []
 
 
+class ConsumerGroupMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class ConsumerGroupMetadataValue(msgspec.Struct, gc=False):
+    epoch: int = 0
+    metadata_hash: int = 0
+
+
+class ConsumerGroupMemberMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ClassicProtocol(msgspec.Struct, gc=False):
+    name: str = ""
+    metadata: bytes = b""
+
+
+class ClassicMemberMetadata(msgspec.Struct, gc=False):
+    session_timeout_ms: int = 0
+    supported_protocols: list[ClassicProtocol] = []
+
+
+class ConsumerGroupMemberMetadataValue(msgspec.Struct, gc=False):
+    instance_id: str | None = ""
+    rack_id: str | None = ""
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: list[str] = []
+    subscribed_topic_regex: str | None = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = ""
+    classic_member_metadata: ClassicMemberMetadata | None = None
+
+
+class ConsumerGroupTargetAssignmentMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class ConsumerGroupTargetAssignmentMetadataValue(msgspec.Struct, gc=False):
+    assignment_epoch: int = 0
+    assignment_timestamp: int = 0
+
+
+class ConsumerGroupTargetAssignmentMemberKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class TopicPartition(msgspec.Struct, gc=False):
+    topic_id: bytes = ZERO_UUID
+    partitions: list[int] = []
+
+
+class ConsumerGroupTargetAssignmentMemberValue(msgspec.Struct, gc=False):
+    topic_partitions: list[TopicPartition] = []
+
+
+class ConsumerGroupCurrentMemberAssignmentKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class TopicPartitions(msgspec.Struct, gc=False):
+    topic_id: bytes = ZERO_UUID
+    partitions: list[int] = []
+    assignment_epochs: list[int] | None = None
+
+
+class ConsumerGroupCurrentMemberAssignmentValue(msgspec.Struct, gc=False):
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: int = 0
+    assigned_partitions: list[TopicPartitions] = []
+    partitions_pending_revocation: list[TopicPartitions] = []
+
+
+class ConsumerGroupRegularExpressionKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    regular_expression: str = ""
+
+
+class ConsumerGroupRegularExpressionValue(msgspec.Struct, gc=False):
+    topics: list[str] = []
+    version: int = 0
+    timestamp: int = 0
+
+
+pack_BBq = Struct(">BBq").pack
 pack_BBu = Struct(">BB16s").pack
+pack_b = Struct(">b").pack
+pack_bi = Struct(">bi").pack
+pack_biB = Struct(">biB").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
 pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
 pack_ii = Struct(">ii").pack
 pack_iiB = Struct(">iiB").pack
+pack_iib = Struct(">iib").pack
+pack_iibB = Struct(">iibB").pack
 pack_iii = Struct(">iii").pack
 pack_ix = Struct(">ix").pack
 pack_q = Struct(">q").pack
@@ -103,13 +199,18 @@ pack_qi = Struct(">qi").pack
 pack_qiB = Struct(">qiB").pack
 pack_qih = Struct(">qih").pack
 pack_qq = Struct(">qq").pack
+pack_qqx = Struct(">qqx").pack
 pack_qx = Struct(">qx").pack
+pack_u = Struct(">16s").pack
+pack_uB = Struct(">16sB").pack
+unpack_b = Struct(">b").unpack_from
 unpack_h = Struct(">h").unpack_from
 unpack_i = Struct(">i").unpack_from
 unpack_iB = Struct(">iB").unpack_from
 unpack_ih = Struct(">ih").unpack_from
 unpack_ii = Struct(">ii").unpack_from
 unpack_iiB = Struct(">iiB").unpack_from
+unpack_iibB = Struct(">iibB").unpack_from
 unpack_iii = Struct(">iii").unpack_from
 unpack_q = Struct(">q").unpack_from
 unpack_qB = Struct(">qB").unpack_from
@@ -118,7 +219,9 @@ unpack_qi = Struct(">qi").unpack_from
 unpack_qiB = Struct(">qiB").unpack_from
 unpack_qih = Struct(">qih").unpack_from
 unpack_qq = Struct(">qq").unpack_from
+unpack_qqB = Struct(">qqB").unpack_from
 unpack_u = Struct(">16s").unpack_from
+unpack_uB = Struct(">16sB").unpack_from
 
 
 def read_legacy_offset_commit_key_0(buffer: Buffer, pos: int, end: int) -> tuple[LegacyOffsetCommitKey, int]:
@@ -1194,6 +1297,856 @@ def write_group_metadata_value_4(message: GroupMetadataValue, append: Append) ->
         raise unencodable("GroupMetadataValue", error) from error
 
 
+def read_consumer_group_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ConsumerGroupMetadataKey")
+        return ConsumerGroupMetadataKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupMetadataKey", error) from None
+
+
+def write_consumer_group_metadata_key_0(message: ConsumerGroupMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ConsumerGroupMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupMetadataKey", error) from error
+
+
+def read_consumer_group_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupMetadataValue, int]:
+    try:
+        epoch, n = unpack_iB(buffer, pos)
+        pos += 5
+        metadata_hash: int = 0
+        if n:
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            check_tagged_fields(n)
+            for _ in range(n):
+                tag, pos, size = read_tag(buffer, pos, end)
+                after = pos + size
+                if tag == 0:
+                    (metadata_hash,) = unpack_q(buffer, pos)
+                    pos += 8
+                else:
+                    pos = after
+                if pos != after:
+                    raise bad_tag_size("ConsumerGroupMetadataValue")
+        if pos > end:
+            raise overrun("ConsumerGroupMetadataValue")
+        return ConsumerGroupMetadataValue(epoch, metadata_hash), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupMetadataValue", error) from None
+
+
+def write_consumer_group_metadata_value_0(message: ConsumerGroupMetadataValue, append: Append) -> None:
+    try:
+        if message.metadata_hash != 0:
+            append(pack_i(message.epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.metadata_hash != 0:
+                count += 1
+                tags.append(pack_BBq(0, 8, message.metadata_hash))
+            append(BYTES[count])
+            for part in tags:
+                append(part)
+        else:
+            append(pack_ix(message.epoch))
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupMetadataValue", error) from error
+
+
+def read_consumer_group_member_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupMemberMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupMemberMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupMemberMetadataKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ConsumerGroupMemberMetadataKey")
+        return ConsumerGroupMemberMetadataKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupMemberMetadataKey", error) from None
+
+
+def write_consumer_group_member_metadata_key_0(message: ConsumerGroupMemberMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ConsumerGroupMemberMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ConsumerGroupMemberMetadataKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupMemberMetadataKey", error) from error
+
+
+def read_consumer_group_member_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupMemberMetadataValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        instance_id: str | None
+        if n == 0:
+            instance_id = None
+        else:
+            stop = pos + n - 1
+            instance_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        rack_id: str | None
+        if n == 0:
+            rack_id = None
+        else:
+            stop = pos + n - 1
+            rack_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        if n == 0:
+            raise unexpected_null("ConsumerGroupMemberMetadataValue.ClientId")
+        stop = pos + n - 1
+        client_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        if n == 0:
+            raise unexpected_null("ConsumerGroupMemberMetadataValue.ClientHost")
+        stop = pos + n - 1
+        client_host = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        subscribed_topic_names: list[str]
+        if n < 0 or n > 1000000 or n > end - pos:
+            check_array("ConsumerGroupMemberMetadataValue.SubscribedTopicNames", n, 1, end - pos)
+        subscribed_topic_names = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("ConsumerGroupMemberMetadataValue.SubscribedTopicNames")
+            stop = pos + n - 1
+            item = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            subscribed_topic_names.append(item)
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        subscribed_topic_regex: str | None
+        if n == 0:
+            subscribed_topic_regex = None
+        else:
+            stop = pos + n - 1
+            subscribed_topic_regex = str(buffer[pos:stop], "utf-8")
+            pos = stop
+        rebalance_timeout_ms, n = unpack_iB(buffer, pos)
+        pos += 5
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        server_assignor: str | None
+        if n == 0:
+            server_assignor = None
+        else:
+            stop = pos + n - 1
+            server_assignor = str(buffer[pos:stop], "utf-8")
+            pos = stop
+        n = buffer[pos]
+        pos += 1
+        classic_member_metadata: ClassicMemberMetadata | None = None
+        if n:
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            check_tagged_fields(n)
+            for _ in range(n):
+                tag, pos, size = read_tag(buffer, pos, end)
+                after = pos + size
+                if tag == 0:
+                    (n,) = unpack_b(buffer, pos)
+                    pos += 1
+                    if n < 0:
+                        classic_member_metadata = None
+                    else:
+                        session_timeout_ms, n = unpack_iB(buffer, pos)
+                        pos += 5
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        supported_protocols: list[ClassicProtocol]
+                        if n < 0 or n > 1000000 or n * 3 > end - pos:
+                            check_array("ClassicMemberMetadata.SupportedProtocols", n, 3, end - pos)
+                        supported_protocols = []
+                        for _ in range(n):
+                            n = buffer[pos]
+                            pos += 1
+                            if n > 127:
+                                n, pos = long_string_size(n, buffer, pos)
+                            if n == 0:
+                                raise unexpected_null("ClassicProtocol.Name")
+                            stop = pos + n - 1
+                            name = str(buffer[pos:stop], "utf-8")
+                            pos = stop
+                            n = buffer[pos]
+                            pos += 1
+                            if n > 127:
+                                n, pos = long_uvarint(n, buffer, pos)
+                            if n == 0:
+                                raise unexpected_null("ClassicProtocol.Metadata")
+                            stop = pos + n - 1
+                            if stop > end:
+                                raise bad_length("ClassicProtocol.Metadata", stop - pos, end - pos)
+                            metadata = bytes(buffer[pos:stop])
+                            pos = stop
+                            n = buffer[pos]
+                            pos += 1
+                            if n:
+                                pos = skip_tagged_fields(buffer, pos, end, n)
+                            supported_protocols.append(ClassicProtocol(name, metadata))
+                        n = buffer[pos]
+                        pos += 1
+                        if n:
+                            pos = skip_tagged_fields(buffer, pos, end, n)
+                        classic_member_metadata = ClassicMemberMetadata(session_timeout_ms, supported_protocols)
+                else:
+                    pos = after
+                if pos != after:
+                    raise bad_tag_size("ConsumerGroupMemberMetadataValue")
+        if pos > end:
+            raise overrun("ConsumerGroupMemberMetadataValue")
+        return ConsumerGroupMemberMetadataValue(instance_id, rack_id, client_id, client_host, subscribed_topic_names, subscribed_topic_regex, rebalance_timeout_ms, server_assignor, classic_member_metadata), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupMemberMetadataValue", error) from None
+
+
+def write_consumer_group_member_metadata_value_0(message: ConsumerGroupMemberMetadataValue, append: Append) -> None:
+    try:
+        text = message.instance_id
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.rack_id
+        if text_2 is None:
+            append(b"\0")
+        else:
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_3 = message.client_id
+        if text_3 is None:
+            raise null_field("ConsumerGroupMemberMetadataValue.ClientId")
+        data = text_3.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_4 = message.client_host
+        if text_4 is None:
+            raise null_field("ConsumerGroupMemberMetadataValue.ClientHost")
+        data = text_4.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        subscribed_topic_names = message.subscribed_topic_names
+        if subscribed_topic_names is None:
+            raise null_field("ConsumerGroupMemberMetadataValue.SubscribedTopicNames")
+        n = len(subscribed_topic_names) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in subscribed_topic_names:
+            text_5 = item
+            if text_5 is None:
+                raise null_field("ConsumerGroupMemberMetadataValue.SubscribedTopicNames")
+            data = text_5.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_6 = message.subscribed_topic_regex
+        if text_6 is None:
+            append(b"\0")
+        else:
+            data = text_6.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_7 = message.server_assignor
+        if text_7 is None:
+            append(pack_ix(message.rebalance_timeout_ms))
+        else:
+            data = text_7.encode()
+            n = len(data) + 1
+            append(pack_iB(message.rebalance_timeout_ms, n) if n < 128 else pack_i(message.rebalance_timeout_ms) + string_size(n - 1))
+            append(data)
+        if message.classic_member_metadata is not None:
+            tags: list[Part] = []
+            count = 0
+            if message.classic_member_metadata is not None:
+                count += 1
+                content: list[Part] = []
+                classic_member_metadata = message.classic_member_metadata
+                if classic_member_metadata is None:
+                    content.append(pack_b(-1))
+                else:
+                    supported_protocols = classic_member_metadata.supported_protocols
+                    if supported_protocols is None:
+                        raise null_field("ClassicMemberMetadata.SupportedProtocols")
+                    n = len(supported_protocols) + 1
+                    content.append(pack_biB(1, classic_member_metadata.session_timeout_ms, n) if n < 128 else pack_bi(1, classic_member_metadata.session_timeout_ms) + uvarint(n))
+                    for item_2 in supported_protocols:
+                        text_8 = item_2.name
+                        if text_8 is None:
+                            raise null_field("ClassicProtocol.Name")
+                        data = text_8.encode()
+                        n = len(data) + 1
+                        content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                        content.append(data)
+                        bytes_2 = item_2.metadata
+                        if bytes_2 is None:
+                            raise null_field("ClassicProtocol.Metadata")
+                        n = len(bytes_2) + 1
+                        content.append(BYTES[n] if n < 128 else uvarint(n))
+                        content.append(bytes_2)
+                        content.append(b"\0")
+                    content.append(b"\0")
+                tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
+            for part in tags:
+                append(part)
+        else:
+            append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupMemberMetadataValue", error) from error
+
+
+def read_consumer_group_target_assignment_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupTargetAssignmentMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupTargetAssignmentMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ConsumerGroupTargetAssignmentMetadataKey")
+        return ConsumerGroupTargetAssignmentMetadataKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupTargetAssignmentMetadataKey", error) from None
+
+
+def write_consumer_group_target_assignment_metadata_key_0(message: ConsumerGroupTargetAssignmentMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ConsumerGroupTargetAssignmentMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupTargetAssignmentMetadataKey", error) from error
+
+
+def read_consumer_group_target_assignment_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupTargetAssignmentMetadataValue, int]:
+    try:
+        assignment_epoch, n = unpack_iB(buffer, pos)
+        pos += 5
+        assignment_timestamp: int = 0
+        if n:
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            check_tagged_fields(n)
+            for _ in range(n):
+                tag, pos, size = read_tag(buffer, pos, end)
+                after = pos + size
+                if tag == 0:
+                    (assignment_timestamp,) = unpack_q(buffer, pos)
+                    pos += 8
+                else:
+                    pos = after
+                if pos != after:
+                    raise bad_tag_size("ConsumerGroupTargetAssignmentMetadataValue")
+        if pos > end:
+            raise overrun("ConsumerGroupTargetAssignmentMetadataValue")
+        return ConsumerGroupTargetAssignmentMetadataValue(assignment_epoch, assignment_timestamp), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupTargetAssignmentMetadataValue", error) from None
+
+
+def write_consumer_group_target_assignment_metadata_value_0(message: ConsumerGroupTargetAssignmentMetadataValue, append: Append) -> None:
+    try:
+        if message.assignment_timestamp != 0:
+            append(pack_i(message.assignment_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.assignment_timestamp != 0:
+                count += 1
+                tags.append(pack_BBq(0, 8, message.assignment_timestamp))
+            append(BYTES[count])
+            for part in tags:
+                append(part)
+        else:
+            append(pack_ix(message.assignment_epoch))
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupTargetAssignmentMetadataValue", error) from error
+
+
+def read_consumer_group_target_assignment_member_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupTargetAssignmentMemberKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupTargetAssignmentMemberKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupTargetAssignmentMemberKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ConsumerGroupTargetAssignmentMemberKey")
+        return ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupTargetAssignmentMemberKey", error) from None
+
+
+def write_consumer_group_target_assignment_member_key_0(message: ConsumerGroupTargetAssignmentMemberKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ConsumerGroupTargetAssignmentMemberKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ConsumerGroupTargetAssignmentMemberKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupTargetAssignmentMemberKey", error) from error
+
+
+def read_consumer_group_target_assignment_member_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupTargetAssignmentMemberValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        topic_partitions: list[TopicPartition]
+        if n < 0 or n > 1000000 or n * 18 > end - pos:
+            check_array("ConsumerGroupTargetAssignmentMemberValue.TopicPartitions", n, 18, end - pos)
+        topic_partitions = []
+        for _ in range(n):
+            topic_id, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TopicPartition.Partitions", n, 4, end - pos)
+            partitions = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            topic_partitions.append(TopicPartition(topic_id, partitions))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ConsumerGroupTargetAssignmentMemberValue")
+        return ConsumerGroupTargetAssignmentMemberValue(topic_partitions), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupTargetAssignmentMemberValue", error) from None
+
+
+def write_consumer_group_target_assignment_member_value_0(message: ConsumerGroupTargetAssignmentMemberValue, append: Append) -> None:
+    try:
+        topic_partitions = message.topic_partitions
+        if topic_partitions is None:
+            raise null_field("ConsumerGroupTargetAssignmentMemberValue.TopicPartitions")
+        n = len(topic_partitions) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in topic_partitions:
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("TopicPartition.Partitions")
+            n = len(partitions) + 1
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
+            append(pack(f">{len(partitions)}i", *partitions))
+            append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupTargetAssignmentMemberValue", error) from error
+
+
+def read_consumer_group_current_member_assignment_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupCurrentMemberAssignmentKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupCurrentMemberAssignmentKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupCurrentMemberAssignmentKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ConsumerGroupCurrentMemberAssignmentKey")
+        return ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupCurrentMemberAssignmentKey", error) from None
+
+
+def write_consumer_group_current_member_assignment_key_0(message: ConsumerGroupCurrentMemberAssignmentKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ConsumerGroupCurrentMemberAssignmentKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ConsumerGroupCurrentMemberAssignmentKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupCurrentMemberAssignmentKey", error) from error
+
+
+def read_consumer_group_current_member_assignment_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupCurrentMemberAssignmentValue, int]:
+    try:
+        member_epoch, previous_member_epoch, state, n = unpack_iibB(buffer, pos)
+        pos += 10
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        assigned_partitions: list[TopicPartitions]
+        if n < 0 or n > 1000000 or n * 18 > end - pos:
+            check_array("ConsumerGroupCurrentMemberAssignmentValue.AssignedPartitions", n, 18, end - pos)
+        assigned_partitions = []
+        for _ in range(n):
+            topic_id, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TopicPartitions.Partitions", n, 4, end - pos)
+            partitions = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TopicPartitions.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after
+                    if pos != after:
+                        raise bad_tag_size("TopicPartitions")
+            assigned_partitions.append(TopicPartitions(topic_id, partitions, assignment_epochs))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        partitions_pending_revocation: list[TopicPartitions]
+        if n < 0 or n > 1000000 or n * 18 > end - pos:
+            check_array("ConsumerGroupCurrentMemberAssignmentValue.PartitionsPendingRevocation", n, 18, end - pos)
+        partitions_pending_revocation = []
+        for _ in range(n):
+            topic_id_2, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TopicPartitions.Partitions", n, 4, end - pos)
+            partitions_2 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs_2: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after_2 = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs_2 = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TopicPartitions.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs_2 = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after_2
+                    if pos != after_2:
+                        raise bad_tag_size("TopicPartitions")
+            partitions_pending_revocation.append(TopicPartitions(topic_id_2, partitions_2, assignment_epochs_2))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ConsumerGroupCurrentMemberAssignmentValue")
+        return ConsumerGroupCurrentMemberAssignmentValue(member_epoch, previous_member_epoch, state, assigned_partitions, partitions_pending_revocation), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupCurrentMemberAssignmentValue", error) from None
+
+
+def write_consumer_group_current_member_assignment_value_0(message: ConsumerGroupCurrentMemberAssignmentValue, append: Append) -> None:
+    try:
+        assigned_partitions = message.assigned_partitions
+        if assigned_partitions is None:
+            raise null_field("ConsumerGroupCurrentMemberAssignmentValue.AssignedPartitions")
+        n = len(assigned_partitions) + 1
+        append(pack_iibB(message.member_epoch, message.previous_member_epoch, message.state, n) if n < 128 else pack_iib(message.member_epoch, message.previous_member_epoch, message.state) + uvarint(n))
+        for item in assigned_partitions:
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("TopicPartitions.Partitions")
+            n = len(partitions) + 1
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
+            append(pack(f">{len(partitions)}i", *partitions))
+            if item.assignment_epochs is not None:
+                tags: list[Part] = []
+                count = 0
+                if item.assignment_epochs is not None:
+                    count += 1
+                    content: list[Part] = []
+                    assignment_epochs = item.assignment_epochs
+                    if assignment_epochs is None:
+                        content.append(b"\0")
+                    else:
+                        n = len(assignment_epochs) + 1
+                        content.append(BYTES[n] if n < 128 else uvarint(n))
+                        content.append(pack(f">{len(assignment_epochs)}i", *assignment_epochs))
+                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                    tags.extend(content)
+                append(BYTES[count])
+                for part in tags:
+                    append(part)
+            else:
+                append(b"\0")
+        partitions_pending_revocation = message.partitions_pending_revocation
+        if partitions_pending_revocation is None:
+            raise null_field("ConsumerGroupCurrentMemberAssignmentValue.PartitionsPendingRevocation")
+        n = len(partitions_pending_revocation) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_2 in partitions_pending_revocation:
+            partitions_2 = item_2.partitions
+            if partitions_2 is None:
+                raise null_field("TopicPartitions.Partitions")
+            n = len(partitions_2) + 1
+            append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
+            append(pack(f">{len(partitions_2)}i", *partitions_2))
+            if item_2.assignment_epochs is not None:
+                tags_2: list[Part] = []
+                count_2 = 0
+                if item_2.assignment_epochs is not None:
+                    count_2 += 1
+                    content_2: list[Part] = []
+                    assignment_epochs_2 = item_2.assignment_epochs
+                    if assignment_epochs_2 is None:
+                        content_2.append(b"\0")
+                    else:
+                        n = len(assignment_epochs_2) + 1
+                        content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                        content_2.append(pack(f">{len(assignment_epochs_2)}i", *assignment_epochs_2))
+                    tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
+                    tags_2.extend(content_2)
+                append(BYTES[count_2])
+                for part_2 in tags_2:
+                    append(part_2)
+            else:
+                append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupCurrentMemberAssignmentValue", error) from error
+
+
+def read_consumer_group_regular_expression_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupRegularExpressionKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupRegularExpressionKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ConsumerGroupRegularExpressionKey.RegularExpression")
+        stop = pos + n
+        regular_expression = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ConsumerGroupRegularExpressionKey")
+        return ConsumerGroupRegularExpressionKey(group_id, regular_expression), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupRegularExpressionKey", error) from None
+
+
+def write_consumer_group_regular_expression_key_0(message: ConsumerGroupRegularExpressionKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ConsumerGroupRegularExpressionKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.regular_expression
+        if text_2 is None:
+            raise null_field("ConsumerGroupRegularExpressionKey.RegularExpression")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupRegularExpressionKey", error) from error
+
+
+def read_consumer_group_regular_expression_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupRegularExpressionValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        topics: list[str]
+        if n < 0 or n > 1000000 or n > end - pos:
+            check_array("ConsumerGroupRegularExpressionValue.Topics", n, 1, end - pos)
+        topics = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("ConsumerGroupRegularExpressionValue.Topics")
+            stop = pos + n - 1
+            item = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            topics.append(item)
+        version, timestamp, n = unpack_qqB(buffer, pos)
+        pos += 17
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ConsumerGroupRegularExpressionValue")
+        return ConsumerGroupRegularExpressionValue(topics, version, timestamp), pos
+    except MALFORMED as error:
+        raise malformed("ConsumerGroupRegularExpressionValue", error) from None
+
+
+def write_consumer_group_regular_expression_value_0(message: ConsumerGroupRegularExpressionValue, append: Append) -> None:
+    try:
+        topics = message.topics
+        if topics is None:
+            raise null_field("ConsumerGroupRegularExpressionValue.Topics")
+        n = len(topics) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in topics:
+            text = item
+            if text is None:
+                raise null_field("ConsumerGroupRegularExpressionValue.Topics")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        append(pack_qqx(message.version, message.timestamp))
+    except UNENCODABLE as error:
+        raise unencodable("ConsumerGroupRegularExpressionValue", error) from error
+
+
 LEGACY_OFFSET_COMMIT_KEY = MessageType(
     "LegacyOffsetCommitKey",
     LegacyOffsetCommitKey,
@@ -1247,4 +2200,112 @@ GROUP_METADATA_VALUE = MessageType(
     4,
     {0: read_group_metadata_value_0, 1: read_group_metadata_value_1, 2: read_group_metadata_value_2, 3: read_group_metadata_value_3, 4: read_group_metadata_value_4},
     {0: write_group_metadata_value_0, 1: write_group_metadata_value_1, 2: write_group_metadata_value_2, 3: write_group_metadata_value_3, 4: write_group_metadata_value_4},
+)
+CONSUMER_GROUP_METADATA_KEY = MessageType(
+    "ConsumerGroupMetadataKey",
+    ConsumerGroupMetadataKey,
+    3,
+    (0, 0),
+    None,
+    {0: read_consumer_group_metadata_key_0},
+    {0: write_consumer_group_metadata_key_0},
+)
+CONSUMER_GROUP_METADATA_VALUE = MessageType(
+    "ConsumerGroupMetadataValue",
+    ConsumerGroupMetadataValue,
+    3,
+    (0, 0),
+    0,
+    {0: read_consumer_group_metadata_value_0},
+    {0: write_consumer_group_metadata_value_0},
+)
+CONSUMER_GROUP_MEMBER_METADATA_KEY = MessageType(
+    "ConsumerGroupMemberMetadataKey",
+    ConsumerGroupMemberMetadataKey,
+    5,
+    (0, 0),
+    None,
+    {0: read_consumer_group_member_metadata_key_0},
+    {0: write_consumer_group_member_metadata_key_0},
+)
+CONSUMER_GROUP_MEMBER_METADATA_VALUE = MessageType(
+    "ConsumerGroupMemberMetadataValue",
+    ConsumerGroupMemberMetadataValue,
+    5,
+    (0, 0),
+    0,
+    {0: read_consumer_group_member_metadata_value_0},
+    {0: write_consumer_group_member_metadata_value_0},
+)
+CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA_KEY = MessageType(
+    "ConsumerGroupTargetAssignmentMetadataKey",
+    ConsumerGroupTargetAssignmentMetadataKey,
+    6,
+    (0, 0),
+    None,
+    {0: read_consumer_group_target_assignment_metadata_key_0},
+    {0: write_consumer_group_target_assignment_metadata_key_0},
+)
+CONSUMER_GROUP_TARGET_ASSIGNMENT_METADATA_VALUE = MessageType(
+    "ConsumerGroupTargetAssignmentMetadataValue",
+    ConsumerGroupTargetAssignmentMetadataValue,
+    6,
+    (0, 0),
+    0,
+    {0: read_consumer_group_target_assignment_metadata_value_0},
+    {0: write_consumer_group_target_assignment_metadata_value_0},
+)
+CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER_KEY = MessageType(
+    "ConsumerGroupTargetAssignmentMemberKey",
+    ConsumerGroupTargetAssignmentMemberKey,
+    7,
+    (0, 0),
+    None,
+    {0: read_consumer_group_target_assignment_member_key_0},
+    {0: write_consumer_group_target_assignment_member_key_0},
+)
+CONSUMER_GROUP_TARGET_ASSIGNMENT_MEMBER_VALUE = MessageType(
+    "ConsumerGroupTargetAssignmentMemberValue",
+    ConsumerGroupTargetAssignmentMemberValue,
+    7,
+    (0, 0),
+    0,
+    {0: read_consumer_group_target_assignment_member_value_0},
+    {0: write_consumer_group_target_assignment_member_value_0},
+)
+CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT_KEY = MessageType(
+    "ConsumerGroupCurrentMemberAssignmentKey",
+    ConsumerGroupCurrentMemberAssignmentKey,
+    8,
+    (0, 0),
+    None,
+    {0: read_consumer_group_current_member_assignment_key_0},
+    {0: write_consumer_group_current_member_assignment_key_0},
+)
+CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT_VALUE = MessageType(
+    "ConsumerGroupCurrentMemberAssignmentValue",
+    ConsumerGroupCurrentMemberAssignmentValue,
+    8,
+    (0, 0),
+    0,
+    {0: read_consumer_group_current_member_assignment_value_0},
+    {0: write_consumer_group_current_member_assignment_value_0},
+)
+CONSUMER_GROUP_REGULAR_EXPRESSION_KEY = MessageType(
+    "ConsumerGroupRegularExpressionKey",
+    ConsumerGroupRegularExpressionKey,
+    16,
+    (0, 0),
+    None,
+    {0: read_consumer_group_regular_expression_key_0},
+    {0: write_consumer_group_regular_expression_key_0},
+)
+CONSUMER_GROUP_REGULAR_EXPRESSION_VALUE = MessageType(
+    "ConsumerGroupRegularExpressionValue",
+    ConsumerGroupRegularExpressionValue,
+    16,
+    (0, 0),
+    0,
+    {0: read_consumer_group_regular_expression_value_0},
+    {0: write_consumer_group_regular_expression_value_0},
 )

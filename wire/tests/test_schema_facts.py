@@ -126,7 +126,11 @@ def kafka_fields(
                 present,
                 nullable,
                 entry.get("tag"),
-                default(kind, entry["type"] != kind, entry.get("default")),
+                default(
+                    kind,
+                    entry["type"] != kind,
+                    "null" if "default" in entry and entry["default"] is None else entry.get("default"),
+                ),
                 kafka_fields(nested, versions, shared) if nested else None,
             )
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from barnabas.broker.coordinator.topic import partition_for
+from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.testing.contents import image_of, services_of
 from barnabas.testing.operations import when
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from barnabas.broker.coordinator.shards import LedPartition, Shards
-    from barnabas.broker.groups.group import ClassicGroup
+    from barnabas.broker.groups.group_store import Group
     from barnabas.broker.groups.shard import Shard
     from barnabas.broker.services import Services
     from barnabas.testing.broker_node import BrokerNode
@@ -114,6 +115,9 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
     shard, group = _find(nodes, group_id)
     if member_id not in group.members:
         raise UnknownGroup(f"group {group_id!r} has no member {member_id!r}; it has {sorted(group.members)}")
+    if isinstance(group, ConsumerGroup):
+        shard.consumer_groups.expire(group, member_id)
+        return
     identity = MemberIdentity(
         member_id=member_id, group_instance_id=group.members[member_id].group_instance_id
     )
@@ -124,14 +128,18 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
 
 
 def force_rebalance(nodes: Sequence[BrokerNode], group_id: str) -> None:
-    """Members have to join again. UnknownGroup where it has none."""
+    """Members of a classic group have to join again; a consumer group gets a new epoch, and a new assignment with the next
+    heartbeat. UnknownGroup where it has no members."""
     shard, group = _find(nodes, group_id)
     if not group.members:
         raise UnknownGroup(f"group {group_id!r} has no members")
+    if isinstance(group, ConsumerGroup):
+        shard.consumer_groups.raise_epoch(group)
+        return
     shard.rebalancer.prepare_or_complete(group, "a rebalance was asked for")
 
 
-def _find(nodes: Sequence[BrokerNode], group_id: str) -> tuple[Shard, ClassicGroup]:
+def _find(nodes: Sequence[BrokerNode], group_id: str) -> tuple[Shard, Group]:
     shard = COORDINATORS.shard_of(nodes, group_id)
     group = None if shard is None else shard.groups.get(group_id)
     if shard is None or group is None:

@@ -8,12 +8,14 @@ from typing import Any, cast
 
 import pytest
 
+from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.coordinator.loading import Replay
 from barnabas.broker.coordinator.log import Marker
-from barnabas.broker.groups.classic import Client
-from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.member import Client
+from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.replicated_log import marker_batch
+from barnabas.controller.metadata.image import MetadataImage
 from barnabas.storage.log.verification import Verification
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
@@ -29,6 +31,12 @@ from barnabas.wire.record_batch import read_header
 from compat_tests.virtual.runtime import VirtualRuntime, VirtualTimer
 
 GROUP = "group"
+
+
+def group_configs(image: MetadataImage | None = None) -> GroupConfigs:
+    """Defaults, for groups of which `image` has no configs."""
+    found = image or MetadataImage()
+    return GroupConfigs(BrokerConfig.from_properties().value, lambda: found)
 
 
 class Clock(VirtualRuntime):
@@ -148,7 +156,8 @@ class Bench:
         self.settings = settings or GroupSettings()
         self.clock = Clock(seed)
         self.log = cast("Any", MemoryLog())
-        self.shard = Shard(0, self.log, self.clock, self.settings)
+        self.configs = group_configs()
+        self.shard = Shard(0, self.log, self.clock, self.settings, self.configs)
 
     @property
     def group(self) -> Any:

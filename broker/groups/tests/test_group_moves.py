@@ -32,7 +32,7 @@ class Cluster:
     def elect(self) -> None:
         bench = self.bench
         bench.log = self.log.lead()
-        bench.shard = Shard(0, bench.log, bench.clock, bench.settings)
+        bench.shard = Shard(0, bench.log, bench.clock, bench.settings, bench.configs)
         bench.load()
 
     def move(self, kept: int) -> None:

@@ -46,7 +46,7 @@ class Cluster:
 
     def elect(self) -> None:
         self.bench.log = self.log.lead()
-        self.bench.shard = Shard(0, self.bench.log, self.bench.clock, self.bench.settings)
+        self.bench.shard = Shard(0, self.bench.log, self.bench.clock, self.bench.settings, self.bench.configs)
         self.bench.load()
         self.loaded = len(self.model)
         self.groups = State(self.model).groups
@@ -171,7 +171,7 @@ class Cluster:
         log.batches = self.log.batches[:count]
         log.committed = count
         model = self.model[:count]
-        shard = Shard(0, log.lead(), self.bench.clock, self.bench.settings)  # type: ignore[arg-type]
+        shard = Shard(0, log.lead(), self.bench.clock, self.bench.settings, self.bench.configs)  # type: ignore[arg-type]
         errors: list[Exception | None] = []
         shard.load(errors.append, every=every)
         assert errors == [None]

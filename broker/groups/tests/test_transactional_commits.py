@@ -15,6 +15,7 @@ from barnabas.broker.coordinator.shards import Shards
 from barnabas.broker.coordinator.topic import partition_for
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
+from barnabas.broker.groups.tests.conftest import group_configs
 from barnabas.broker.groups.tests.offset_model import Commit, End, Removal, State
 from barnabas.broker.groups.transactional_commits import commit_in_transaction
 from barnabas.broker.tests.coordinator_world import TOPIC, World
@@ -46,7 +47,7 @@ class Groups:
         self.follow()
 
     def _make_shard(self, index: int) -> Shard:
-        return Shard(index, self.world.log, self.world.runtime, GroupSettings())
+        return Shard(index, self.world.log, self.world.runtime, GroupSettings(), group_configs())
 
     def follow(self) -> None:
         """The metadata is known here."""

@@ -16,6 +16,8 @@ from barnabas.wire.messages.alter_partition_reassignments import (
 from barnabas.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
 from barnabas.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
+from barnabas.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
+from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from barnabas.wire.messages.create_acls import AclCreation, CreateAclsRequest
 from barnabas.wire.messages.create_delegation_token import CreateDelegationTokenRequest
 from barnabas.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -86,6 +88,8 @@ def sample_requests(name: str) -> dict[str, object]:
         "Metadata": MetadataRequest(
             topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         ),
+        "ConsumerGroupHeartbeat": ConsumerGroupHeartbeatRequest(name, name, 1),
+        "ConsumerGroupDescribe": ConsumerGroupDescribeRequest([name]),
         "OffsetCommit": OffsetCommitRequest(group_id=name, topics=[OffsetCommitRequestTopic(name=name)]),
         "OffsetFetch": OffsetFetchRequest(
             group_id=name,

@@ -1,0 +1,159 @@
+"""The parts of decisions about consumer groups, each made on a draft: its members, its epoch, its target assignment, and a member's step
+towards it. Source: GroupMetadataManager of Kafka's group coordinator; texts of errors are Kafka's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from barnabas.broker.groups.consumer.assignors import ASSIGNORS
+from barnabas.broker.groups.consumer.draft import Draft
+from barnabas.broker.groups.consumer.reconciliation import Goal, Owned, reconcile
+from barnabas.broker.groups.consumer.topics import metadata_hash, partition_counts, subscribers, topic_ids
+from barnabas.broker.groups.consumer.values import (
+    JOINING,
+    CurrentAssignment,
+    GroupEpoch,
+    Key,
+    Member,
+    TargetEpoch,
+)
+from barnabas.controller.metadata.decision import ApiError
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.groups.consumer.group import ConsumerGroup
+    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
+
+log = logging.getLogger(__name__)
+
+NEW_MEMBER: Final = Member()
+
+
+class GroupChanges:
+    """See the module. `now_ms()`: the wall clock."""
+
+    def __init__(self, settings: GroupSettings, configs: GroupConfigs, now_ms: Callable[[], int]) -> None:
+        self.settings = settings
+        self.configs = configs
+        self._now_ms = now_ms
+
+    def check_size(self, group: ConsumerGroup, member_id: str) -> None:
+        size_max = self.settings.group_consumer_max_size
+        if member_id not in group.members and len(group.members) >= size_max:
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The consumer group has reached its maximum capacity of {size_max} members.",
+            )
+
+    def update_expression(self, draft: Draft, before: Member, member: Member) -> tuple[bool, bool]:
+        """(whether the member's regular expression has changed, whether the topics that it reads are known and others)."""
+        group = draft.group
+        old, new = before.regular_expression, member.regular_expression
+        if old == new:
+            return False, False
+        if old and not group.expressions[old]:
+            draft.write(Key.REGULAR_EXPRESSION, old, None)
+        return True, new in group.resolved if new else bool(old)
+
+    def update_epoch(self, draft: Draft, *, is_changed: bool) -> None:
+        """Raise the group's epoch if it `is_changed`, or its topics are."""
+        group = draft.group
+        found = metadata_hash(self.configs.image(), group.subscribed_topics())
+        if is_changed or found != group.metadata_hash:
+            draft.write(Key.GROUP, "", GroupEpoch(group.epoch + 1, found))
+            log.info("Group %s has epoch %d", group.group_id, group.epoch)
+
+    def update_target(self, draft: Draft) -> None:
+        """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263)."""
+        group, before = draft.group, draft.group.target_epoch
+        if before.epoch >= group.epoch:
+            return
+        now_ms = self._now_ms()
+        interval_ms = self.configs.number(group.group_id, "consumer.assignment.interval.ms")
+        if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+            return
+        name = self.assignor_of(group)
+        image = self.configs.image()
+        assignment = ASSIGNORS[name](
+            subscribers(image, group), partition_counts(image, group.subscribed_topics())
+        )
+        for member_id in group.members:
+            draft.write(Key.TARGET_OF_MEMBER, member_id, assignment.get(member_id, {}))
+        draft.write(Key.TARGET, "", TargetEpoch(group.epoch, now_ms))
+        log.info("Group %s has a target assignment for epoch %d (%s)", group.group_id, group.epoch, name)
+
+    def assignor_of(self, group: ConsumerGroup) -> str:
+        """The one that most members ask for, or the broker's first."""
+        wanted = group.assignors.most_common(1)
+        return wanted[0][0] if wanted else self.settings.group_consumer_assignors[0]
+
+    def step(
+        self, draft: Draft, member_id: str, owned: Owned, *, has_new_subscription: bool
+    ) -> CurrentAssignment:
+        """The member's step towards its target; returns what it has then."""
+        group = draft.group
+        current = group.current(member_id)
+        target_epoch = group.target_epoch.epoch
+        if not has_new_subscription and current.is_reconciled_to(target_epoch):
+            return current
+        topics = topic_ids(self.configs.image(), group.topics_of(group.members[member_id]))
+        goal = Goal(target_epoch, group.target(member_id), topics, partial(_is_free, group))
+        after = reconcile(current, goal, owned, has_new_subscription=has_new_subscription)
+        if after != current:
+            draft.write(Key.CURRENT, member_id, after)
+        return after
+
+    def remove(self, group: ConsumerGroup, member_ids: Iterable[str]) -> Draft:
+        """Remove members: the group's epoch rises."""
+        draft = Draft(group)
+        for member_id in member_ids:
+            member = group.members[member_id]
+            remove_member(draft, member_id)
+            self.update_expression(draft, member, NEW_MEMBER)
+        self.update_epoch(draft, is_changed=True)
+        return draft
+
+
+def _is_free(group: ConsumerGroup, topic_id: bytes, index: int) -> bool:
+    return (topic_id, index) not in group.owners
+
+
+def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> str:
+    """The member of this instance id, which has to be the one that asks."""
+    existing = group.static_members.get(instance_id)
+    if existing is None:
+        raise ApiError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if existing != member_id:
+        raise ApiError(
+            ErrorCode.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {existing}.",
+        )
+    return existing
+
+
+def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
+    return ApiError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+    )
+
+
+def remove_member(draft: Draft, member_id: str) -> None:
+    for key in (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.MEMBER):
+        draft.write(key, member_id, None)
+
+
+def replace_member(draft: Draft, old_id: str, new_id: str) -> None:
+    """Another process of a static member takes its place: its description, its target and its partitions."""
+    group = draft.group
+    member, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
+    log.info("Group %s: static member %s replaces %s", group.group_id, new_id, old_id)
+    remove_member(draft, old_id)
+    draft.write(Key.MEMBER, new_id, member)
+    draft.write(Key.TARGET_OF_MEMBER, new_id, target)
+    draft.write(Key.CURRENT, new_id, msgspec.structs.replace(current, epoch=JOINING, previous_epoch=JOINING))

@@ -1,0 +1,107 @@
+"""The regular expressions that members subscribe with: which topics they match.
+
+All of a group are resolved together, in short turns, against the names of all topics. That is due when one has not been resolved, when
+topics were created since, or after group.consumer.regex.refresh.interval.ms; looked at with each heartbeat of a member that has one, and
+at most every REFRESH_MIN_MS. Until then a new one matches nothing. Topics that the member whose heartbeat it was may not describe are
+left out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.coordinator.re2_parser import PatternError
+from barnabas.broker.coordinator.re2_pattern import Pattern
+from barnabas.broker.groups.consumer.draft import Draft
+from barnabas.broker.groups.consumer.values import Key, ResolvedExpression
+from barnabas.runtime.slices import StepQueue, Steps
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.groups.consumer.group import ConsumerGroup
+    from barnabas.broker.groups.consumer.lifecycle import ConsumerGroups
+
+log = logging.getLogger(__name__)
+
+REFRESH_MIN_MS: Final = 10_000
+MayDescribe = Callable[[str], bool]  # whether a member may see the topic of this name
+_Topics = dict[str, set[str]]  # by expression
+
+
+class ExpressionResolver:
+    """Resolves the expressions of the groups of one shard."""
+
+    def __init__(self, groups: ConsumerGroups) -> None:
+        self._groups = groups
+        self._store = groups.store
+        self._runtime = groups.runtime
+        self._configs = groups.configs
+        self._interval_ms = groups.settings.group_consumer_regex_refresh_interval_ms
+        self._queue = StepQueue(groups.runtime)
+        # The offset of the metadata in which a topic was last created.
+        self.topics_created_at = groups.configs.image().offset
+
+    def refresh(self, group_id: str, may_describe: MayDescribe) -> None:
+        """Resolve the group's expressions if that is due."""
+        group = self._store.consumer(group_id)
+        if group is None or not group.expressions or group.is_resolving or not self._is_due(group):
+            return
+        group.is_resolving = True
+        version, now_ms = self._configs.image().offset, self._runtime.time_ms()
+
+        def done(found: _Topics | None, error: BaseException | None) -> None:
+            group.is_resolving = False
+            if error is not None or found is None:
+                log.error("Group %s: its regular expressions can't be resolved: %s", group_id, error)
+            elif self._store.consumer(group_id) is group:
+                self._resolved(group, found, version, now_ms)
+
+        self._queue.add(self._resolve(list(group.expressions), may_describe), done)
+
+    def _is_due(self, group: ConsumerGroup) -> bool:
+        if any(expression not in group.resolved for expression in group.expressions) and not group.resolved:
+            return True
+        last = next(iter(group.resolved.values()))
+        now_ms = self._runtime.time_ms()
+        if now_ms <= last.timestamp_ms + REFRESH_MIN_MS:
+            return False
+        return (
+            any(expression not in group.resolved for expression in group.expressions)
+            or last.version < self.topics_created_at
+            or now_ms > last.timestamp_ms + self._interval_ms
+        )
+
+    def _resolve(self, expressions: list[str], may_describe: MayDescribe) -> Steps[_Topics]:
+        patterns: dict[str, Pattern] = {}
+        for expression in expressions:
+            try:
+                patterns[expression] = yield from Pattern.compile(expression)
+            except PatternError as error:  # of a log that another release has written
+                log.error("the regular expression %r is passed over: %s", expression, error)
+        found: _Topics = {expression: set() for expression in expressions}
+        for name in list(self._configs.image().topics):
+            for expression, pattern in patterns.items():
+                if (yield from pattern.matches(name)) and may_describe(name):
+                    found[expression].add(name)
+            yield None
+        return found
+
+    def _resolved(self, group: ConsumerGroup, found: _Topics, version: int, now_ms: int) -> None:
+        draft = Draft(group)
+        is_changed = False
+        for expression, topics in found.items():
+            if not group.expressions[expression]:
+                continue  # its last member has left
+            before = group.resolved.get(expression)
+            is_changed |= topics != (before.topics if before is not None else set())
+            resolved = ResolvedExpression(frozenset(topics), version, now_ms)
+            draft.write(Key.REGULAR_EXPRESSION, expression, resolved)
+        self._groups.changes.update_epoch(draft, is_changed=is_changed)
+        self._groups.commit(draft, _appended)
+
+
+def _appended(error: ErrorCode) -> None:
+    if error:
+        log.warning("resolved regular expressions could not be written: %s", error.name)

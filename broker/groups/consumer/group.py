@@ -1,0 +1,221 @@
+"""A consumer group: the last value of each of its records, and what follows from them. Without I/O, and without decisions.
+
+`apply` sets one value, whatever came before: so a log is replayed from its last records alone, an append is taken back by setting
+the value before, and a decision can be made on the group itself (Draft).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
+from barnabas.broker.groups.consumer.values import (
+    CurrentAssignment,
+    GroupEpoch,
+    Key,
+    Member,
+    Partitions,
+    ResolvedExpression,
+    TargetEpoch,
+    Value,
+)
+
+if TYPE_CHECKING:
+    from barnabas.broker.coordinator.timers import DeadlineTimer
+    from barnabas.wire.errors import ErrorCode
+
+CONSUMER_TYPE: Final = "consumer"  # of group, and of protocol
+_NO_EPOCH: Final = GroupEpoch(
+    1, 0
+)  # as in Kafka: a member of a group without topics has an epoch that is no join
+_NO_TARGET_EPOCH: Final = TargetEpoch(0, 0)
+_NO_MEMBER: Final = Member()
+_NO_ASSIGNMENT: Final = CurrentAssignment()
+_NO_PARTITIONS: Final[Partitions] = {}
+
+
+class ConsumerGroupState(enum.Enum):
+    """The value is what clients see."""
+
+    EMPTY = "Empty"
+    ASSIGNING = "Assigning"  # the target assignment is older than the group
+    RECONCILING = "Reconciling"  # not every member has its target
+    STABLE = "Stable"
+
+
+class ConsumerGroup:
+    """See the module. `members` has every member with a description; what a log has of others is kept, and has no effect."""
+
+    group_type: Final = CONSUMER_TYPE
+    protocol_type: Final = CONSUMER_TYPE
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.values: dict[tuple[Key, str], Value] = {}
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}  # instance id -> member id
+        self.owners: dict[
+            tuple[bytes, int], str
+        ] = {}  # partition -> the member that has it, also while it gives it up
+        self.subscribers: Counter[str] = Counter()  # topic -> members that name it
+        self.expressions: Counter[str] = Counter()  # regular expression -> members
+        self.resolved: dict[str, ResolvedExpression] = {}
+        self.assignors: Counter[str] = Counter()  # server assignor -> members that ask for it
+        self.classic_count = 0  # members of the classic protocol
+        self.classic_protocols: Counter[str] = Counter()  # their assignors
+        self.is_metadata_checked = False  # since its topics may have changed
+        self.is_resolving = False  # its regular expressions
+        self.timers: dict[tuple[str, str], DeadlineTimer] = {}  # by member id and kind (timeouts.py)
+
+    # -- what the records say
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch.epoch
+
+    @property
+    def metadata_hash(self) -> int:
+        return self._epoch.metadata_hash
+
+    @property
+    def _epoch(self) -> GroupEpoch:
+        value = self.values.get((Key.GROUP, ""), _NO_EPOCH)
+        assert isinstance(value, GroupEpoch)
+        return value
+
+    @property
+    def target_epoch(self) -> TargetEpoch:
+        value = self.values.get((Key.TARGET, ""), _NO_TARGET_EPOCH)
+        assert isinstance(value, TargetEpoch)
+        return value
+
+    def target(self, member_id: str) -> Partitions:
+        value: Any = self.values.get((Key.TARGET_OF_MEMBER, member_id), _NO_PARTITIONS)
+        return value  # type: ignore[no-any-return]  # records of this key have it
+
+    def current(self, member_id: str) -> CurrentAssignment:
+        value = self.values.get((Key.CURRENT, member_id), _NO_ASSIGNMENT)
+        assert isinstance(value, CurrentAssignment)
+        return value
+
+    @property
+    def is_blank(self) -> bool:
+        """Whether no record of it is left: then there is no such group."""
+        return not self.values
+
+    @property
+    def state(self) -> ConsumerGroupState:
+        if not self.members:
+            return ConsumerGroupState.EMPTY
+        target_epoch = self.target_epoch.epoch
+        if self.epoch > target_epoch:
+            return ConsumerGroupState.ASSIGNING
+        if all(self.current(member_id).is_reconciled_to(target_epoch) for member_id in self.members):
+            return ConsumerGroupState.STABLE
+        return ConsumerGroupState.RECONCILING
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def uses_consumer_protocol(self) -> bool:
+        return True
+
+    def subscribed_topics(self) -> set[str]:
+        """Names of all topics that any member reads, existing or not."""
+        topics = set(self.subscribers)
+        for resolved in self.resolved.values():
+            topics |= resolved.topics
+        return topics
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.subscribers or any(topic in each.topics for each in self.resolved.values())
+
+    def topics_of(self, member: Member) -> frozenset[str]:
+        """Names of the topics that the member reads."""
+        resolved = self.resolved.get(member.regular_expression or "")
+        return member.topic_names if resolved is None else member.topic_names | resolved.topics
+
+    def tombstones(self) -> list[ConsumerGroupRecord]:
+        """The records that remove it: the members first, the group last."""
+        order = (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.REGULAR_EXPRESSION, Key.GROUP)
+        keys = sorted(self.values, key=lambda each: order.index(each[0]))
+        return [ConsumerGroupRecord(self.group_id, key, name, None) for key, name in keys]
+
+    # -- changes
+
+    def apply(self, key: Key, name: str, value: Value | None) -> None:
+        """Set a value, or (None) remove it."""
+        if key == Key.MEMBER:
+            self._apply_member(name, value)
+        elif key == Key.CURRENT:
+            self._apply_current(name, value)
+        elif key == Key.REGULAR_EXPRESSION:
+            if value is None:
+                self.resolved.pop(name, None)
+            else:
+                assert isinstance(value, ResolvedExpression)
+                self.resolved[name] = value
+        if value is None:
+            self.values.pop((key, name), None)
+        else:
+            self.values[key, name] = value
+
+    def _apply_member(self, member_id: str, value: Value | None) -> None:
+        before = self.members.pop(member_id, None)
+        if before is not None:
+            self._count(before, -1)
+            if before.instance_id is not None and self.static_members.get(before.instance_id) == member_id:
+                del self.static_members[before.instance_id]
+        if value is not None:
+            assert isinstance(value, Member)
+            self.members[member_id] = value
+            self._count(value, 1)
+            if value.instance_id is not None:
+                self.static_members[value.instance_id] = member_id
+
+    def _count(self, member: Member, by: int) -> None:
+        for topic in member.topic_names:
+            _add(self.subscribers, topic, by)
+        if member.regular_expression:
+            _add(self.expressions, member.regular_expression, by)
+        if member.server_assignor is not None:
+            _add(self.assignors, member.server_assignor, by)
+        if member.classic is not None:
+            self.classic_count += by
+            for name in {name for name, _ in member.classic.protocols}:
+                _add(self.classic_protocols, name, by)
+
+    def _apply_current(self, member_id: str, value: Value | None) -> None:
+        owners = self.owners
+        for partition in self.current(member_id).held():
+            if owners.get(partition) == member_id:
+                del owners[partition]
+        if value is not None:
+            assert isinstance(value, CurrentAssignment)
+            for partition in value.held():
+                owners[partition] = member_id
+
+    def kill(self, _error: ErrorCode) -> None:
+        """The group ends here. None of its requests waits for anything but its append."""
+        self.stop_timers()
+
+    def stop_timers(self, member_id: str | None = None) -> None:
+        """Those of a member, or all."""
+        for each in tuple(self.timers):
+            if member_id is None or each[0] == member_id:
+                self.timers.pop(each).cancel()
+
+
+def _add(counter: Counter[str], name: str, by: int) -> None:
+    count = counter[name] + by
+    if count:
+        counter[name] = count
+    else:
+        del counter[name]

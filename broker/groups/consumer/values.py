@@ -1,0 +1,112 @@
+"""The values of a consumer group's records."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+Partitions: TypeAlias = "Mapping[bytes, frozenset[int]]"  # by topic id
+AssignedPartitions: TypeAlias = (
+    "Mapping[bytes, Mapping[int, int]]"  # by topic id, index -> epoch at which it was assigned
+)
+
+UNKNOWN_EPOCH: Final = -1
+LEFT_FOR_NOW: Final = -2  # the member epoch of a static member that is to return
+JOINING: Final = 0
+LEAVING: Final = -1
+
+
+class Key(enum.IntEnum):
+    """The types of record."""
+
+    GROUP = 3
+    MEMBER = 5
+    TARGET = 6
+    TARGET_OF_MEMBER = 7
+    CURRENT = 8
+    REGULAR_EXPRESSION = 16
+
+
+class MemberState(enum.IntEnum):
+    """How far a member is on its way to its target."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1  # it has to give up some, and has not said that it has
+    UNRELEASED_PARTITIONS = 2  # some of its target are still with other members
+    UNKNOWN = 127  # of a later release
+
+
+class GroupEpoch(msgspec.Struct, frozen=True):
+    """It rises with each change that may call for another assignment. `metadata_hash`: of the subscribed topics (topics.py)."""
+
+    epoch: int
+    metadata_hash: int
+
+
+class ClassicMember(msgspec.Struct, frozen=True):
+    """What a member of the classic protocol says of itself. `protocols`: name and subscription, in its order of preference."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A member's description of itself."""
+
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topic_names: frozenset[str] = frozenset()
+    regular_expression: str | None = ""
+    rebalance_timeout_ms: int = -1
+    server_assignor: str | None = None
+    classic: ClassicMember | None = None
+
+
+class TargetEpoch(msgspec.Struct, frozen=True):
+    """The group epoch that the target assignment was computed for, and when (ms, 0: not known)."""
+
+    epoch: int
+    timestamp_ms: int
+
+
+class CurrentAssignment(msgspec.Struct, frozen=True):
+    """What a member has. `revoking`: partitions that it has to give up, and may still read."""
+
+    epoch: int = JOINING
+    previous_epoch: int = UNKNOWN_EPOCH
+    state: MemberState = MemberState.STABLE
+    assigned: AssignedPartitions = {}
+    revoking: AssignedPartitions = {}
+
+    def is_reconciled_to(self, target_epoch: int) -> bool:
+        return self.state == MemberState.STABLE and self.epoch == target_epoch
+
+    def held(self) -> Iterator[tuple[bytes, int]]:
+        for partitions in (self.assigned, self.revoking):
+            for topic_id, indexes in partitions.items():
+                for index in indexes:
+                    yield topic_id, index
+
+    def assignment_epoch(self, topic_id: bytes, index: int) -> int | None:
+        """The epoch at which the member got the partition; None if it does not have it."""
+        for partitions in (self.assigned, self.revoking):
+            epoch = partitions.get(topic_id, {}).get(index)
+            if epoch is not None:
+                return epoch
+        return None
+
+
+class ResolvedExpression(msgspec.Struct, frozen=True):
+    """The topics that a regular expression matched. `version`: the offset of the metadata that was searched, at this time (ms)."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+Value: TypeAlias = "GroupEpoch | Member | TargetEpoch | Mapping[bytes, frozenset[int]] | CurrentAssignment | ResolvedExpression"
