@@ -223,7 +223,9 @@ def group(nodes: Sequence[BrokerNode], name: str) -> Group | None:
 
 
 def _view(found: StoredGroup, offsets: dict[str, dict[int, CommittedOffset]], image: MetadataImage) -> Group:
-    from barnabas.broker.groups.group import ClassicGroup  # late: a start without groups does not load it
+    # Late: a start without groups does not load them.
+    from barnabas.broker.groups.consumer.group import ConsumerGroup
+    from barnabas.broker.groups.group import ClassicGroup
 
     if isinstance(found, ClassicGroup):
         epoch = found.generation_id
@@ -234,6 +236,7 @@ def _view(found: StoredGroup, offsets: dict[str, dict[int, CommittedOffset]], im
             for member in found.members.values()
         )
     else:
+        assert isinstance(found, ConsumerGroup)
         epoch = found.epoch
         members = tuple(_consumer_member(found, member_id, image) for member_id in found.members)
     committed = {

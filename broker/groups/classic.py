@@ -296,10 +296,11 @@ class ClassicProtocol:
     # -- SyncGroup
 
     def sync(self, request: SyncGroupRequest, reply: SyncReply) -> None:
-        group = self._store.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            self._in_consumer_groups.sync(group, request, reply)
+        found = self._store.consumer(request.group_id)
+        if found is not None:
+            self._in_consumer_groups.sync(found, request, reply)
             return
+        group = self._store.classic(request.group_id)
         if group is None or group.state is GroupState.EMPTY:
             reply(SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
             return
@@ -359,9 +360,10 @@ class ClassicProtocol:
     # -- Heartbeat
 
     def heartbeat(self, request: HeartbeatRequest) -> ErrorCode:
-        group = self._store.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            return self._in_consumer_groups.heartbeat(group, request)
+        found = self._store.consumer(request.group_id)
+        if found is not None:
+            return self._in_consumer_groups.heartbeat(found, request)
+        group = self._store.classic(request.group_id)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         member_id = request.member_id
@@ -379,9 +381,10 @@ class ClassicProtocol:
 
     def leave(self, request: LeaveGroupRequest) -> LeaveGroupResponse:
         """Remove members, by id or by instance id; each gets its own error."""
-        group = self._store.groups.get(request.group_id)
-        if isinstance(group, ConsumerGroup):
-            return self._in_consumer_groups.leave(group, request)
+        found = self._store.consumer(request.group_id)
+        if found is not None:
+            return self._in_consumer_groups.leave(found, request)
+        group = self._store.classic(request.group_id)
         if group is None:
             unknown = ErrorCode.UNKNOWN_MEMBER_ID
             return LeaveGroupResponse(members=[leave_result(member, unknown) for member in request.members])

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from barnabas.broker.groups.consumer.group import ConsumerGroup
-from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
-from barnabas.broker.groups.consumer.values import Key as ConsumerKey
-from barnabas.broker.groups.consumer.values import Value
 from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
 from barnabas.broker.groups.offsets import OffsetStore
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -33,8 +31,12 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.offsets import Key
 
 
-Group: TypeAlias = ClassicGroup | ConsumerGroup
-_ConsumerKey: TypeAlias = tuple[str, ConsumerKey, str]  # group id, and what a record of it is about
+# The groups whose records set values, by the class of their records.
+MODERN_GROUPS: Final[dict[type[ModernGroupRecord], type[ModernGroup]]] = {
+    kind.record_class: kind for kind in (ConsumerGroup,)
+}
+Group: TypeAlias = ClassicGroup | ModernGroup
+_ModernKey: TypeAlias = tuple[str, type[ModernGroup], int, str]  # group id, kind, and what a record is about
 
 
 K = TypeVar("K")
@@ -87,7 +89,7 @@ class GroupStore:
         """`clock()`: wall clock, ms. `usage` is that of all groups of the broker."""
         self.groups: dict[str, Group] = {}
         self.offsets = OffsetStore()
-        self._pending: PendingValues[_ConsumerKey, Value | None] = PendingValues()
+        self._pending: PendingValues[_ModernKey, Any] = PendingValues()
         self._clock = clock
         self._usage = usage
 
@@ -135,8 +137,8 @@ class GroupStore:
         if isinstance(record, TransactionEnded):
             keys = self.offsets.end_transaction(record.producer_id, commit=record.commit, append=append)
             return None if append is None else partial(self._end_marker, keys, append)
-        if isinstance(record, ConsumerGroupRecord):
-            return self._replay_consumer_group(record, append)
+        if isinstance(record, ModernGroupRecord):
+            return self._replay_modern(record, append)
         if isinstance(record, GroupTombstone):
             removed = self.classic(record.group_id)
             if removed is not None:
@@ -145,30 +147,31 @@ class GroupStore:
                     return partial(self._end_tombstone, removed)
         return None
 
-    def _replay_consumer_group(self, record: ConsumerGroupRecord, append: int | None) -> End | None:
-        group = self.consumer(record.group_id)
-        if group is None and record.value is None:
+    def _replay_modern(self, record: ModernGroupRecord, append: int | None) -> End | None:
+        kind = MODERN_GROUPS[type(record)]
+        group = self.groups.get(record.group_id)
+        if not isinstance(group, kind) and record.value is None:
             return None
+        key = record.group_id, kind, record.key, record.name
         if append is not None:
-            before = None if group is None else group.values.get((record.key, record.name))
-            key = record.group_id, record.key, record.name
+            before = group.values.get((record.key, record.name)) if isinstance(group, kind) else None
             self._pending.add(key, before, record.value, append)
-        self._set(record.group_id, record.key, record.name, record.value)
-        return None if append is None else partial(self._end_consumer_group, key, append)
+        self._set(*key, record.value)
+        return None if append is None else partial(self._end_modern, key, append)
 
-    def _set(self, group_id: str, key: ConsumerKey, name: str, value: Value | None) -> None:
-        """Set a value of a consumer group. The first one makes the group, and the last one's removal ends it."""
-        group = self.consumer(group_id)
-        if group is None:
+    def _set(self, group_id: str, kind: type[ModernGroup], key: int, name: str, value: Any) -> None:
+        """Set a value of a group of that kind. The first one makes the group, and the last one's removal ends it."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, kind):
             if value is None:
                 return
             # A classic group may be there that its offsets have made while the records are loaded.
-            group = self.groups[group_id] = ConsumerGroup(group_id)
+            group = self.groups[group_id] = kind(group_id)
         group.apply(key, name, value)
         if group.is_blank:
             self.drop(group, ErrorCode.GROUP_ID_NOT_FOUND)
 
-    def _end_consumer_group(self, key: _ConsumerKey, append: int, is_committed: bool) -> None:
+    def _end_modern(self, key: _ModernKey, append: int, is_committed: bool) -> None:
         if is_committed:
             self._pending.commit(key, append)
         else:

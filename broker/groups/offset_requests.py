@@ -13,6 +13,8 @@ from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.offset_checks import check_commit, check_transactional_commit
+from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.modern.group import ModernGroup
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, Key
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -41,7 +43,6 @@ from barnabas.wire.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
     from barnabas.broker.coordinator.shard_log import ShardLog
-    from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.group_store import Group, GroupStore
     from barnabas.broker.groups.rebalance import Rebalancer
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
@@ -128,6 +129,8 @@ class OffsetRequests:
                 (topic.topic_id, each.partition_index) for topic in topics for each in topic.partitions
             ]
             return check_commit(group, request.member_id, generation_id, partitions, api_version=api_version)
+        if not isinstance(group, ClassicGroup):
+            return ErrorCode.GROUP_ID_NOT_FOUND
         error = _check_committer(group, request.member_id, request.group_instance_id, generation_id)
         if not error and group.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
@@ -197,6 +200,8 @@ class OffsetRequests:
             )
         if generation_id < 0 and not request.member_id and request.group_instance_id is None:
             return ErrorCode.NONE
+        if not isinstance(group, ClassicGroup):
+            return ErrorCode.GROUP_ID_NOT_FOUND
         return _check_committer(group, request.member_id, request.group_instance_id, generation_id)
 
     # -- OffsetDelete
@@ -300,8 +305,8 @@ class OffsetRequests:
     def _is_expired(self, group: Group, position: CommittedOffset, now_ms: int) -> bool:
         """KIP-211. Of a group with members, positions of topics expire that it no longer subscribes to, if it is Stable and its
         topics are known; of an empty one all, counted from when it became empty; of one without membership each, counted from
-        its commit, and so of a consumer group. A retention time in the commit takes precedence."""
-        if isinstance(group, ConsumerGroup) or group.protocol_type is None:
+        its commit, and so of all but classic groups. A retention time in the commit takes precedence."""
+        if isinstance(group, ModernGroup) or group.protocol_type is None:
             base = position.commit_timestamp
         elif group.state is GroupState.EMPTY:
             base = position.commit_timestamp if group.state_timestamp is None else group.state_timestamp
@@ -335,7 +340,7 @@ class OffsetRequests:
 
 def _tombstones(group: Group) -> list[GroupRecord]:
     """The records that remove the group."""
-    return [*group.tombstones()] if isinstance(group, ConsumerGroup) else [GroupTombstone(group.group_id)]
+    return [*group.tombstones()] if isinstance(group, ModernGroup) else [GroupTombstone(group.group_id)]
 
 
 def _ignore(error: ErrorCode) -> None:

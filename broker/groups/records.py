@@ -23,6 +23,7 @@ from barnabas.broker.coordinator.record_encoding import (
 )
 from barnabas.broker.groups.consumer import records as consumer_records
 from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
+from barnabas.broker.groups.modern.group import ModernGroupRecord
 from barnabas.broker.groups.offsets import CommittedOffset, Key
 from barnabas.wire.messages.consumer_offsets import (
     GROUP_METADATA_KEY,
@@ -84,7 +85,7 @@ GroupRecord = (
     | TransactionEnded
     | GroupWritten
     | GroupTombstone
-    | ConsumerGroupRecord
+    | ModernGroupRecord
 )
 
 
@@ -145,6 +146,7 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
         return encode_key(OFFSET_COMMIT_TYPE, OFFSET_COMMIT_KEY, key), _encode_offset(value)
     if isinstance(record, ConsumerGroupRecord):
         return consumer_records.encode_record(record)
+    assert isinstance(record, GroupWritten | GroupTombstone)
     key_bytes = encode_key(GROUP_METADATA_TYPE, GROUP_METADATA_KEY, GroupMetadataKey(group=record.group_id))
     if isinstance(record, GroupTombstone):
         return key_bytes, None

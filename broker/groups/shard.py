@@ -131,7 +131,7 @@ class Shard:
         for group in tuple(self.groups.values()):
             if isinstance(group, ConsumerGroup):
                 self.consumer_groups.begin_sessions(group)
-            else:
+            elif isinstance(group, ClassicGroup):
                 for member in tuple(group.members.values()):
                     self.rebalancer.heartbeat(group, member)
             yield

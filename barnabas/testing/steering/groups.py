@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from barnabas.broker.coordinator.topic import partition_for
 from barnabas.broker.groups.consumer.group import ConsumerGroup
+from barnabas.broker.groups.group import ClassicGroup
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.testing.contents import image_of, services_of
 from barnabas.testing.operations import when
@@ -118,6 +119,7 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
     if isinstance(group, ConsumerGroup):
         shard.consumer_groups.expire(group, member_id)
         return
+    assert isinstance(group, ClassicGroup)
     identity = MemberIdentity(
         member_id=member_id, group_instance_id=group.members[member_id].group_instance_id
     )
@@ -136,6 +138,7 @@ def force_rebalance(nodes: Sequence[BrokerNode], group_id: str) -> None:
     if isinstance(group, ConsumerGroup):
         shard.consumer_groups.raise_epoch(group)
         return
+    assert isinstance(group, ClassicGroup)
     shard.rebalancer.prepare_or_complete(group, "a rebalance was asked for")
 
 

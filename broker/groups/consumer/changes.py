@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from barnabas.broker.groups.consumer.assignors import ASSIGNORS
-from barnabas.broker.groups.consumer.draft import Draft
 from barnabas.broker.groups.consumer.reconciliation import Goal, Owned, reconcile
 from barnabas.broker.groups.consumer.topics import metadata_hash, partition_counts, subscribers, topic_ids
 from barnabas.broker.groups.consumer.values import (
@@ -23,6 +22,7 @@ from barnabas.broker.groups.consumer.values import (
     Member,
     TargetEpoch,
 )
+from barnabas.broker.groups.modern.draft import Draft
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 
@@ -51,7 +51,9 @@ class GroupChanges:
                 f"The consumer group has reached its maximum capacity of {size_max} members.",
             )
 
-    def update_expression(self, draft: Draft, before: Member, member: Member) -> tuple[bool, bool]:
+    def update_expression(
+        self, draft: Draft[ConsumerGroup], before: Member, member: Member
+    ) -> tuple[bool, bool]:
         """(whether the member's regular expression has changed, whether the topics that it reads are known and others)."""
         group = draft.group
         old, new = before.regular_expression, member.regular_expression
@@ -61,7 +63,7 @@ class GroupChanges:
             draft.write(Key.REGULAR_EXPRESSION, old, None)
         return True, new in group.resolved if new else bool(old)
 
-    def update_epoch(self, draft: Draft, *, is_changed: bool) -> None:
+    def update_epoch(self, draft: Draft[ConsumerGroup], *, is_changed: bool) -> None:
         """Raise the group's epoch if it `is_changed`, or its topics are."""
         group = draft.group
         found = metadata_hash(self.configs.image(), group.subscribed_topics())
@@ -69,7 +71,7 @@ class GroupChanges:
             draft.write(Key.GROUP, "", GroupEpoch(group.epoch + 1, found))
             log.info("Group %s has epoch %d", group.group_id, group.epoch)
 
-    def update_target(self, draft: Draft) -> None:
+    def update_target(self, draft: Draft[ConsumerGroup]) -> None:
         """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263)."""
         group, before = draft.group, draft.group.target_epoch
         if before.epoch >= group.epoch:
@@ -94,7 +96,7 @@ class GroupChanges:
         return wanted[0][0] if wanted else self.settings.group_consumer_assignors[0]
 
     def step(
-        self, draft: Draft, member_id: str, owned: Owned, *, has_new_subscription: bool
+        self, draft: Draft[ConsumerGroup], member_id: str, owned: Owned, *, has_new_subscription: bool
     ) -> CurrentAssignment:
         """The member's step towards its target; returns what it has then."""
         group = draft.group
@@ -109,7 +111,7 @@ class GroupChanges:
             draft.write(Key.CURRENT, member_id, after)
         return after
 
-    def remove(self, group: ConsumerGroup, member_ids: Iterable[str]) -> Draft:
+    def remove(self, group: ConsumerGroup, member_ids: Iterable[str]) -> Draft[ConsumerGroup]:
         """Remove members: the group's epoch rises."""
         draft = Draft(group)
         for member_id in member_ids:
@@ -143,12 +145,12 @@ def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
     )
 
 
-def remove_member(draft: Draft, member_id: str) -> None:
+def remove_member(draft: Draft[ConsumerGroup], member_id: str) -> None:
     for key in (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.MEMBER):
         draft.write(key, member_id, None)
 
 
-def replace_member(draft: Draft, old_id: str, new_id: str) -> None:
+def replace_member(draft: Draft[ConsumerGroup], old_id: str, new_id: str) -> None:
     """Another process of a static member takes its place: its description, its target and its partitions."""
     group = draft.group
     member, target, current = group.members[old_id], group.target(old_id), group.current(old_id)

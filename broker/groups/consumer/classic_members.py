@@ -22,11 +22,11 @@ from barnabas.broker.groups.consumer.changes import (
     static_member,
     unknown_member,
 )
-from barnabas.broker.groups.consumer.draft import Draft
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol
 from barnabas.broker.groups.consumer.group import CONSUMER_TYPE
-from barnabas.broker.groups.consumer.timeouts import JOIN, SYNC
 from barnabas.broker.groups.consumer.values import ClassicMember, Key, Member, MemberState
+from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.timeouts import JOIN, SYNC
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.join_group import JoinGroupResponse
@@ -140,7 +140,7 @@ class ClassicMembers:
         timeouts.begin(group, response.member_id, SYNC, request.rebalance_timeout_ms)
         reply(response)
 
-    def _admit(self, draft: Draft, request: JoinGroupRequest, member_id: str) -> str | None:
+    def _admit(self, draft: Draft[ConsumerGroup], request: JoinGroupRequest, member_id: str) -> str | None:
         """Returns the static member whose place it takes, if that is of the consumer protocol."""
         group, instance_id = draft.group, request.group_instance_id
         if instance_id is None:

@@ -11,7 +11,6 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.groups.consumer import embedded_protocol
-from barnabas.broker.groups.consumer.draft import Draft
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol
 from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.topics import metadata_hash
@@ -26,6 +25,7 @@ from barnabas.broker.groups.consumer.values import (
     TargetEpoch,
 )
 from barnabas.broker.groups.member import Member as MemberOfClassicGroup
+from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.records import GroupTombstone
 from barnabas.broker.groups.state import GroupState
 from barnabas.controller.metadata.decision import ApiError
@@ -43,7 +43,7 @@ _UPGRADES: Final = ("upgrade", "bidirectional")
 _DOWNGRADES: Final = ("downgrade", "bidirectional")
 
 
-def upgrade(classic: ClassicGroup, settings: GroupSettings, image: MetadataImage) -> Draft:
+def upgrade(classic: ClassicGroup, settings: GroupSettings, image: MetadataImage) -> Draft[ConsumerGroup]:
     """A consumer group in place of the classic one, with its members. ApiError GROUP_ID_NOT_FOUND if it can't become one."""
     draft = Draft(ConsumerGroup(classic.group_id), [GroupTombstone(classic.group_id)], classic)
     if classic.is_empty:
@@ -71,7 +71,7 @@ def _no_upgrade(classic: ClassicGroup, why: str) -> ApiError:
     return ApiError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
 
-def _write_members(draft: Draft, classic: ClassicGroup, image: MetadataImage) -> None:
+def _write_members(draft: Draft[ConsumerGroup], classic: ClassicGroup, image: MetadataImage) -> None:
     generation = classic.generation_id
     for member_id, member in classic.members.items():
         subscription = embedded_protocol.subscription(member.subscription(classic.protocol_name or ""))

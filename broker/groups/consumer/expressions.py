@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.re2_parser import PatternError
 from barnabas.broker.coordinator.re2_pattern import Pattern
-from barnabas.broker.groups.consumer.draft import Draft
 from barnabas.broker.groups.consumer.values import Key, ResolvedExpression
+from barnabas.broker.groups.modern.draft import Draft
 from barnabas.runtime.slices import StepQueue, Steps
 from barnabas.wire.errors import ErrorCode
 

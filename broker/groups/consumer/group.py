@@ -1,14 +1,10 @@
-"""A consumer group: the last value of each of its records, and what follows from them. Without I/O, and without decisions.
-
-`apply` sets one value, whatever came before: so a log is replayed from its last records alone, an append is taken back by setting
-the value before, and a decision can be made on the group itself (Draft).
-"""
+"""A consumer group, and what follows from its records: members, owners of partitions, subscriptions."""
 
 from __future__ import annotations
 
 import enum
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
 from barnabas.broker.groups.consumer.values import (
@@ -21,10 +17,7 @@ from barnabas.broker.groups.consumer.values import (
     TargetEpoch,
     Value,
 )
-
-if TYPE_CHECKING:
-    from barnabas.broker.coordinator.timers import DeadlineTimer
-    from barnabas.wire.errors import ErrorCode
+from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
 
 CONSUMER_TYPE: Final = "consumer"  # of group, and of protocol
 _NO_EPOCH: Final = GroupEpoch(
@@ -45,15 +38,15 @@ class ConsumerGroupState(enum.Enum):
     STABLE = "Stable"
 
 
-class ConsumerGroup:
+class ConsumerGroup(ModernGroup):
     """See the module. `members` has every member with a description; what a log has of others is kept, and has no effect."""
 
-    group_type: Final = CONSUMER_TYPE
-    protocol_type: Final = CONSUMER_TYPE
+    group_type = CONSUMER_TYPE
+    protocol_type = CONSUMER_TYPE
+    record_class = ConsumerGroupRecord
 
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.values: dict[tuple[Key, str], Value] = {}
+        super().__init__(group_id)
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # instance id -> member id
         self.owners: dict[
@@ -67,7 +60,6 @@ class ConsumerGroup:
         self.classic_protocols: Counter[str] = Counter()  # their assignors
         self.is_metadata_checked = False  # since its topics may have changed
         self.is_resolving = False  # its regular expressions
-        self.timers: dict[tuple[str, str], DeadlineTimer] = {}  # by member id and kind (timeouts.py)
 
     # -- what the records say
 
@@ -101,11 +93,6 @@ class ConsumerGroup:
         return value
 
     @property
-    def is_blank(self) -> bool:
-        """Whether no record of it is left: then there is no such group."""
-        return not self.values
-
-    @property
     def state(self) -> ConsumerGroupState:
         if not self.members:
             return ConsumerGroupState.EMPTY
@@ -124,9 +111,6 @@ class ConsumerGroup:
     def is_empty(self) -> bool:
         return not self.members
 
-    def uses_consumer_protocol(self) -> bool:
-        return True
-
     def subscribed_topics(self) -> set[str]:
         """Names of all topics that any member reads, existing or not."""
         topics = set(self.subscribers)
@@ -142,16 +126,15 @@ class ConsumerGroup:
         resolved = self.resolved.get(member.regular_expression or "")
         return member.topic_names if resolved is None else member.topic_names | resolved.topics
 
-    def tombstones(self) -> list[ConsumerGroupRecord]:
+    def tombstones(self) -> list[ModernGroupRecord]:
         """The records that remove it: the members first, the group last."""
         order = (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.REGULAR_EXPRESSION, Key.GROUP)
-        keys = sorted(self.values, key=lambda each: order.index(each[0]))
+        keys = sorted(self.values, key=lambda each: order.index(Key(each[0])))
         return [ConsumerGroupRecord(self.group_id, key, name, None) for key, name in keys]
 
     # -- changes
 
-    def apply(self, key: Key, name: str, value: Value | None) -> None:
-        """Set a value, or (None) remove it."""
+    def _changing(self, key: int, name: str, value: Value | None) -> None:
         if key == Key.MEMBER:
             self._apply_member(name, value)
         elif key == Key.CURRENT:
@@ -162,10 +145,6 @@ class ConsumerGroup:
             else:
                 assert isinstance(value, ResolvedExpression)
                 self.resolved[name] = value
-        if value is None:
-            self.values.pop((key, name), None)
-        else:
-            self.values[key, name] = value
 
     def _apply_member(self, member_id: str, value: Value | None) -> None:
         before = self.members.pop(member_id, None)
@@ -201,16 +180,6 @@ class ConsumerGroup:
             assert isinstance(value, CurrentAssignment)
             for partition in value.held():
                 owners[partition] = member_id
-
-    def kill(self, _error: ErrorCode) -> None:
-        """The group ends here. None of its requests waits for anything but its append."""
-        self.stop_timers()
-
-    def stop_timers(self, member_id: str | None = None) -> None:
-        """Those of a member, or all."""
-        for each in tuple(self.timers):
-            if member_id is None or each[0] == member_id:
-                self.timers.pop(each).cancel()
 
 
 def _add(counter: Counter[str], name: str, by: int) -> None:

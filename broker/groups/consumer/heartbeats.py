@@ -22,7 +22,6 @@ from barnabas.broker.groups.consumer.changes import (
     static_member,
     unknown_member,
 )
-from barnabas.broker.groups.consumer.draft import Draft
 from barnabas.broker.groups.consumer.values import (
     JOINING,
     LEAVING,
@@ -31,6 +30,7 @@ from barnabas.broker.groups.consumer.values import (
     Key,
     Member,
 )
+from barnabas.broker.groups.modern.draft import Draft
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.consumer_group_heartbeat import (
@@ -85,7 +85,7 @@ class ConsumerProtocol:
         self._groups.begin_session(request.group_id, response.member_id or "")
 
     def _decide(
-        self, draft: Draft, request: ConsumerGroupHeartbeatRequest, client: Client
+        self, draft: Draft[ConsumerGroup], request: ConsumerGroupHeartbeatRequest, client: Client
     ) -> ConsumerGroupHeartbeatResponse:
         group = draft.group
         member_id = request.member_id
@@ -137,7 +137,11 @@ class ConsumerProtocol:
             raise unknown_member(group, member_id)
 
     def _admit_static(
-        self, draft: Draft, request: ConsumerGroupHeartbeatRequest, member_id: str, owned: Owned
+        self,
+        draft: Draft[ConsumerGroup],
+        request: ConsumerGroupHeartbeatRequest,
+        member_id: str,
+        owned: Owned,
     ) -> None:
         group, instance_id = draft.group, request.instance_id or ""
         existing = group.static_members.get(instance_id)
@@ -243,7 +247,7 @@ def _is_within(owned: Owned, current: CurrentAssignment) -> bool:
     )
 
 
-def _leave_for_now(group: ConsumerGroup, member_id: str) -> Draft:
+def _leave_for_now(group: ConsumerGroup, member_id: str) -> Draft[ConsumerGroup]:
     """A static member that is to return keeps its partitions until its session ends."""
     current = group.current(member_id)
     assigned = {topic_id: dict.fromkeys(indexes, 0) for topic_id, indexes in current.assigned.items()}

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.groups.consumer import conversion
 from barnabas.broker.groups.consumer.changes import GroupChanges
-from barnabas.broker.groups.consumer.draft import Draft
 from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
-from barnabas.broker.groups.consumer.timeouts import REASONS, REBALANCE, SESSION, Timeouts
 from barnabas.broker.groups.consumer.values import Key, MemberState
+from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.timeouts import REASONS, REBALANCE, SESSION, Timeouts
 from barnabas.broker.groups.records import group_metadata_record
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
@@ -62,18 +63,20 @@ class ConsumerGroups:
             raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return group
 
-    def open(self, group_id: str) -> Draft:
+    def open(self, group_id: str) -> Draft[ConsumerGroup]:
         """For a member that joins: of a new group as well, or of a classic group that becomes a consumer group. ApiError."""
         found = self.store.groups.get(group_id)
         if found is None:
             return Draft(ConsumerGroup(group_id))
         if isinstance(found, ConsumerGroup):
             return Draft(found)
+        if not isinstance(found, ClassicGroup):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         return conversion.upgrade(found, self.settings, self.configs.image())
 
     # -- the log
 
-    def commit(self, draft: Draft, done: Done) -> None:
+    def commit(self, draft: Draft[ConsumerGroup], done: Done) -> None:
         """Append the records of a decision, and begin and end the timeouts that follow from them. Without records `done` is called
         once everything before is committed."""
         draft.take_back()

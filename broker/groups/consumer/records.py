@@ -23,6 +23,7 @@ from barnabas.broker.groups.consumer.values import (
     TargetEpoch,
     Value,
 )
+from barnabas.broker.groups.modern.group import ModernGroupRecord
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages import consumer_offsets as wire
 
@@ -51,18 +52,13 @@ _TYPES: Final[dict[Key, tuple[MessageType[Any], MessageType[Any]]]] = {
 }
 
 
-class ConsumerGroupRecord(msgspec.Struct, frozen=True):
-    """A value of a consumer group was set, or (None) removed. `name`: of the member or the regular expression, else empty."""
-
-    group_id: str
-    key: Key
-    name: str
-    value: Value | None
+class ConsumerGroupRecord(ModernGroupRecord, frozen=True):
+    """`name`: of the member or the regular expression."""
 
 
 def encode_record(record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
     """(key, value) bytes. EncodeError where a field is too long."""
-    key_type, value_type = _TYPES[record.key]
+    key_type, value_type = _TYPES[Key(record.key)]
     names = (record.group_id, record.name) if len(_names_of(key_type)) == 2 else (record.group_id,)
     key = encode_key(record.key, key_type, key_type.message_class(*names))
     if record.value is None:

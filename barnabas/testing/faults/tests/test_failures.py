@@ -224,6 +224,8 @@ PLACES: dict[int, dict[str, dict[int, str]]] = {
     64: {"BROKER_ID_NOT_REGISTERED": {0: ""}},
     65: {"TRANSACTIONAL_ID_NOT_FOUND": {0: "transaction_states"}},
     66: {"COORDINATOR_LOAD_IN_PROGRESS": {0: ""}},
+    68: {"FENCED_MEMBER_EPOCH": {0: ""}},
+    69: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
     74: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
     75: {"TOPIC_AUTHORIZATION_FAILED": {0: "topics"}},
 }
