@@ -64,7 +64,7 @@ class ClassicMembers:
         try:
             self._join(group, request, client, reply)
         except ApiError as refusal:
-            reply(_refused_join(request.member_id, refusal.error))
+            reply(_refused_join("", refusal.error))
 
     def _join(
         self, group: ConsumerGroup, request: JoinGroupRequest, client: Client, reply: JoinReply
@@ -207,9 +207,10 @@ class ClassicMembers:
             member_id = _classic_member(group, request.member_id, request.group_instance_id)
         except ApiError as refusal:
             return refusal.error
-        current = group.current(member_id)
-        if request.generation_id != current.epoch:
+        if request.generation_id != group.current(member_id).epoch:
             return ErrorCode.ILLEGAL_GENERATION
+        self._refresh(group)
+        current = group.current(member_id)
         self._groups.begin_session(group.group_id, member_id)
         if (
             current.epoch < group.target_epoch.epoch
@@ -219,6 +220,17 @@ class ClassicMembers:
             self._await_join(group, member_id)
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
+
+    def _refresh(self, group: ConsumerGroup) -> None:
+        """Where all members are of the classic protocol (a policy may keep them in a consumer group) only their heartbeats show that
+        topics have changed, or members have left. Kafka does not look."""
+        if group.is_metadata_checked and group.target_epoch.epoch == group.epoch:
+            return
+        draft = Draft(group)
+        self._changes.update_epoch(draft, is_changed=False)
+        self._changes.update_target(draft)
+        group.is_metadata_checked = True
+        self._groups.commit(draft, partial(_log_failure, group.group_id))
 
     # -- LeaveGroup
 
@@ -238,6 +250,11 @@ class ClassicMembers:
             log.info("Group %s: members %s leave", group.group_id, ", ".join(leaving))
             self._groups.remove(group, leaving.keys(), partial(_mark_failed, response))
         return response
+
+
+def _log_failure(group_id: str, error: ErrorCode) -> None:
+    if error:
+        log.warning("Group %s: its target could not be written: %s", group_id, error.name)
 
 
 def _mark_failed(response: LeaveGroupResponse, error: ErrorCode) -> None:

@@ -152,12 +152,20 @@ class Answer:
 
 
 class Bench:
-    def __init__(self, settings: GroupSettings | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        seed: int = 0,
+        configs: GroupConfigs | None = None,
+    ) -> None:
         self.settings = settings or GroupSettings()
         self.clock = Clock(seed)
         self.log = cast("Any", MemoryLog())
-        self.configs = group_configs()
-        self.shard = Shard(0, self.log, self.clock, self.settings, self.configs)
+        self.configs = configs or group_configs()
+        self.shard = self.make_shard()
+
+    def make_shard(self) -> Shard:
+        return Shard(0, self.log, self.clock, self.settings, self.configs)
 
     @property
     def group(self) -> Any:

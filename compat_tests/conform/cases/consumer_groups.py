@@ -6,8 +6,18 @@ from typing import Any
 
 from barnabas.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, TopicPartitions
+from barnabas.wire.messages.consumer_protocol import (
+    CONSUMER_PROTOCOL_ASSIGNMENT,
+    CONSUMER_PROTOCOL_SUBSCRIPTION,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolAssignmentTopicPartition,
+    ConsumerProtocolSubscription,
+    TopicPartition,
+)
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
+from barnabas.wire.messages.heartbeat import HeartbeatRequest
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from barnabas.wire.messages.list_groups import ListGroupsRequest
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -24,6 +34,7 @@ from barnabas.wire.messages.offset_fetch import (
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
 )
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.groups import coordinated, join_request
 from compat_tests.conform.session import Session, Topic
@@ -333,3 +344,118 @@ def consumer_groups_deleted(session: Session) -> None:
     session.ask(DeleteGroupsRequest([group]), note="empty")
     session.ask(DeleteGroupsRequest([group]), note="gone")
     session.ask(next_one(group, "a", 1), version=1, note="heartbeat")
+
+
+def subscription(*topics: str, owned: tuple[str, list[int]] | None = None) -> bytes:
+    """What a classic consumer says of itself, version 1."""
+    partitions = [] if owned is None else [TopicPartition(*owned)]
+    parts = CONSUMER_PROTOCOL_SUBSCRIPTION.encode(
+        1, ConsumerProtocolSubscription(list(topics), None, partitions)
+    )
+    return b"\0\1" + b"".join(parts)  # type: ignore[arg-type]  # all bytes
+
+
+def classic_join(
+    group: str, member: str, metadata: bytes, *, instance: str | None = None, protocol: str = "range"
+) -> JoinGroupRequest:
+    protocols = [JoinGroupRequestProtocol(protocol, metadata)]
+    return JoinGroupRequest(group, 45_000, 60_000, member, instance, "consumer", protocols)
+
+
+def classic_assignment(topic: Topic, *partitions: int) -> bytes:
+    assigned = [ConsumerProtocolAssignmentTopicPartition(topic.name, list(partitions))]
+    parts = CONSUMER_PROTOCOL_ASSIGNMENT.encode(1, ConsumerProtocolAssignment(assigned, None))
+    return b"\0\1" + b"".join(parts)  # type: ignore[arg-type]  # all bytes
+
+
+def classic_group(session: Session, group: str, topic: Topic, instance: str | None = None) -> tuple[str, int]:
+    """A stable classic group of one member, with all of the topic's four partitions."""
+    answer = session.quiet(
+        classic_join(group, "", subscription(topic.name), instance=instance),
+        version=3 if instance is None else 5,
+    )
+    member, generation = answer.member_id, answer.generation_id
+    assignments = [SyncGroupRequestAssignment(member, classic_assignment(topic, 0, 1, 2, 3))]
+    session.quiet(
+        SyncGroupRequest(group, generation, member, instance, "consumer", "range", assignments), version=3
+    )
+    return member, generation
+
+
+def all_views(session: Session, group: str, note: str) -> None:
+    """The group as the three APIs that show it."""
+    session.ask(ConsumerGroupDescribeRequest([group]), version=1, note=f"{note}: 69")
+    session.ask(DescribeGroupsRequest([group]), version=6, note=f"{note}: 15")
+    answer = session.connection().ask(ListGroupsRequest(), 5)
+    own = [each for each in answer.groups if each.group_id == group]
+    session.record(f"{note}: 16", session.names.tree(own))
+
+
+@case(HEARTBEAT)
+def upgraded_and_downgraded(session: Session) -> None:
+    """A classic group that a member of the new protocol joins, and that it leaves again."""
+    topic, group = session.create_topic("t", partitions=4), new_group(session)
+    old, generation = classic_group(session, group, topic)
+    session.names.numbered("member", old)
+    session.names.texts[old] = "<old>"
+    epoch = session.ask(first(group, "new", topic.name), note="joins").member_epoch
+    all_views(session, group, "two")
+    beat = HeartbeatRequest(group, generation, old)
+    session.ask(beat, version=4, note="the old one is to revoke")
+    sync = SyncGroupRequest(group, generation, old, None, "consumer", "range")
+    session.ask(sync, version=5, note="it gets what it keeps")
+    session.ask(HeartbeatRequest(group, generation + 7, old), version=4, note="another generation")
+    session.ask(HeartbeatRequest(group, epoch, "new"), version=4, note="classic heartbeat of the new one")
+    session.ask(SyncGroupRequest(group, generation, old, None, "x", "range"), version=5, note="other type")
+    session.ask(SyncGroupRequest(group, generation, old, None, "consumer", "x"), version=5, note="other name")
+    joined = session.ask(
+        classic_join(group, old, subscription(topic.name, owned=(topic.name, [0, 1]))),
+        version=5,
+        note="it joins again without them",
+    )
+    sync.generation_id = joined.generation_id
+    session.ask(sync, version=5, note="it syncs")
+    session.ask(HeartbeatRequest(group, joined.generation_id, old), version=4, note="it is level")
+    session.ask(next_one(group, "new", epoch), note="the new one gets its own")
+    session.ask(classic_join(group, old, b"\0\1\0", protocol="range"), version=5, note="malformed")
+    session.ask(classic_join(group, old, subscription(topic.name), protocol="x"), version=5, note="x")
+    session.ask(classic_join(group, "unknown", subscription(topic.name)), version=5, note="unknown member")
+    session.ask(classic_join(group, "", subscription(topic.name), protocol="x"), version=5, note="no id, x")
+    all_views(session, group, "level")
+    session.ask(commit(topic, group, old, joined.generation_id, 0), version=8, note="the old one commits")
+    session.ask(commit(topic, group, old, joined.generation_id + 1, 0), version=8, note="wrong generation")
+    session.ask(commit(topic, group, "new", epoch, 2), version=8, note="the new one by an old version")
+    session.ask(next_one(group, "new", -1), note="the new one leaves")
+    all_views(session, group, "downgraded")
+    session.ask(HeartbeatRequest(group, joined.generation_id, old), version=4, note="the old generation")
+
+
+@case(HEARTBEAT)
+def static_member_changes_its_protocol(session: Session) -> None:
+    topic, group = session.create_topic("t", partitions=4), new_group(session)
+    old, _generation = classic_group(session, group, topic, "i")
+    session.names.texts[old] = "<old>"
+    epoch = session.ask(first(group, "new", topic.name, instance_id="i"), note="joins").member_epoch
+    all_views(session, group, "new")
+    session.ask(next_one(group, "new", epoch, instance_id="i"), note="heartbeat")
+    session.ask(next_one(group, "new", -2, instance_id="i"), note="leaves for now")
+    joined = session.quiet(classic_join(group, "", subscription(topic.name), instance="i"), version=5)
+    session.names.texts[joined.member_id] = "<again>"
+    session.record("classic again", session.names.tree(joined))
+    all_views(session, group, "classic again")
+
+
+@case(HEARTBEAT)
+def empty_groups_change_their_kind(session: Session) -> None:
+    topic, group = session.create_topic("t"), new_group(session)
+    session.quiet(commit(topic, group, "", -1, 0), version=9)
+    session.ask(first(group, "a", topic.name), note="a group with offsets alone")
+    session.ask(next_one(group, "a", -1), note="leaves")
+    all_views(session, group, "empty")
+    answer = session.ask(classic_join(group, "", subscription(topic.name)), version=3, note="classic")
+    session.names.texts[answer.member_id] = "<classic>"
+    all_views(session, group, "classic")
+    session.ask(first(group, "b", topic.name), note="while it rebalances")
+    wanted = [OffsetFetchRequestTopics(topic.name, topic.id, [0])]
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=wanted)])
+    session.ask(request, version=8, note="offsets")

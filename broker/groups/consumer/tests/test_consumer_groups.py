@@ -1,0 +1,299 @@
+"""Consumer groups: timeouts, epochs, regular expressions, offsets, and what a restart finds. Errors and answers to single requests are
+compared with Apache Kafka's in compat_tests/conform."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.groups.consumer.records import ConsumerGroupRecord, decode_record, encode_record
+from barnabas.broker.groups.consumer.tests.members import (
+    SESSION_MS,
+    ConsumerMember,
+    Groups,
+    all_partitions,
+    settle,
+    topic_id,
+)
+from barnabas.broker.groups.consumer.values import Key
+from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.tests.conftest import GROUP
+from barnabas.controller.metadata.image import GROUP_RESOURCE
+from barnabas.wire.errors import ErrorCode as E
+
+
+def two_members(groups: Groups) -> tuple[ConsumerMember, ConsumerMember]:
+    """Level members of a topic with four partitions."""
+    groups.create_topic("orders", 4)
+    members = ConsumerMember(groups, "a", "orders"), ConsumerMember(groups, "b", "orders")
+    settle(groups, *members)
+    return members
+
+
+def test_partitions_move_when_their_owner_has_given_them_up() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 4)
+    a, b = ConsumerMember(groups, "a", "orders"), ConsumerMember(groups, "b", "orders")
+    a.heartbeat()
+    assert a.owned == all_partitions(groups, "orders")
+    b.heartbeat()
+    assert b.owned == set()
+    a.heartbeat()  # hears what it is to give up
+    b.heartbeat()
+    assert b.owned == set()
+    a.heartbeat()  # says that it has
+    b.heartbeat()
+    assert len(a.owned) == len(b.owned) == 2
+    assert a.owned | b.owned == all_partitions(groups, "orders")
+
+
+def test_a_silent_member_is_removed_after_its_session() -> None:
+    groups = Groups()
+    a, b = two_members(groups)
+    groups.clock.pass_ms(SESSION_MS - 1)
+    a.heartbeat()
+    assert sorted(groups.consumer_group.members) == ["a", "b"]
+    groups.clock.pass_ms(2)
+    assert sorted(groups.consumer_group.members) == ["a"]
+    settle(groups, a)
+    assert a.owned == all_partitions(groups, "orders")
+    assert b.heartbeat().error_code == E.UNKNOWN_MEMBER_ID
+
+
+def test_a_member_that_gives_nothing_up_is_fenced_after_its_rebalance_timeout() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 4)
+    a = ConsumerMember(groups, "a", "orders", rebalance_timeout_ms=10_000)
+    a.heartbeat()
+    a.is_slow = True
+    b = ConsumerMember(groups, "b", "orders")
+    b.heartbeat()
+    a.heartbeat()
+    for _ in range(9):
+        groups.clock.pass_ms(1000)
+        request = a.request()
+        request.topic_partitions = None  # still there, and still reading
+        assert groups.heartbeat_of(request).error_code == E.NONE
+    groups.clock.pass_ms(1001)
+    assert sorted(groups.consumer_group.members) == ["b"]
+    settle(groups, b)
+    assert b.owned == all_partitions(groups, "orders")
+
+
+def test_the_target_is_computed_once_in_an_interval() -> None:
+    """KIP-1263: many members that join at once are assigned partitions together."""
+    groups = Groups(interval_ms=1000)
+    groups.create_topic("orders", 4)
+    members = [ConsumerMember(groups, name, "orders") for name in "abcd"]
+    for member in members:
+        member.heartbeat()
+    assert groups.consumer_group.target_epoch.epoch < groups.consumer_group.epoch
+    assert groups.consumer_group.state_name == "Assigning"
+    groups.clock.pass_ms(1000)
+    settle(groups, *members)
+    assert [len(member.owned) for member in members] == [1] * 4
+
+
+def test_topics_that_change_are_found_with_the_next_heartbeat() -> None:
+    groups = Groups()
+    a, b = two_members(groups)
+    groups.create_topic("orders", 6, since=4)
+    settle(groups, a, b)
+    assert len(a.owned) == len(b.owned) == 3
+    groups.delete_topic("orders")
+    settle(groups, a, b)
+    assert a.owned == b.owned == set()
+    epoch = groups.consumer_group.epoch
+    groups.create_topic("others", 1)
+    settle(groups, a, b)
+    assert groups.consumer_group.epoch == epoch, "no member reads it"
+
+
+def test_an_expression_matches_topics_that_come_and_go() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 1)
+    a = ConsumerMember(groups, "a", subscribed_topic_regex="o.*|p.*")
+    a.heartbeat()
+    assert a.owned == set()
+    settle(groups, a)
+    assert a.owned == all_partitions(groups, "orders")
+    groups.create_topic("people", 1)
+    groups.create_topic("x", 1)
+    groups.clock.pass_ms(10_001)
+    a.heartbeat()
+    settle(groups, a)
+    assert a.owned == all_partitions(groups, "orders", "people")
+    epoch = groups.consumer_group.epoch
+    groups.clock.pass_ms(10_001)
+    settle(groups, a)
+    assert groups.consumer_group.epoch == epoch, "nothing has changed"
+    a.leave()
+    assert not groups.consumer_group.resolved
+
+
+def test_a_static_member_comes_back_to_its_partitions() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 4)
+    a = ConsumerMember(groups, "a", "orders", instance_id="i")
+    b = ConsumerMember(groups, "b", "orders")
+    settle(groups, a, b)
+    owned, epoch = a.owned, groups.consumer_group.epoch
+    a.leave(-2)
+    settle_alone = b.heartbeat()
+    assert settle_alone.error_code == E.NONE
+    assert groups.consumer_group.epoch == epoch, "its partitions are kept for it"
+    again = ConsumerMember(groups, "a2", "orders", instance_id="i")
+    again.heartbeat()
+    assert again.owned == owned
+    assert groups.consumer_group.epoch == epoch
+    again.leave(-2)
+    groups.clock.pass_ms(SESSION_MS - 1)
+    b.heartbeat()
+    groups.clock.pass_ms(2)
+    settle(groups, b)
+    assert b.owned == all_partitions(groups, "orders")
+
+
+def test_a_full_group_takes_no_more_members() -> None:
+    groups = Groups(GroupSettings(group_consumer_max_size=1))
+    groups.create_topic("orders", 1)
+    ConsumerMember(groups, "a", "orders").heartbeat()
+    request = ConsumerMember(groups, "b", "orders").request()
+    assert groups.heartbeat_of(request).error_code == E.GROUP_MAX_SIZE_REACHED
+
+
+def test_configs_of_the_group_are_followed_within_the_brokers_limits() -> None:
+    groups = Groups()
+    a, _ = two_members(groups)
+    groups.image.configs[GROUP_RESOURCE, GROUP]["consumer.heartbeat.interval.ms"] = "7000"
+    assert a.heartbeat().heartbeat_interval_ms == 7000
+    groups.image.configs[GROUP_RESOURCE, GROUP]["consumer.heartbeat.interval.ms"] = "99999"
+    assert a.heartbeat().heartbeat_interval_ms == 15_000
+    groups.image.configs[GROUP_RESOURCE, GROUP]["consumer.session.timeout.ms"] = "50000"
+    a.heartbeat()
+    groups.clock.pass_ms(49_999)
+    assert sorted(groups.consumer_group.members) == ["a"]
+    groups.clock.pass_ms(2)
+    assert groups.consumer_group.is_empty
+
+
+def test_offsets_follow_the_partitions() -> None:
+    """KIP-1251: with the epoch before, a member commits what it has kept."""
+    groups = Groups()
+    groups.create_topic("orders", 4)
+    a, b = ConsumerMember(groups, "a", "orders"), ConsumerMember(groups, "b", "orders")
+    a.heartbeat()
+    first = a.epoch
+    settle(groups, a, b)
+
+    def commit(member: ConsumerMember, epoch: int, index: int) -> E:
+        [(error, _)] = groups.commit(
+            {("orders", index): 5},
+            member_id=member.member_id,
+            generation=epoch,
+            version=10,
+            topic_id=topic_id("orders"),
+        )
+        return E(error)
+
+    (kept, *_), (got, *_) = sorted(a.owned), sorted(b.owned)
+    assert commit(a, a.epoch, kept[1]) == E.NONE
+    assert commit(a, first, kept[1]) == E.NONE
+    assert commit(a, first, got[1]) == E.STALE_MEMBER_EPOCH
+    assert commit(b, b.epoch - 1, got[1]) == E.STALE_MEMBER_EPOCH
+    assert commit(a, a.epoch + 1, kept[1]) == E.STALE_MEMBER_EPOCH
+    a.leave()
+    assert commit(a, first, kept[1]) == E.UNKNOWN_MEMBER_ID
+
+
+def test_offsets_of_a_group_that_is_empty_expire_with_it() -> None:
+    groups = Groups(GroupSettings(offsets_retention_ms=60_000))
+    a, b = two_members(groups)
+    groups.commit({("orders", 0): 5})
+    groups.commit(
+        {("orders", 0): 5, ("gone", 0): 1}, member_id="a", generation=a.epoch, topic_id=topic_id("orders")
+    )
+    groups.clock.pass_ms(30_000)
+    a.heartbeat()
+    b.heartbeat()
+    groups.clock.pass_ms(30_001)
+    groups.shard.offset_requests.expire(groups.clock.time_ms())
+    assert groups.shard.offsets.topics(GROUP).keys() == {"orders"}, "members read it"
+    a.leave()
+    b.leave()
+    groups.shard.offset_requests.expire(groups.clock.time_ms())
+    assert GROUP not in groups.shard.groups
+    groups.reload()
+    assert GROUP not in groups.shard.groups
+
+
+def test_another_broker_goes_on_with_the_group() -> None:
+    groups = Groups()
+    a, b = two_members(groups)
+    values = dict(groups.consumer_group.values)
+    groups.reload()
+    assert groups.consumer_group.values == values
+    for member in (a, b):
+        epoch, owned = member.epoch, member.owned
+        assert member.heartbeat().error_code == E.NONE
+        assert (member.epoch, member.owned) == (epoch, owned)
+    groups.reload()
+    groups.clock.pass_ms(SESSION_MS + 1)
+    assert groups.consumer_group.is_empty, "a session begins with the load"
+
+
+def test_an_append_that_fails_later_is_taken_back() -> None:
+    groups = Groups()
+    a, _ = two_members(groups)
+    values = dict(groups.consumer_group.values)
+    groups.log.hold = True
+    c = ConsumerMember(groups, "c", "orders")
+    joining = groups.heartbeat_of(c.request())
+    leaving = groups.heartbeat_of(ConsumerMember(groups, "d", "orders").request())
+    assert joining.waiting
+    assert leaving.waiting
+    shown = groups.heartbeat_of(a.request())
+    assert shown.waiting, "it would show what is not committed"
+    while groups.log.held:
+        groups.log.settle(E.NOT_LEADER_OR_FOLLOWER)
+    assert joining.error == E.NOT_COORDINATOR
+    assert groups.consumer_group.values == values
+    groups.log.hold = False
+    groups.reload()
+    assert groups.consumer_group.values == values
+
+
+def test_two_pending_appends_of_which_the_first_fails() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 1)
+    a = ConsumerMember(groups, "a", "orders")
+    a.heartbeat()
+    groups.log.hold = True
+    b = groups.heartbeat_of(ConsumerMember(groups, "b", "orders").request())
+    c = groups.heartbeat_of(ConsumerMember(groups, "c", "orders").request())
+    groups.log.settle(E.NOT_ENOUGH_REPLICAS)
+    groups.log.settle()
+    assert b.error == E.COORDINATOR_NOT_AVAILABLE
+    assert c.error == E.NONE
+    assert sorted(groups.consumer_group.members) == ["a", "c"]
+    groups.log.hold = False
+    values = dict(groups.consumer_group.values)
+    groups.reload()
+    assert groups.consumer_group.values == values
+
+
+@pytest.mark.parametrize("key", list(Key))
+def test_records_are_read_as_they_were_written(key: Key) -> None:
+    groups = Groups()
+    groups.create_topic("orders", 4)
+    a = ConsumerMember(groups, "a", "orders", subscribed_topic_regex="o.*", server_assignor="range")
+    settle(groups, a, ConsumerMember(groups, "b", "orders", instance_id="i", rack_id="r"))
+    records = [
+        ConsumerGroupRecord(GROUP, each, name, value)
+        for (each, name), value in groups.consumer_group.values.items()
+        if each == key
+    ]
+    assert records
+    for record in (*records, ConsumerGroupRecord(GROUP, key, records[0].name, None)):
+        key_bytes, value = encode_record(record)
+        assert int.from_bytes(key_bytes[:2], "big") == key
+        assert decode_record(key, key_bytes, value) == record
