@@ -250,6 +250,7 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
     assert scram_users(ours) == ["olga"]
     produce(ours, "b1")
     assert set(read_on(ours, 60)) == {"b1"}
+    assert set(read_on(ours, 60, "consumer", "new-protocol")) == {"b1"}
     set_config(ours, ResourceType.TOPIC, "plain", "retention.ms", "3600000000000")
     create_topic(ours.bootstrap, "made-here", 2)
     between = look(ours.bootstrap, [*TOPICS, "made-here"], groups)
@@ -258,7 +259,7 @@ def test_from_kafka_and_back(travel: Callable[..., Broker]) -> None:
     assert look(back.bootstrap, [*TOPICS, "made-here"], groups) == between
     produce(back, "k2")
     assert set(read_on(back, 60)) == {"k2"}
-    assert set(read_on(back, 120, "consumer", "new-protocol")) == {"b1", "k2"}
+    assert set(read_on(back, 60, "consumer", "new-protocol")) == {"k2"}
     admin = AdminClient({"bootstrap.servers": back.bootstrap})
     assert admin.describe_acls(EVERY_ACL).result(30) == [ACL]
     assert scram_users(back) == ["olga"]
@@ -282,6 +283,7 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     cluster_wide = ("--entity-type", "brokers", "--entity-default", "--add-config", "log.cleaner.threads=2")
     java_tools.run("kafka-configs", "--bootstrap-server", ours.bootstrap, "--alter", *cluster_wide)
     assert set(read_on(ours, 60)) == {"b1"}
+    assert set(read_on(ours, 60, "consumer", "new-protocol")) == {"b1"}
     before = look(ours.bootstrap, TOPICS, [GROUP])
     assert before.configs["BROKER", "1"] == {"log.cleaner.threads": "2"}
     leave_transactions(ours)
@@ -296,6 +298,7 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     check_that_open_transactions_end(kafka)
     produce(kafka, "k1")
     assert set(read_on(kafka, 60)) == {"k1"}
+    assert set(read_on(kafka, 60, "consumer", "new-protocol")) == {"k1"}
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     admin.delete_topics(["empty"])["empty"].result(30)
     topics = [name for name in TOPICS if name != "empty"]
@@ -308,6 +311,7 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     assert "empty" not in admin.list_topics(timeout=30).topics
     produce(home, "b2")
     assert set(read_on(home, 60)) == {"b2"}
+    assert set(read_on(home, 60, "consumer", "new-protocol")) == {"b2"}
 
 
 def dump(directory: Path, tools: JavaTools) -> str:

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import confluent_kafka
 from aiokafka import AIOKafkaConsumer
@@ -205,13 +206,11 @@ class ConfluentMember(Member):
             "bootstrap.servers": self.bootstrap,
             "group.id": self.group,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": self.session_timeout_ms,
-            "heartbeat.interval.ms": 200,
             # A broker that is cut off may never answer; librdkafka's minute is as long as tests wait.
             "socket.timeout.ms": 5_000,
             "auto.commit.interval.ms": 200,
             "topic.metadata.refresh.interval.ms": 1_000,
-            "partition.assignment.strategy": "cooperative-sticky" if self.cooperative else "range,roundrobin",
+            **self._protocol_settings(),
         }
         if self.instance_id is not None:
             settings["group.instance.id"] = self.instance_id
@@ -228,6 +227,13 @@ class ConfluentMember(Member):
         if not self._is_abandoned:  # without a coordinator it waits for a minute
             consumer.close()
 
+    def _protocol_settings(self) -> dict[str, str | int]:
+        return {
+            "session.timeout.ms": self.session_timeout_ms,
+            "heartbeat.interval.ms": 200,
+            "partition.assignment.strategy": "cooperative-sticky" if self.cooperative else "range,roundrobin",
+        }
+
     def _assigned(
         self, _: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]
     ) -> None:
@@ -236,6 +242,18 @@ class ConfluentMember(Member):
 
     def _revoked(self, _: confluent_kafka.Consumer, partitions: list[confluent_kafka.TopicPartition]) -> None:
         self._see(self.assigned - {(one.topic, one.partition) for one in partitions})
+
+
+class ConsumerProtocolMember(ConfluentMember):
+    """confluent-kafka in a consumer group (KIP-848), whose session timeout and heartbeats the broker sets."""
+
+    library = "confluent-kafka, consumer protocol"
+
+    def __init__(self, bootstrap: str, group: str, topics: Sequence[str], **options: Any) -> None:
+        super().__init__(bootstrap, group, topics, **{"cooperative": True, **options})
+
+    def _protocol_settings(self) -> dict[str, str | int]:
+        return {"group.protocol": "consumer"}
 
 
 LIBRARIES: tuple[type[Member], ...] = (KafkaPythonMember, AioKafkaMember, ConfluentMember)
