@@ -13,6 +13,7 @@ from unittest import mock
 from barnabas.broker.api import fetch
 from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
 from barnabas.broker.fetch import reader as fetch_read
+from barnabas.broker.groups.consumer import changes, reconciliation
 from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.partitions.partition_manager import PartitionManager
@@ -128,6 +129,16 @@ def _unauthenticated_followers_replicate() -> list[Patch]:
     return [(fetch, "may_act_as_replica", lambda _context, _replica_id: True)]
 
 
+def _every_partition_is_free() -> list[Patch]:
+    """A member of a consumer group gets its target at once, whoever has the partitions (KAFKA-16147)."""
+    return [(changes, "_is_free", lambda *_: True)]
+
+
+def _nothing_is_owned_any_more() -> list[Patch]:
+    """A partition that is taken from a member goes to the next one before the member has given it up."""
+    return [(reconciliation, "_owns_any", lambda *_: False)]
+
+
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
@@ -139,6 +150,8 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "followers-expire": _followers_expire,
     "unauthenticated-followers-replicate": _unauthenticated_followers_replicate,
     "answers-without-session": _answers_without_session,
+    "every-partition-is-free": _every_partition_is_free,
+    "nothing-is-owned-any-more": _nothing_is_owned_any_more,
 }
 
 
@@ -170,6 +183,8 @@ FOUND_BY = {
     "followers-expire": 4,
     "unauthenticated-followers-replicate": 4,
     "answers-without-session": 4,
+    "every-partition-is-free": 2,
+    "nothing-is-owned-any-more": 11,
 }
 
 

@@ -31,7 +31,7 @@ from compat_tests.simulation.wire_client import Address, Client, NoResponse
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
-VERSIONS = {8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5}
+VERSIONS = {8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 68: 1}
 SESSION_TIMEOUT_MS = 6000
 REBALANCE_TIMEOUT_MS = 6000
 COORDINATOR_MOVED = frozenset(
@@ -53,6 +53,8 @@ OUT_OF_GROUP = frozenset(
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
 TOPIC_IS_GONE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -229,6 +231,10 @@ class Member:
         offset = await self.committed(partition)
         await self.commit(partition, offset + self._client.random.randint(1, 3))
 
+    def _fetch_epoch(self) -> int:
+        """Of a member of a consumer group."""
+        return -1
+
     async def committed(self, partition: Partition) -> int:
         """The committed offset, -1 for none. Violation when the coordinator forgot a commit."""
         started_at = self._client.now()
@@ -239,7 +245,7 @@ class Member:
                     OffsetFetchRequestGroup(
                         self.group,
                         None if self._is_simple else self._member_id,
-                        -1,
+                        self._fetch_epoch(),
                         [OffsetFetchRequestTopics("", partition[0], [partition[1]])],
                     )
                 ],

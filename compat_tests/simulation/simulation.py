@@ -17,11 +17,12 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import Admin
 from compat_tests.simulation.config_changers import ConfigChanger
+from compat_tests.simulation.consumer_groups import ConsumerGroupMember, Owners
 from compat_tests.simulation.consumers import Consumer
 from compat_tests.simulation.faults import Faults, Scene
 from compat_tests.simulation.groups import Member
@@ -79,6 +80,9 @@ def name_of_turn(owner: NodeProcess, callback: Callable[[], object], first: Any)
     while isinstance(inner, functools.partial):
         inner = inner.func
     return getattr(inner, "__qualname__", type(inner).__qualname__)
+
+
+WITH_CONSUMER_GROUP: Final = 2  # of each three seeds
 
 
 class TracedWorld(VirtualWorld):
@@ -340,6 +344,20 @@ class Simulation:
                 for number in (1, 2)
             ),
         ]
+        groups = ["simple", "team"]
+        if self.seed % 3 == WITH_CONSUMER_GROUP:
+            groups.append("assigned")
+            owners = Owners()
+            self.members += [
+                ConsumerGroupMember(
+                    self.client(f"a{number}"),
+                    self.history,
+                    "assigned",
+                    owners,
+                    should_continue=self.should_continue,
+                )
+                for number in range(3)
+            ]
         admin = Admin(
             self.client("admin"), self.history, [node.node_id for node in self.brokers],
             min(3, len(self.brokers)), self.should_continue,
@@ -357,7 +375,7 @@ class Simulation:
                 self.client(f"o{node.node_id}"),
                 self.history,
                 (node.host, BROKER_PORT),
-                ("simple", "team"),
+                tuple(groups),
                 self.should_continue,
             )
             for node in self.brokers
