@@ -1,6 +1,7 @@
-"""The content of an entry of the Raft log: a group of metadata records, or the barrier of a new leader.
+"""The content of an entry of the Raft log: a group of metadata records, the barrier of a new leader, or a set of voters.
 
-A version byte, then msgpack. An older release recognizes the version of a newer command and refuses it.
+A version byte, then msgpack. An older release recognizes the version of a newer command and refuses it: it would count majorities
+over other voters.
 
 Every group names the term in which it was decided and the offset that it was decided for. Groups are applied to the state (term
 of the last barrier, last offset), which is the same on every node at the same entry. So all nodes agree whether a group fits; one
@@ -15,8 +16,10 @@ import msgspec
 
 from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
 from barnabas.controller.raft.messages import COMMAND_KIND, Number
+from barnabas.controller.raft.voters import Voter
 
 VERSION: Final = 1
+VOTERS_VERSION: Final = 2  # of Voters; the others stay readable for older releases
 
 
 class Group(msgspec.Struct, array_like=True, frozen=True, tag=1):
@@ -36,11 +39,20 @@ class Barrier(msgspec.Struct, array_like=True, frozen=True, tag=2):
     node_id: Number
 
 
-Command = Group | Barrier
+class Voters(msgspec.Struct, array_like=True, frozen=True, tag=3):
+    """The voters from this entry on; see voters.py."""
+
+    term: Number
+    voters: list[Voter]
+
+
+Command = Group | Barrier | Voters
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
 _PREFIX: Final = bytes([VERSION])
+_VOTERS_PREFIX: Final = bytes([VOTERS_VERSION])
+_VOTERS_ENTRY: Final = COMMAND_KIND + _VOTERS_PREFIX
 
 
 class NoCommand(Exception):
@@ -48,7 +60,19 @@ class NoCommand(Exception):
 
 
 def encode_command(command: Command) -> bytes:
-    return _PREFIX + _encoder.encode(command)
+    prefix = _VOTERS_PREFIX if isinstance(command, Voters) else _PREFIX
+    return prefix + _encoder.encode(command)
+
+
+def voters_in(entry: bytes) -> list[Voter] | None:
+    """The voters that an entry of the log names; None where it names none. It is quick for all other entries."""
+    if not entry.startswith(_VOTERS_ENTRY):
+        return None
+    try:
+        command = decode_command(entry[len(COMMAND_KIND) :])
+    except NoCommand:
+        return None
+    return command.voters if isinstance(command, Voters) and command.voters else None
 
 
 def command_in(entry: bytes) -> Command | None:
@@ -65,9 +89,9 @@ def decode_command(payload: bytes) -> Command:
     """NoCommand, or MetadataError for a command of a newer version."""
     if not payload:
         raise NoCommand("no bytes")
-    if payload[0] > VERSION:
+    if payload[0] > VOTERS_VERSION:
         raise MetadataError(
-            f"the cluster's metadata log holds a command of version {payload[0]}, this software knows version {VERSION}: "
+            f"the cluster's metadata log holds a command of version {payload[0]}, this software knows version {VOTERS_VERSION}: "
             f"start this node with the software of the others"
         )
     try:
@@ -85,7 +109,7 @@ class CommittedState:
         self.term = term
         self.offset = offset
 
-    def apply(self, command: Command) -> bool:
+    def apply(self, command: Group | Barrier) -> bool:
         """Whether the command fits; only then it changes the state."""
         if isinstance(command, Barrier):
             if command.term <= self.term:

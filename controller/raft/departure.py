@@ -14,7 +14,7 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
 from barnabas.controller.metadata.local_journal import read_local_metadata, replace_local_metadata
 from barnabas.controller.metadata.records import decode_record, encode_record
-from barnabas.controller.raft.commands import Barrier, CommittedState, command_in
+from barnabas.controller.raft.commands import CommittedState, Group, Voters, command_in
 from barnabas.controller.raft.files import RaftFiles
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def _image_of(files: RaftFiles) -> MetadataImage:
     state = CommittedState(snapshot.state_term, snapshot.offset)
     for entry in loaded.content.entries:
         command = command_in(entry.command) if entry.index > snapshot.last.index else None
-        if command is not None and state.apply(command) and not isinstance(command, Barrier):
+        if command is None or isinstance(command, Voters):
+            continue
+        if state.apply(command) and isinstance(command, Group):
             for record in command.records:
                 image.replay(decode_record(record), delta)
     image.offset = state.offset

@@ -59,7 +59,14 @@ class Election:
 
     def due(self, now: float) -> bool:
         """Whether to request pre-votes now."""
-        return self._library.state != LEADER and now > self._library.election_deadline
+        library = self._library
+        return library.state != LEADER and now > library.election_deadline and self.may_campaign
+
+    @property
+    def may_campaign(self) -> bool:
+        """Whether this node is a voter, or was one until a change that may not be committed (voters.py)."""
+        possible = self._library.journal.voters.possible(self._library.commit_index)
+        return any(voter.node_id == self._node_id for voters in possible for voter in voters)
 
     def ask(self, now: float) -> None:
         """Request pre-votes of all voters, and again soon: a voter may have heard the leader a little later than this one."""
@@ -95,7 +102,7 @@ class Election:
         if self._term != self._library.term + 1 or message.round != self._round or not message.granted:
             return False
         self._pre_votes.add(node_id)
-        if 2 * len(self._pre_votes) <= len(self._library.nodes) + 1:
+        if not self._library.is_majority(self._pre_votes):
             return False
         self._term = 0
         return True

@@ -12,6 +12,8 @@ written to disk and its messages sent, in this order (outbox.py).
   busy loop or a stopped process, input is read first. A leader that was paused for an election timeout may have been replaced: it
   stays the leader, and appends a command whose commit confirms that it still is (`confirmation`).
 - voter_state.py has its states, and the effects of a failed write or command.
+- A change of the voters is appended only as voters.py allows. A leader that is no voter resigns when that is committed. A node that
+  is no voter does the same as one that is, except that it neither campaigns nor is counted.
 """
 
 from __future__ import annotations
@@ -19,13 +21,18 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.raft.election import Election
 from barnabas.controller.raft.files import Changes, Loaded, RaftFiles, Snapshot
 from barnabas.controller.raft.journal import RaftJournal
-from barnabas.controller.raft.library import ELECTION_TIMEOUT_MIN_S, LEADER, RaftLibrary
+from barnabas.controller.raft.library import (
+    ELECTION_TIMEOUT_MAX_S,
+    ELECTION_TIMEOUT_MIN_S,
+    LEADER,
+    RaftLibrary,
+)
 from barnabas.controller.raft.messages import (
     Append,
     AppendResponse,
@@ -46,6 +53,7 @@ from barnabas.controller.raft.peers import RaftPeers
 from barnabas.controller.raft.snapshots import RaftSnapshots
 from barnabas.controller.raft.transport import Contradiction, GuardedTransport
 from barnabas.controller.raft.voter_state import Event, State, VoterState
+from barnabas.controller.raft.voters import VoterSet, ids_of, is_single_change
 from barnabas.runtime.interface import Runtime, Timer
 
 CLOCK_STEP_MAX_S: Final = 0.05
@@ -97,8 +105,17 @@ class StateMachine(Protocol):
         ...
 
 
+class VoterChange(NamedTuple):
+    """A change to append in this term, else `refused` is called. `payload`: the command."""
+
+    term: int
+    voters: VoterSet
+    payload: bytes
+    refused: Callable[[], object]
+
+
 class RaftEngine:
-    """See the module. `election_delay_s`: from the start to the first pre-vote; None: random."""
+    """See the module. `configured`: the voters while the log names none. `election_delay_s`: from the start to the first pre-vote; None: random."""
 
     def __init__(
         self,
@@ -106,7 +123,7 @@ class RaftEngine:
         loaded: Loaded,
         runtime: Runtime,
         node_id: int,
-        others: list[int],
+        configured: VoterSet,
         peers: RaftPeers,
         machine: StateMachine,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
@@ -120,7 +137,8 @@ class RaftEngine:
         self._files = files
         self._runtime = runtime
         self._peers = peers
-        self.journal = RaftJournal(loaded.content)
+        self.journal = RaftJournal(loaded.content, configured, is_blank=loaded.is_blank)
+        self.journal.begin_after(loaded.snapshot)
         self.journal.rewrite()
         self.snapshots = RaftSnapshots(
             self.journal, loaded.snapshot, loaded.encoded, machine.take_snapshot, journal_bytes_min
@@ -130,7 +148,7 @@ class RaftEngine:
         self._clock_read_at = runtime.monotonic()
         self.library = RaftLibrary(
             node_id,
-            others,
+            ids_of(self.journal.voters.last),
             self._make_transport,
             self.journal,
             self.snapshots,
@@ -138,8 +156,11 @@ class RaftEngine:
             runtime.random,
             self._halting(machine.apply_command),
         )
+        self.journal.on_voters = self._voters_changed
         self._election = Election(node_id, self.library, self._send_now, runtime.random.random)
         self._connections: dict[int, int] = {}
+        self._directories: dict[int, bytes] = {}  # node id -> that of its connection
+        self._voter_change: VoterChange | None = None
         self._commands: deque[bytes] = deque()
         self._outgoing: list[tuple[int, Message]] = []
         self._commit_index_at_start = loaded.content.commit_index
@@ -178,7 +199,7 @@ class RaftEngine:
         self._state.apply(Event.SERVE)
         self._clock_read_at = self._runtime.monotonic()
         with self.library:
-            alone = not self.library.nodes
+            alone = self.library.is_alone
             self.library.elect_at(self._now + (-1.0 if alone else self._first_election_s()))
         self.wake()
 
@@ -193,6 +214,7 @@ class RaftEngine:
         if self._timer is not None:
             self._timer.cancel()
         self._commands.clear()
+        self._voter_change = None
         self._outbox.clear()
 
     @property
@@ -203,7 +225,7 @@ class RaftEngine:
     def has_paused(self) -> bool:
         """Whether others may have elected a leader since this voter last read the clock. Input may be handled before timers."""
         elapsed = self._runtime.monotonic() - self._clock_read_at
-        return elapsed >= ELECTION_TIMEOUT_MIN_S and bool(self.library.nodes)
+        return elapsed >= ELECTION_TIMEOUT_MIN_S and not self.library.is_alone
 
     # Input
 
@@ -212,23 +234,35 @@ class RaftEngine:
         self._commands.append(payload)
         self.wake()
 
+    def change_voters(self, change: VoterChange) -> None:
+        """Append a set of voters at the next tick, if it is allowed then."""
+        self._voter_change = change
+        self.wake()
+
+    def observers(self) -> list[int]:
+        """Node ids of the connected nodes that do not vote."""
+        return sorted(node_id for node_id in self._connections if node_id not in self.library.voter_ids)
+
+    def directory_of(self, node_id: int) -> bytes:
+        """Id of the metadata directory of a connected node; empty where it is not known."""
+        return self._directories.get(node_id, b"")
+
     def wake(self) -> None:
         """Tick at the loop's next turn."""
         if not self._tick_is_due and self.is_working:
             self._tick_is_due = True
             self._runtime.call_soon(self._tick)
 
-    def peer_connected(self, node_id: int, connection_number: int) -> None:
+    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:
         if self._in_library:
-            self._runtime.call_soon(lambda: self.peer_connected(node_id, connection_number))
-            return
-        if node_id not in self.library.nodes:
-            log.warning("node %d has connected as a controller, and is no voter", node_id)
+            self._runtime.call_soon(lambda: self.peer_connected(node_id, connection_number, directory_id))
             return
         if node_id in self._connections:
             self.peer_disconnected(node_id)
         self._connections[node_id] = connection_number
+        self._directories[node_id] = directory_id
         with self.library:
+            self.library.lost(node_id)
             self.library.connected(node_id)
             self.library.send_soon()
         self._election.connected(node_id)
@@ -241,9 +275,10 @@ class RaftEngine:
         if self._connections.pop(node_id, None) is None:
             return
         self._read_clock()
+        self._directories.pop(node_id, None)
         self._outbox.drop(node_id)
         with self.library:
-            self.library.disconnected(node_id)
+            self.library.lost(node_id)
             self.snapshots.disconnected(node_id)
         self._election.disconnected(node_id, self._now)
         if self.is_working:
@@ -252,12 +287,22 @@ class RaftEngine:
     def received(self, node_id: int, connection_number: int, data: bytes) -> None:
         if not self.is_working or self._connections.get(node_id) != connection_number:
             return
+        if self._has_other_directory(node_id):
+            return
         try:
             message = decode_message(data)
         except BadMessage as error:
             log.warning("a message from node %d can't be read: %s", node_id, error)
             return
         self._step(lambda: self._take(node_id, connection_number, message))
+
+    def _has_other_directory(self, node_id: int) -> bool:
+        """Whether a node has the id of a voter, and not the directory with that voter's vote and entries."""
+        directory_id = self._directories.get(node_id, b"")
+        return any(
+            voter.node_id == node_id and voter.directory_id and directory_id not in (b"", voter.directory_id)
+            for voter in self.journal.voters.last
+        )
 
     def transfer_leadership(self) -> bool:
         """As leader: ask a follower to become the leader; False when none has all entries."""
@@ -278,7 +323,7 @@ class RaftEngine:
         elapsed, self._clock_read_at = moment - self._clock_read_at, moment
         self._now += min(elapsed, CLOCK_STEP_MAX_S)
         library = self.library
-        if elapsed < ELECTION_TIMEOUT_MIN_S or library.state != LEADER or not library.nodes:
+        if elapsed < ELECTION_TIMEOUT_MIN_S or library.state != LEADER or library.is_alone:
             return
         if self.first_command_term == library.term:
             log.info(
@@ -294,6 +339,7 @@ class RaftEngine:
             with self.library:
                 action()
                 self._begin_to_lead()
+                self._resign_when_removed()
                 self._transport.resume(self._connections)
         except Contradiction as error:
             self._halt(MetadataError(f"the controllers' logs contradict each other: {error}"))
@@ -315,6 +361,35 @@ class RaftEngine:
             library.submit(self._machine.first_command(library.term))
             library.tick()
 
+    def _resign_when_removed(self) -> None:
+        """The removal of this leader has been applied: another one has to lead."""
+        library = self.library
+        is_removed = not library.is_voter and self.journal.voters.index <= library.applied_index
+        if library.state == LEADER and is_removed:
+            log.info("node %d is no voter any more, and resigns", self._node_id)
+            library.resign()
+            self.first_command_term = 0
+
+    def _voters_changed(self) -> None:
+        """From within the library, or from the transport."""
+        self.library.set_voters(ids_of(self.journal.voters.last))
+
+    def _append_voters(self, change: VoterChange) -> None:
+        if self._may_change_voters(change):
+            self.library.submit(change.payload)
+        else:
+            change.refused()
+
+    def _may_change_voters(self, change: VoterChange) -> bool:
+        """The rules of voters.py for a leader."""
+        library, voters = self.library, self.journal.voters
+        return (
+            library.state == LEADER
+            and library.term == change.term == self.first_command_term
+            and voters.index <= library.commit_index
+            and is_single_change(voters.last, change.voters)
+        )
+
     def _after_step(self) -> None:
         self._flush()
         self._machine.step_taken()
@@ -325,14 +400,19 @@ class RaftEngine:
 
     def _tick(self) -> None:
         self._tick_is_due = False
-        if not self.is_working or (self._state.is_writing and not self.library.nodes):
+        if not self.is_working or (self._state.is_writing and self.library.is_alone):
             return  # a single voter commits only entries that are on disk
         self._step(self._tick_library)
 
     def _tick_library(self) -> None:
         library = self.library
-        if library.nodes and self._election.due(self._now):
+        if not self._election.may_campaign:
+            library.elect_at(self._now + ELECTION_TIMEOUT_MAX_S)
+        elif not library.is_alone and self._election.due(self._now):
             self._election.ask(self._now)
+        if self._voter_change is not None:
+            change, self._voter_change = self._voter_change, None
+            self._append_voters(change)
         while self._commands:
             library.submit(self._commands.popleft())
         self._consider_snapshot()
@@ -347,7 +427,7 @@ class RaftEngine:
             return True
         if library.state != LEADER:
             return False
-        if not library.nodes:
+        if library.is_alone:
             return library.commit_index < self.journal.last_index
         return library.next_heartbeat <= 0.0 or self._can_commit()
 
@@ -356,7 +436,7 @@ class RaftEngine:
         if library.commit_index >= self.journal.last_index:
             return False
         matches = sorted(library.match_index(node_id) for node_id in library.nodes)
-        return matches[len(matches) // 2] > library.commit_index
+        return matches[-library.others_needed] > library.commit_index
 
     def _consider_snapshot(self) -> None:
         """Shorten a journal that exceeds its bound: by a snapshot when its entries do, else by rewriting it."""
@@ -465,7 +545,7 @@ class RaftEngine:
             self.snapshots.written(changes.snapshot, encoded)
             self.wake()
         self._outbox.synced(changes.number)
-        if not self.library.nodes or self._has_work():
+        if self.library.is_alone or self._has_work():
             self.wake()
         self._after_step()
 
@@ -474,6 +554,7 @@ class RaftEngine:
         self.journal.write_again(changes)
         self._outbox.clear()
         self._commands.clear()
+        self._voter_change = None
         self.first_command_term = 0
         if is_new:
             self._machine.step_taken()
@@ -490,7 +571,8 @@ class RaftEngine:
         """Wake when the next heartbeat, election or reading of the clock is due."""
         library = self.library
         if library.state == LEADER:
-            wait = library.next_heartbeat - self._now if library.nodes else SINGLE_VOTER_TICK_S
+            waits = not library.has_followers or (library.is_alone and self._state.is_writing)
+            wait = SINGLE_VOTER_TICK_S if waits else library.next_heartbeat - self._now
         else:
             wait = min(library.election_deadline - self._now, CLOCK_READ_S)
         wait = max(wait, 0.0) + 0.001  # the library acts after its deadlines, not at them

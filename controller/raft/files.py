@@ -3,6 +3,7 @@
 Journal:   a frame log (storage/frame_log.py): header: magic 8; a frame's payload is a JournalFrame
 Snapshot:  magic 8 | crc u32 of the payload (CRC-32C) | payload: a Snapshot
 
+A snapshot that names voters has another magic, so that an earlier release does not take it for one without.
 Payloads are msgpack. A frame has the changes that were synced together: the voter's term and vote, the commit index that it knew,
 the index up to which earlier entries are kept, and the entries after that index. So each frame, whole or missing, leaves a state
 that the voter was in.
@@ -25,6 +26,7 @@ import msgspec
 
 from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
 from barnabas.controller.raft.messages import NO_OP, BadMessage, Entry, Number, check_command
+from barnabas.controller.raft.voters import Voter
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.frame_log import FrameFormat, FrameLog, FrameLogDamaged, read_frames
 from barnabas.wire.checksum import crc32c
@@ -33,6 +35,7 @@ JOURNAL: Final = "raft.journal"
 SNAPSHOT: Final = "raft.snapshot"
 JOURNAL_MAGIC: Final = b"BARNRFJ1"
 SNAPSHOT_MAGIC: Final = b"BARNRFS1"
+VOTERS_SNAPSHOT_MAGIC: Final = b"BARNRFS2"  # with voters
 JOURNAL_FORMAT: Final = FrameFormat(len(JOURNAL_MAGIC))
 NOT_VOTED: Final = -1  # voted_for
 GENESIS_INDEX: Final = 2  # the library needs two entries to begin with
@@ -57,13 +60,15 @@ class JournalFrame(msgspec.Struct, array_like=True, frozen=True):
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     """The metadata after the entry `last`: records that lead to it, the last of which has `offset`. `previous` is the entry
-    before, which the library needs as well. `state_term`: see commands.CommittedState."""
+    before, which the library needs as well. `state_term`: see commands.CommittedState. `voters`: those that the log names up to
+    `last`; None where it names none."""
 
     previous: Entry
     last: Entry
     state_term: Number
     offset: int
     records: list[bytes]
+    voters: list[Voter] | None = None
 
 
 class JournalContent:
@@ -97,11 +102,12 @@ class Changes(NamedTuple):
 
 class Loaded(NamedTuple):
     """The files of a voter that starts. The journal must be rewritten before the voter sends anything. `encoded`: the
-    snapshot's file."""
+    snapshot's file. `is_blank`: it has nothing yet but a term and a vote, and waits for its first snapshot."""
 
     content: JournalContent
     snapshot: Snapshot
     encoded: bytes
+    is_blank: bool = False
 
 
 class RaftFiles:
@@ -118,8 +124,9 @@ class RaftFiles:
     def journal_size(self) -> int:
         return self._journal.size
 
-    def load(self, genesis: Genesis | None) -> Loaded:
-        """Blocking. Without files the log begins with `genesis`. MetadataError, OSError."""
+    def load(self, genesis: Genesis | None, *, joins: bool = False) -> Loaded:
+        """Blocking. Without files the log begins with `genesis`; `joins`: without a snapshot it begins with the one that a leader
+        will send. MetadataError, OSError."""
         disk = self._disk
         if not disk.exists(self._directory):
             disk.make_directory(self._directory, parents=True)
@@ -129,9 +136,13 @@ class RaftFiles:
                     f"{self.journal_path} is missing next to {self.snapshot_path}, and with it what this node has "
                     f"promised to the other controllers. Take the node out of service and bring it back as a new one"
                 )
-            self._begin_journal(genesis)
+            self._begin_journal(([], -1) if joins else genesis)
         encoded_journal = disk.read_file(self.journal_path)
         content = decode_journal(encoded_journal, self.journal_path)
+        if joins and not disk.exists(self.snapshot_path) and content.entries[-1].index == GENESIS_INDEX:
+            self._journal.next_number = content.sequence
+            previous, last = content.entries
+            return Loaded(content, Snapshot(previous, last, 0, -1, []), b"", is_blank=True)
         if not disk.exists(self.snapshot_path):
             self._begin_snapshot(genesis, content)
         encoded = disk.read_file(self.snapshot_path)
@@ -259,8 +270,11 @@ def _decode_frame(payload: bytes, path: str, position: int) -> JournalFrame:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    payload = _encoder.encode(snapshot)
-    return SNAPSHOT_MAGIC + _U32.pack(crc32c(payload)) + payload
+    magic, content = VOTERS_SNAPSHOT_MAGIC, msgspec.structs.astuple(snapshot)
+    if snapshot.voters is None:
+        magic, content = SNAPSHOT_MAGIC, content[:-1]
+    payload = _encoder.encode(content)
+    return magic + _U32.pack(crc32c(payload)) + payload
 
 
 def decode_snapshot(content: bytes, path: str) -> Snapshot:
@@ -269,7 +283,7 @@ def decode_snapshot(content: bytes, path: str) -> Snapshot:
     payload = memoryview(content)[start:]
     if (
         len(content) < start
-        or not content.startswith(SNAPSHOT_MAGIC)
+        or not content.startswith((SNAPSHOT_MAGIC, VOTERS_SNAPSHOT_MAGIC))
         or _U32.unpack_from(content, len(SNAPSHOT_MAGIC))[0] != crc32c(payload)
     ):
         raise MetadataError(f"{path} is damaged (its checksum does not match). {_ADVICE}")

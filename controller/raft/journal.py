@@ -3,16 +3,21 @@
 Every change of term, vote or entries has a number. `take_changes` returns all changes since its last call as one frame, which is
 written and synced together. Until then no message that depends on them may be sent (outbox.py). A journal that was shortened at
 its front, or begins again after a snapshot, is rewritten as a whole.
+
+The journal also knows the voters that its entries name. They count from the moment when such an entry is added until it is deleted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import overload
 
 from pysyncobj.journal import Journal
 
+from barnabas.controller.raft.commands import voters_in
 from barnabas.controller.raft.files import NOT_VOTED, Changes, JournalContent, JournalFrame, Snapshot
 from barnabas.controller.raft.messages import Entry
+from barnabas.controller.raft.voters import CONFIGURED, VoterHistory, VoterSet, voter_set
 
 LibraryEntry = tuple[bytes, int, int]  # (command, index, term), as the library has it
 
@@ -20,7 +25,11 @@ LibraryEntry = tuple[bytes, int, int]  # (command, index, term), as the library 
 class RaftJournal(Journal):
     """Implements pysyncobj.journal.Journal."""
 
-    def __init__(self, content: JournalContent) -> None:
+    def __init__(self, content: JournalContent, configured: VoterSet = (), *, is_blank: bool = False) -> None:
+        """`configured`: the voters while neither a snapshot nor an entry names any. `is_blank`: see files.Loaded."""
+        self.is_blank = is_blank
+        self.voters = VoterHistory(CONFIGURED, configured)
+        self.on_voters: Callable[[], object] = lambda: None  # called when the last set has changed
         self.change_number = 0
         self.term_change_number = 0  # of the last change of term or vote
         self.entries: list[LibraryEntry] = [to_library(entry) for entry in content.entries]
@@ -41,6 +50,7 @@ class RaftJournal(Journal):
         self.entries.append((command, idx, term))
         self.bytes += len(command)
         self.change_number += 1
+        self._read_voters(command, idx)
 
     def clear(self) -> None:
         """The library calls this only before it adds the two entries of a snapshot."""
@@ -56,6 +66,8 @@ class RaftJournal(Journal):
         self.bytes -= sum(len(command) for command, _, _ in removed)
         self._kept_index = min(self._kept_index, removed[0][1] - 1)
         self.change_number += 1
+        if self.voters.cut(removed[0][1]):
+            self.on_voters()
 
     def deleteEntriesTo(self, entryTo: int) -> None:  # noqa: N802, N803
         removed = self.entries[:entryTo]
@@ -63,6 +75,7 @@ class RaftJournal(Journal):
             return
         del self.entries[:entryTo]
         self.bytes -= sum(len(command) for command, _, _ in removed)
+        self.voters.forget_before(self.first_index)
         self.rewrite()
 
     @overload
@@ -104,6 +117,30 @@ class RaftJournal(Journal):
             self.change_number += 1
 
     # Our side
+
+    def begin_after(self, snapshot: Snapshot) -> None:
+        """Read the voters from the snapshot on disk, and from the entries after it."""
+        self._take_voters(snapshot)
+        for command, index, _ in self.entries:
+            if index > snapshot.last.index:
+                self._read_voters(command, index)
+
+    def replaced_by(self, snapshot: Snapshot) -> None:
+        """The library is about to replace all entries by this snapshot of the leader. Write it before the next frame."""
+        self.is_blank = False
+        self.keep_snapshot(snapshot)
+        self._take_voters(snapshot)
+        self.on_voters()
+
+    def _take_voters(self, snapshot: Snapshot) -> None:
+        voters = None if snapshot.voters is None else voter_set(snapshot.voters)
+        self.voters.restart(snapshot.last.index, voters)
+
+    def _read_voters(self, command: bytes, index: int) -> None:
+        found = voters_in(command)
+        if found is not None and index > self.voters.index:
+            self.voters.append(index, voter_set(found))
+            self.on_voters()
 
     def entry_at(self, index: int) -> LibraryEntry | None:
         at = index - self.entries[0][1]

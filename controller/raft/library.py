@@ -5,12 +5,20 @@ is entered and restored afterwards, so several nodes with different clocks can r
 and a few written, by name; a test covers every name used here.
 
 Messages are not checked here but in transport.py.
+
+Voters come and go with the entries of the journal (voters.py); the library's own changes of membership are not used. It undoes a
+change by doing the opposite, forgets changes that are in its log when it restarts, and counts a leader that removes itself. Here the
+whole set is replaced. Nodes that are connected and do not vote are observers, its `readonly` nodes: they get all entries, and count for
+nothing. The library always counts the node that it runs on. On a node that is no voter there is one more voter, which never
+answers (`_NOBODY`): then a majority needs as many others as it would without this node, as m + 1 voters and an answer of this node's own
+ask for more than m / 2 of the m voters.
 """
 
 from __future__ import annotations
 
 import random  # noqa: TID251 - the type only
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from types import TracebackType
 from typing import Any, Final
 
@@ -37,6 +45,7 @@ CANDIDATE: Final = 1
 LEADER: Final = 2
 _REGULAR: Final = 0  # the kind of entry that carries a command
 _PRIVATE: Final = "_SyncObj__"
+_NOBODY: Final = -1  # id of the voter that never answers
 
 
 class CommandCodec:
@@ -86,7 +95,7 @@ class RaftLibrary:
     def __init__(
         self,
         node_id: int,
-        others: Sequence[int],
+        voter_ids: Sequence[int],
         make_transport: Callable[[RaftLibrary], Transport],
         journal: RaftJournal,
         snapshots: RaftSnapshots,
@@ -94,7 +103,10 @@ class RaftLibrary:
         randomness: random.Random,
         apply: Callable[[bytes], None],
     ) -> None:
-        self.nodes: Mapping[int, Node] = {other: Node(other) for other in sorted(others)}
+        self._node_id = node_id
+        self._known: dict[int, Node] = {}
+        self.voter_ids = frozenset(voter_ids)
+        self.nodes: Mapping[int, Node] = self._others()  # the other voters
         self.journal = journal
         self._replaced: dict[str, object] = {
             "monotonicTime": clock,
@@ -127,8 +139,9 @@ class RaftLibrary:
         )
         with self:
             self._raft: SyncObj = Consensus(
-                Node(node_id), list(self.nodes.values()), conf, make_transport(self), apply
+                Node(node_id), self._counted(), conf, make_transport(self), apply
             )
+        self._clock = clock
 
     def __enter__(self) -> None:
         assert not self._saved, "the library is not entered twice"
@@ -149,6 +162,72 @@ class RaftLibrary:
     def _set(self, name: str, value: object) -> None:
         assert hasattr(self._raft, _PRIVATE + name), name
         setattr(self._raft, _PRIVATE + name, value)
+
+    # Voters
+
+    def node(self, node_id: int) -> Node:
+        """The library's object of a voter or an observer."""
+        found = self._known.get(node_id)
+        if found is None:
+            found = self._known[node_id] = Node(node_id)
+        return found
+
+    def _others(self) -> dict[int, Node]:
+        return {node_id: self.node(node_id) for node_id in sorted(self.voter_ids) if node_id != self._node_id}
+
+    def _counted(self) -> list[Node]:
+        """The nodes that the library counts beside this one."""
+        others = list(self.nodes.values())
+        return others if self.is_voter else [*others, self.node(_NOBODY)]
+
+    @property
+    def is_voter(self) -> bool:
+        return self._node_id in self.voter_ids
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the only voter."""
+        return self.is_voter and not self.nodes
+
+    def is_majority(self, node_ids: AbstractSet[int]) -> bool:
+        """Whether these nodes, this one among them or not, are a majority of the voters."""
+        return 2 * len(self.voter_ids & node_ids) > len(self.voter_ids)
+
+    @property
+    def others_needed(self) -> int:
+        """How many other voters make a majority, together with this node where it is a voter."""
+        return (len(self.voter_ids) // 2 + 1) - (1 if self.is_voter else 0)
+
+    def set_voters(self, voter_ids: Sequence[int]) -> None:
+        """The voters from now on. Progress of nodes that were voters or observers before is kept."""
+        self.voter_ids = frozenset(voter_ids)
+        self.nodes = self._others()
+        counted = set(self._counted())
+        heard: dict[Node, float] = self._get("lastResponseTime")
+        for node in counted:
+            self._follow(node)
+            heard.setdefault(node, self._clock())
+        self._set("otherNodes", counted)
+        connected: set[Node] = self._get("connectedNodes")
+        self._set("readonlyNodes", {node for node in connected if node.id not in self.voter_ids})
+
+    def _follow(self, node: Node) -> None:
+        """As leader, begin to send to this node at the end of the log."""
+        next_indexes: dict[Node, int] = self._get("raftNextIndex")
+        matches: dict[Node, int] = self._get("raftMatchIndex")
+        next_indexes.setdefault(node, self.journal.last_index + 1)
+        matches.setdefault(node, 0)
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether there is a node to which a leader sends."""
+        return bool(self.nodes or self._get("readonlyNodes"))
+
+    def resign(self) -> None:
+        """Cease to lead, and ask a voter that has all entries to take over."""
+        self.transfer_leadership()
+        self._set("raftState", FOLLOWER)
+        self._set("raftLeader", None)
 
     # State
 
@@ -190,9 +269,9 @@ class RaftLibrary:
         return moment
 
     def match_index(self, node_id: int) -> int:
-        """As leader: index of the last entry that this voter is known to have on disk."""
+        """As leader: index of the last entry that this node is known to have on disk."""
         matches: dict[Node, int] = self._get("raftMatchIndex")
-        return matches.get(self.nodes[node_id], 0)
+        return matches.get(self.node(node_id), 0)
 
     # Input
 
@@ -210,10 +289,24 @@ class RaftLibrary:
         self._raft._applyCommand(payload, None, _REGULAR)
 
     def connected(self, node_id: int) -> None:
-        self._get("onNodeConnected")(self.nodes[node_id])
+        node = self.node(node_id)
+        self._get("onNodeConnected")(node)
+        if node_id not in self.nodes:
+            self._follow(node)
+            self._get("readonlyNodes").add(node)
 
     def disconnected(self, node_id: int) -> None:
-        self._get("onNodeDisconnected")(self.nodes[node_id])
+        """Send nothing more, until it is connected again."""
+        self._get("onNodeDisconnected")(self.node(node_id))
+
+    def lost(self, node_id: int) -> None:
+        """The connection is closed. An observer may come back with less than it had."""
+        node = self.node(node_id)
+        self.disconnected(node_id)
+        if node_id not in self.nodes:
+            self._get("readonlyNodes").discard(node)
+            for name in ("raftNextIndex", "raftMatchIndex"):
+                self._get(name).pop(node, None)
 
     def elect_at(self, moment: float) -> None:
         self._set("raftElectionDeadline", moment)

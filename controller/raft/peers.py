@@ -10,17 +10,19 @@ from typing import Protocol
 
 
 class RaftPeers(Protocol):
-    """The connections to the other voters, which are authenticated."""
+    """The connections to the other controllers, which are authenticated."""
 
     def send(self, node_id: int, message: bytes) -> bool:
-        """Send a message to this voter; False when it is lost because there is no connection, or its queue is full."""
+        """Send a message to this node; False when it is lost because there is no connection, or its queue is full."""
         ...
 
 
 class RaftReceiver(Protocol):
     """Raft's own side of the connections."""
 
-    def peer_connected(self, node_id: int, connection_number: int) -> None: ...
+    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:
+        """A controller is connected, a voter or not. `directory_id`: of its metadata directory."""
+        ...
 
     def peer_disconnected(self, node_id: int) -> None:
         """The connection has closed; the voter may be down."""

@@ -8,6 +8,7 @@
 - A group that was appended can't be withdrawn. When the leadership is lost, or a majority is silent for COMMIT_TIMEOUT_S, it fails
   with NotController, and may still be committed later. The next proposal is decided on the state without it, so only one of the
   two can be applied.
+- A change of the voters is an entry of the same log (voters.py). It succeeds when it has been applied here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from barnabas.controller.metadata.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.controller.metadata.errors import MetadataError, NotController
@@ -25,15 +28,17 @@ from barnabas.controller.raft.commands import (
     CommittedState,
     Group,
     NoCommand,
+    Voters,
     command_in,
     decode_command,
     encode_command,
 )
-from barnabas.controller.raft.engine import JOURNAL_BYTES_MIN, RaftEngine
+from barnabas.controller.raft.engine import JOURNAL_BYTES_MIN, RaftEngine, VoterChange
 from barnabas.controller.raft.files import Genesis, RaftFiles, Snapshot
 from barnabas.controller.raft.library import COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import Entry
 from barnabas.controller.raft.peers import RaftPeers
+from barnabas.controller.raft.voters import Voter, VoterSet, ids_of, voter_set
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.disk import Disk
 
@@ -49,10 +54,17 @@ class _Proposal(NamedTuple):
     deadline: float
 
 
+class _PendingVoters(NamedTuple):
+    payload: bytes
+    done: Done
+    deadline: float
+
+
 class RaftMetadataLog:
-    """A MetadataLog among `voters`. Files are in `directory`. A first start begins with `genesis` (records, offset of the last),
-    which is the same on every voter; without it, missing files are an error. `election_delay_s`: see RaftEngine. `on_error`: this
-    node is silent or has halted."""
+    """A MetadataLog among voters: those that the log names, and `voters` while it names none. Files are in `directory`. A first
+    start begins with `genesis` (records, offset of the last), which is the same on every voter; without it, missing files are an
+    error, unless the node `joins`: then it begins with the leader's snapshot. `election_delay_s`: see RaftEngine. `on_error`:
+    this node is silent or has halted."""
 
     def __init__(
         self,
@@ -60,20 +72,22 @@ class RaftMetadataLog:
         directory: str,
         runtime: Runtime,
         node_id: int,
-        voters: Sequence[int],
+        voters: Sequence[Voter],
         peers: RaftPeers,
         genesis: Genesis | None = None,
         *,
+        joins: bool = False,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
         election_delay_s: float | None = None,
         on_error: Callable[[Exception], object] = lambda _: None,
     ) -> None:
-        assert node_id in voters
+        assert joins or node_id in ids_of(voters)
         self._disk = disk
         self._directory = directory
         self._runtime = runtime
         self._node_id = node_id
-        self._others = sorted(set(voters) - {node_id})
+        self._configured = voter_set(voters)
+        self._joins = joins
         self._peers = peers
         self._genesis = genesis
         self._journal_bytes_min = journal_bytes_min
@@ -83,6 +97,7 @@ class RaftMetadataLog:
         self._state = CommittedState(0, -1)
         self._groups = CommittedGroups(-1)
         self._proposals: dict[int, _Proposal] = {}  # by number, oldest first
+        self._pending_voters: _PendingVoters | None = None
         self._sequence = 0
         self._decided_offset = -1  # of the last record proposed here
         self._barriers = 0  # appended in this term, and not applied yet
@@ -91,6 +106,8 @@ class RaftMetadataLog:
         self._transferring_until = float("-inf")
         self._leadership_listeners: list[Callable[[bool, int], None]] = []
         self._commit_listeners: list[Callable[[], object]] = []
+        self._voter_listeners: list[Callable[[], object]] = []
+        self._announced_voters: VoterSet = ()
         self._answered_ms: dict[int, int] = {}
         self._caught_up_ms: dict[int, int] = {}
         self._apply: Apply
@@ -134,14 +151,14 @@ class RaftMetadataLog:
     def open(self, apply: Apply, snapshot: Callable[[], list[bytes]], replace: Replace) -> int:
         self._apply, self._snapshot, self._replace = apply, snapshot, replace
         files = RaftFiles(self._disk, self._directory)
-        loaded = files.load(self._genesis)
+        loaded = files.load(self._genesis, joins=self._joins)
         self.install_snapshot(loaded.snapshot)
         engine = self._engine = RaftEngine(
             files,
             loaded,
             self._runtime,
             self._node_id,
-            self._others,
+            self._configured,
             self._peers,
             self,
             self._journal_bytes_min,
@@ -149,6 +166,7 @@ class RaftMetadataLog:
         )
         engine.open()
         self._announced_offset = self._state.offset
+        self._announced_voters = self.voters
         self._is_open = True
         return self._state.offset
 
@@ -184,14 +202,66 @@ class RaftMetadataLog:
 
     # For the network (RaftReceiver)
 
-    def peer_connected(self, node_id: int, connection_number: int) -> None:
-        self._engine.peer_connected(node_id, connection_number)
+    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:
+        self._engine.peer_connected(node_id, connection_number, directory_id)
 
     def peer_disconnected(self, node_id: int) -> None:
         self._engine.peer_disconnected(node_id)
 
     def received(self, node_id: int, connection_number: int, message: bytes) -> None:
         self._engine.received(node_id, connection_number, message)
+
+    # Voters
+
+    @property
+    def voters(self) -> VoterSet:
+        """The last set in this node's log, committed or not."""
+        return self._engine.journal.voters.last
+
+    @property
+    def are_voters_recorded(self) -> bool:
+        """Whether the log names the voters. Only then can they change."""
+        return self._engine.journal.voters.are_recorded
+
+    @property
+    def is_voter_change_open(self) -> bool:
+        """Whether a change of the voters may not be committed yet."""
+        voters, library = self._engine.journal.voters, self._engine.library
+        return self._pending_voters is not None or voters.index > library.commit_index
+
+    def on_voters(self, callback: Callable[[], object]) -> None:
+        """Call back after the voters have changed in this node's log."""
+        self._voter_listeners.append(callback)
+
+    def is_caught_up(self, node_id: int) -> bool:
+        """As leader: whether this node is connected, and has all committed entries on disk."""
+        library = self._engine.library
+        return node_id in self._engine.observers() and library.match_index(node_id) >= library.commit_index
+
+    def observer_directory(self, node_id: int) -> bytes:
+        """Id of the metadata directory of a connected controller."""
+        return self._engine.directory_of(node_id)
+
+    def change_voters(self, voters: Sequence[Voter], done: Done) -> None:
+        """Make these the voters, which differ by one at most. As with `propose`, NotController means that the outcome is not known.
+        `is_voter_change_open` must be false."""
+        if not self.is_leader or self._closed or self.is_voter_change_open:
+            done(NotController("this node is not the active controller, or is changing the voters"))
+            return
+        chosen = voter_set(voters)
+        payload = encode_command(Voters(self._active_term, list(chosen)))
+        deadline = self._runtime.monotonic() + COMMIT_TIMEOUT_S
+        self._pending_voters = _PendingVoters(payload, done, deadline)
+        refused = "the voters can't change while an earlier change is not committed"
+        self._engine.change_voters(
+            VoterChange(self._active_term, chosen, payload, lambda: self._end_voter_change(refused))
+        )
+
+    def _end_voter_change(self, why: str) -> None:
+        """The outcome of a change of the voters is not known. With an empty text it has been made."""
+        pending, self._pending_voters = self._pending_voters, None
+        if pending is not None:
+            self._call(pending.done, NotController(why) if why else None)
 
     # For others
 
@@ -214,13 +284,13 @@ class RaftMetadataLog:
         return True
 
     def describe(self) -> QuorumInfo:
-        """The quorum as this node knows it, without directories, listeners and observers. Only the leader knows the progress of
-        other voters."""
+        """The quorum as this node knows it, without listeners, and without brokers that observe it. Only the leader knows the
+        progress of other nodes."""
         library = self._engine.library
         leads = library.state == LEADER
         now_ms = self._runtime.time_ms()
-        voters = []
-        for node_id in sorted([self._node_id, *self._others]):
+
+        def replica(node_id: int, directory_id: bytes) -> QuorumReplica:
             if node_id == self._node_id:
                 end = self._end_offset_at(self._engine.journal.last_index)
                 progress = end, now_ms, now_ms
@@ -229,13 +299,21 @@ class RaftMetadataLog:
                 progress = end, self._answered_ms.get(node_id, -1), self._caught_up_ms.get(node_id, -1)
             else:
                 progress = -1, -1, -1
-            end, last_fetch_ms, last_caught_up_ms = progress
-            voters.append(
-                QuorumReplica(node_id, end, last_fetch_ms=last_fetch_ms, last_caught_up_ms=last_caught_up_ms)
-            )
+            end, fetched_ms, caught_up_ms = progress
+            found = QuorumReplica(node_id, end, last_fetch_ms=fetched_ms, last_caught_up_ms=caught_up_ms)
+            return replace(found, directory_id=directory_id) if directory_id else found
+
         leader_id = library.leader_id
         return QuorumInfo(
-            -1 if leader_id is None else leader_id, library.term, self._state.offset + 1, voters
+            -1 if leader_id is None else leader_id,
+            library.term,
+            self._state.offset + 1,
+            [replica(voter.node_id, voter.directory_id) for voter in self.voters],
+            observers=[
+                replica(node_id, self._engine.directory_of(node_id)) for node_id in self._engine.observers()
+            ]
+            if leads
+            else [],
         )
 
     # StateMachine
@@ -246,6 +324,11 @@ class RaftMetadataLog:
             command = decode_command(payload)
         except NoCommand as error:
             log.error("an entry of the metadata log can't be read and changes nothing: %s", error)
+            return
+        if isinstance(command, Voters):
+            log.info("the voters are %s", ",".join(map(str, ids_of(command.voters))))
+            if self._pending_voters is not None and payload == self._pending_voters.payload:
+                self._end_voter_change("")
             return
         if isinstance(command, Barrier):
             self._state.apply(command)
@@ -277,7 +360,15 @@ class RaftMetadataLog:
             log.exception("a change of the metadata was answered, and its proposer failed on that")
 
     def take_snapshot(self, previous: Entry, last: Entry) -> Snapshot:
-        return Snapshot(previous, last, self._state.term, self._state.offset, self._snapshot())
+        voters = self._engine.journal.voters.recorded_at(last.index)
+        return Snapshot(
+            previous,
+            last,
+            self._state.term,
+            self._state.offset,
+            self._snapshot(),
+            None if voters is None else list(voters),
+        )
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
         self._replace(snapshot.records, snapshot.offset)
@@ -294,8 +385,12 @@ class RaftMetadataLog:
         entered = engine.first_command_term == library.term
         if leads and entered and not self._barriers and not self._active_term:
             self._activate(library.term)
-        if self._proposals:
+        if self._proposals or self._pending_voters is not None:
             self._expire()
+        if self.voters != self._announced_voters:
+            self._announced_voters = self.voters
+            for callback in self._voter_listeners:
+                callback()
         if self._state.offset != self._announced_offset:
             self._announced_offset = self._state.offset
             for callback in self._commit_listeners:
@@ -324,13 +419,17 @@ class RaftMetadataLog:
         self._active_term = 0
         self._transferring_until = float("-inf")
         self._fail_all(why)
+        self._end_voter_change(f"{why}; whether the voters have changed is not known")
         for callback in self._leadership_listeners:
             callback(False, self._engine.library.term)
 
     def _expire(self) -> None:
-        oldest = next(iter(self._proposals.values()))
-        if self._runtime.monotonic() >= oldest.deadline:
-            self._fail_all(f"no majority of the controllers has answered for {COMMIT_TIMEOUT_S:.0f} s")
+        now = self._runtime.monotonic()
+        silent = f"no majority of the controllers has answered for {COMMIT_TIMEOUT_S:.0f} s"
+        if self._proposals and now >= next(iter(self._proposals.values())).deadline:
+            self._fail_all(silent)
+        if self._pending_voters is not None and now >= self._pending_voters.deadline:
+            self._end_voter_change(silent)
 
     def _fail_all(self, why: str) -> None:
         """The outcome of the proposals is unknown. The next decision starts from the applied state."""

@@ -8,7 +8,8 @@ To the library:
 - a snapshot arrives whole or not at all, and only where the log lacks its last entry; its messages carry no commit index, which
   the library would apply to the old log;
 - progress counts in the term that it was made for, up to the end of the leader's own log;
-- a vote counts once per voter and term;
+- a vote counts once per voter and term, and only of a voter;
+- a node that has nothing yet takes no entries before its first snapshot, because its log begins like any other;
 - commands of other nodes are ignored: each node proposes only while it leads.
 From the library: messages get the term that the library leaves out, and go to the outbox.
 """
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pysyncobj.transport import Transport
 
 from barnabas.controller.metadata.errors import MetadataError
-from barnabas.controller.raft.files import Snapshot
+from barnabas.controller.raft.files import GENESIS_INDEX, Snapshot
 from barnabas.controller.raft.journal import LibraryEntry, RaftJournal, from_library, same_entry, to_library
 from barnabas.controller.raft.messages import (
     Append,
@@ -69,6 +70,8 @@ def fit_append(message: Append, journal: RaftJournal, applied_index: int) -> Fit
     commit_index = min(message.commit_index, verified)
     previous, previous_term, entries = message.previous_index, message.previous_term, message.entries
     first, last = journal.first_index, journal.last_index
+    if journal.is_blank:
+        return GENESIS_INDEX - 1  # the leader keeps no entry before it, so it sends its snapshot
     if previous < first:
         # Entries up to the first one kept are committed, so the leader has the same.
         entries = entries[first - previous :]
@@ -218,7 +221,8 @@ class GuardedTransport(Transport):
                 },
             )
         elif isinstance(message, Vote):
-            if self._voted.get(node_id) != message.term and message.term == self._library.term:
+            is_new = self._voted.get(node_id) != message.term
+            if is_new and message.term == self._library.term and node_id in self._library.nodes:
                 self._voted[node_id] = message.term
                 self._pass_on(node_id, {"type": "response_vote", "term": message.term})
         elif isinstance(message, TimeoutNow) and message.term == self._library.term:
@@ -237,7 +241,7 @@ class GuardedTransport(Transport):
         )
 
     def _pass_on(self, node_id: int, message: dict[str, Any]) -> None:
-        Transport._onMessageReceived(self, self._library.nodes[node_id], message)
+        Transport._onMessageReceived(self, self._library.node(node_id), message)
 
     def _pass_append(
         self, node_id: int, term: int, content: dict[str, Any], next_index: int | None = None
@@ -277,11 +281,12 @@ class GuardedTransport(Transport):
         is_last = message.position + len(message.data) == message.size
         applied = self._library.applied_index
         own = self._journal.entry_at(message.index)
-        if message.index <= applied:
+        is_blank = self._journal.is_blank
+        if message.index <= applied and not is_blank:
             if is_last:
                 self._verified(node_id, message.term, applied, applied + 1)
             return
-        if own is not None and own[2] == message.index_term:
+        if own is not None and own[2] == message.index_term and not is_blank:
             # Installing it would drop later entries, which this voter has acknowledged.
             if is_last:
                 self._verified(node_id, message.term, message.index, message.index + 1)
@@ -295,7 +300,7 @@ class GuardedTransport(Transport):
             self._verified(node_id, message.term, 0, None)
             return
         self._install(snapshot)
-        self._journal.keep_snapshot(snapshot)
+        self._journal.replaced_by(snapshot)
         self._pass_append(node_id, message.term, {"commit_index": 0, "serialized": snapshot})
 
     def _progress(self, node_id: int, message: AppendResponse) -> None:

@@ -24,6 +24,7 @@ from barnabas.controller.operations.partitions import MorePartitions, create_par
 from barnabas.controller.operations.producer_ids import BLOCK_SIZE, allocate_block
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
 from barnabas.controller.raft.raft_log import RaftMetadataLog
+from barnabas.controller.raft.voters import Voter
 from barnabas.controller.sessions.single_node import start_alone
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
@@ -282,7 +283,7 @@ def test_an_operation_run_from_a_failure_callback_sees_the_committed_image() -> 
 def test_a_change_that_is_too_large_fails_alone() -> None:
     runtime, settings = VirtualRuntime(), Settings()
     peers: Any = SimpleNamespace(send=lambda _node_id, _message: False)
-    controller = Controller(RaftMetadataLog(MemoryDisk(), "/raft", runtime, 1, [1], peers, ([], -1)))
+    controller = Controller(RaftMetadataLog(MemoryDisk(), "/raft", runtime, 1, [Voter(1, "", 0)], peers, ([], -1)))
     controller.open()
     controller.serve()
     runtime.advance(1)

@@ -1,7 +1,11 @@
 """Voters, a bad network, bad disks, and what must be true all the time; everything follows from a seed.
 
 The checks know nothing of Raft: there is one history of groups, every voter's state is a prefix of it, it holds
-every group that was acknowledged, a term has one leader. All of it is checked at every step.
+every group that was acknowledged, a term has one leader. There is one history of sets of voters as well: where two nodes
+know an entry to be committed they know the same set from it, and sets in a row differ by one voter. All of it is checked
+at every step.
+
+Voters are added and removed, the leader too, and a node that was removed may come back with an empty disk.
 """
 
 from __future__ import annotations
@@ -10,10 +14,15 @@ import errno
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 
 from barnabas.controller.raft import snapshots, transport
+from barnabas.controller.raft.commands import voters_in
 from barnabas.controller.raft.library import LEADER
+from barnabas.controller.raft.messages import COMMAND_KIND
+from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
+from barnabas.controller.raft.voters import VoterSet, ids_of, is_single_change, voter_set
 from barnabas.testing.memory_disk import ProcessKilled
 from compat_tests.virtual.world import Process
 
@@ -24,10 +33,23 @@ def digest(groups: Sequence[tuple[bytes, ...]]) -> bytes:
     return hashlib.sha256(repr(groups).encode()).digest()
 
 
+class ChaosLog(RaftMetadataLog):
+    """Reports each set of voters that it applies."""
+
+    _peers: ChaosVoter
+
+    def apply_command(self, payload: bytes) -> None:
+        super().apply_command(payload)
+        voters = voters_in(COMMAND_KIND + payload)
+        if voters is not None:
+            self._peers.world.reached_voters(self._engine.library.applied_index + 1, voter_set(voters))
+
+
 class ChaosVoter(Voter):
     """Every state it reaches is compared with the one history."""
 
     world: ChaosWorld
+    make_log = ChaosLog
 
     def apply(self, records: Sequence[bytes]) -> None:
         super().apply(records)
@@ -49,8 +71,11 @@ class ChaosVoter(Voter):
 class ChaosWorld(RaftWorld):
     """`run_chaos` for a while, then `settle`."""
 
-    def __init__(self, seed: int, voters: int) -> None:
-        super().__init__(range(1, voters + 1), seed, start=False)
+    def __init__(self, seed: int, voters: int, spares: int = 2) -> None:
+        ids = range(1, voters + spares + 1)
+        super().__init__(ids[:voters], seed, spares=ids[voters:], start=False)
+        self.voter_sets: dict[int, VoterSet] = {}  # index of a committed entry -> the voters that it names
+        self.removed: set[int] = set()  # removed for certain, and not added again
         self.history: list[tuple[bytes, ...]] = []
         self.leaders_of: dict[int, int] = {}  # term -> node id
         self.outcomes: list[list[Exception | None]] = []
@@ -58,6 +83,7 @@ class ChaosWorld(RaftWorld):
         self.proposed = 0
         self.until_restart: dict[int, float] = {}
         random = self.random
+        self.changes = random.choice([0.0, 0.01, 0.05, 0.2])  # of voters, in a step
         self.loss = random.choice([0.0, 0.0, 0.01, 0.1])
         self.doubling = random.choice([0.0, 0.01, 0.2])
         self.delay_max = random.choice([0.001, 0.005, 0.05, 0.2])
@@ -102,6 +128,12 @@ class ChaosWorld(RaftWorld):
                 assert leader == voter.node_id, f"two leaders in term {library.term}"
             assert voter.log._engine.failure is None, voter.log._engine.failure
 
+    def reached_voters(self, index: int, voters: VoterSet) -> None:
+        assert self.voter_sets.setdefault(index, voters) == voters, f"two sets of voters at {index}"
+        sets = [voters for _, voters in sorted(self.voter_sets.items())]
+        for before, after in pairwise([voter_set(self.configured), *sets]):
+            assert is_single_change(before, after), (ids_of(before), ids_of(after))
+
     def propose_at(self, voter: Voter) -> None:
         """As a controller does: each group names its number, so none equals another."""
         self.proposed += 1
@@ -120,6 +152,30 @@ class ChaosWorld(RaftWorld):
         assert voter.log is not None
         self.outcomes.append(outcomes)
         voter.log.propose(records, done)
+
+    def change_voters_at(self, leader: Voter) -> None:
+        """Add a node that has caught up, or remove any."""
+        log = leader.log
+        assert log is not None
+        if log.is_voter_change_open and self.random.random() < 0.9:
+            return
+        voters = {voter.node_id: voter for voter in log.voters}
+        spare = [node_id for node_id in self.node_ids if node_id not in voters and log.is_caught_up(node_id)]
+        adds = spare and (len(voters) < 2 or self.random.random() < 0.6)
+        node_id = self.random.choice(spare if adds else sorted(voters))
+        if adds:
+            self.removed.discard(node_id)
+            voters[node_id] = self.voters[node_id].name
+        elif len(voters) > 1:
+            del voters[node_id]
+
+        def done(error: Exception | None) -> None:
+            self.counters["voter changes" if error is None else "failed voter changes"] += 1
+            if error is None and not adds and node_id not in voters:
+                self.removed.add(node_id)
+                self.counters["leaders that removed themselves"] += node_id == leader.node_id
+
+        log.change_voters(voters.values(), done)
 
     # What happens
 
@@ -141,6 +197,10 @@ class ChaosWorld(RaftWorld):
 
     def restart(self, voter: Voter) -> None:
         self.until_restart.pop(voter.node_id, None)
+        if voter.node_id in self.removed and self.random.random() < 0.5:
+            voter.wipe()
+            voter.groups, voter.offset = [], -1
+            self.counters["wiped"] += 1
         if self.random.random() < 0.2:
             voter.disk.kill_after = self.random.randrange(6)
             voter.disk.torn_bytes = self.random.randrange(30)
@@ -206,6 +266,8 @@ class ChaosWorld(RaftWorld):
                 for _ in range(random.choice([0, 0, 0, 1, 1, 5])):
                     if voter.log is not None and voter.log.is_leader:
                         self.propose_at(voter)
+            if random.random() < self.changes and self.leaders and self.leaders[-1].log is not None:
+                self.change_voters_at(self.leaders[-1])
             if random.random() < 0.002 and self.leaders and self.leaders[0].log is not None:
                 self.counters["hand-overs"] += self.leaders[0].log.transfer_leadership()
 
@@ -232,6 +294,9 @@ class ChaosWorld(RaftWorld):
         for voter in self.voters.values():
             assert voter.groups == self.history, voter.node_id
             assert voter.log is not None
+            assert leader.log is not None
+            assert voter.log.are_voters_recorded == leader.log.are_voters_recorded
+            assert voter.log.voters == leader.log.voters or not leader.log.are_voters_recorded
             self.counters["shortened journals"] += voter.log._engine.journal.first_index > 1
         alive = [outcomes for outcomes in self.outcomes if not outcomes]
         self.counters["never answered"] += len(alive)

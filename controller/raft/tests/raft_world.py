@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 
 from barnabas.controller.raft.messages import Message, decode_message
+from barnabas.controller.raft import voters
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.network import VirtualNetwork
@@ -22,10 +23,13 @@ DELAY_S = 0.0005
 class Voter:
     """One process on one disk. `peers` of its log is the world."""
 
+    make_log = RaftMetadataLog
+
     def __init__(self, world: RaftWorld, node_id: int) -> None:
         self.world = world
         self.node_id = node_id
         self.disk = MemoryDisk()
+        self.directory_id = world.directory_id(node_id)
         self.starts = 0
         self.is_serving = False
         self.log: RaftMetadataLog | None = None
@@ -47,14 +51,15 @@ class Voter:
             host=f"node{self.node_id}.{self.starts}",
         )
         self.runtime.thread_delay_s = self.world.thread_delay_s
-        self.log = RaftMetadataLog(
+        self.log = self.make_log(
             self.disk,
             DIRECTORY,
             self.runtime,
             self.node_id,
-            self.world.node_ids,
+            self.world.configured if self.node_id in self.world.configured_ids else [],
             self,
-            self.world.genesis,
+            self.world.genesis if self.node_id in self.world.configured_ids else None,
+            joins=self.node_id not in self.world.configured_ids,
             journal_bytes_min=self.world.journal_bytes_min,
             election_delay_s=election_delay_s,
             on_error=self.errors.append,
@@ -66,6 +71,31 @@ class Voter:
         self.is_serving = True
         for other in self.world.node_ids:
             self.world.connect(self.node_id, other)
+
+    @property
+    def name(self) -> voters.Voter:
+        """As the log names it."""
+        return voters.Voter(self.node_id, f"node{self.node_id}", 9093, self.directory_id)
+
+    def wipe(self) -> None:
+        """Of a stopped process: an empty disk in place of its own."""
+        assert self.log is None
+        self.disk = MemoryDisk()
+        self.world.wipes += 1
+        self.directory_id = self.world.directory_id(self.node_id, self.world.wipes)
+
+    def change_voters(self, chosen: Iterable[voters.Voter]) -> list[Exception | None]:
+        """Where the outcome will be found."""
+        assert self.log is not None
+        outcomes: list[Exception | None] = []
+        self.log.change_voters(list(chosen), outcomes.append)
+        return outcomes
+
+    @property
+    def voter_ids(self) -> list[int]:
+        """The voters in its log."""
+        assert self.log is not None
+        return voters.ids_of(self.log.voters)
 
     def stop(self, *, power_fails: bool = False, choose: Callable[[int], int] = lambda _: 0) -> None:
         """The process is gone; with `power_fails` unsynced bytes are too."""
@@ -101,10 +131,23 @@ class Voter:
 
 
 class RaftWorld:
-    """`node_ids` voters. `spoil(sender, receiver, bytes)` gives the delays of the copies that arrive."""
+    """`node_ids` voters, and `spares`, nodes that join a quorum without a vote. `spoil(sender, receiver, bytes)` gives the delays of the copies that arrive."""
 
-    def __init__(self, node_ids: Iterable[int] = (1, 2, 3), seed: int = 0, *, start: bool = True) -> None:
-        self.node_ids = list(node_ids)
+    def __init__(
+        self,
+        node_ids: Iterable[int] = (1, 2, 3),
+        seed: int = 0,
+        *,
+        spares: Iterable[int] = (),
+        start: bool = True,
+    ) -> None:
+        self.configured_ids = list(node_ids)
+        self.node_ids = [*self.configured_ids, *spares]
+        self.wipes = 0
+        self.configured = [
+            voters.Voter(node_id, f"node{node_id}", 9093, self.directory_id(node_id))
+            for node_id in self.configured_ids
+        ]
         self.seed = seed
         self.random = random.Random(seed)
         self.network = VirtualNetwork(VirtualWorld(seed))
@@ -122,14 +165,18 @@ class RaftWorld:
             for voter in self.voters.values():
                 voter.start()
 
+    @staticmethod
+    def directory_id(node_id: int, number: int = 0) -> bytes:
+        return node_id.to_bytes(8, "big") + number.to_bytes(8, "big")
+
     def connect(self, one: int, other: int) -> None:
         first, second = self.voters[one].log, self.voters[other].log
         if one == other or first is None or second is None or self.key(one, other) in self.connections:
             return
         self.connection_number += 1
         self.connections[self.key(one, other)] = self.connection_number
-        first.peer_connected(other, self.connection_number)
-        second.peer_connected(one, self.connection_number)
+        first.peer_connected(other, self.connection_number, self.voters[other].directory_id)
+        second.peer_connected(one, self.connection_number, self.voters[one].directory_id)
 
     def disconnect(self, one: int, other: int) -> None:
         if self.connections.pop(self.key(one, other), None) is None:

@@ -17,6 +17,8 @@ from barnabas.controller.raft.messages import (
     AppendResponse,
     BadMessage,
     Entry,
+    PreVote,
+    RequestPreVote,
     SnapshotChunk,
     StaleTerm,
     Vote,
@@ -378,11 +380,29 @@ def test_a_snapshot_damaged_in_transfer_changes_nothing(wrong: str) -> None:
     assert said == [encode_message(AppendResponse(1, 0, False, False))], "it lives, that is all"
 
 
-def test_messages_of_a_node_that_is_no_voter_are_dropped() -> None:
-    world, voter, _ = lone_voter()
+def test_votes_of_a_node_that_is_no_voter_do_not_count() -> None:
+    world, voter, said = lone_voter()
     assert voter.log is not None
     voter.log.peer_connected(9, 9)
-    voter.log.received(9, 9, encode_message(Append(1, 2, 2, 0, [Entry(3, 1, b"\x01")])))
+    engine = engine_of(voter)
+    world.run_until(lambda: any(isinstance(decode_message(each), RequestPreVote) for each in said))
+    asked = [each for each in map(decode_message, said) if isinstance(each, RequestPreVote)][-1]
+    voter.log.received(9, 9, encode_message(PreVote(0, asked.round, True)))
+    assert engine.library.term == 0, "a pre-vote"
+    voter.log.received(1, 1, encode_message(PreVote(0, asked.round, True)))
+    assert engine.library.term == 1
+    voter.log.received(9, 9, encode_message(Vote(1)))
+    assert engine.library.state != LEADER
+    voter.log.received(1, 1, encode_message(Vote(1)))
+    assert engine.library.state == LEADER
+
+
+def test_messages_of_a_voter_with_another_directory_are_dropped() -> None:
+    """Its vote and its entries are gone with the directory that it had."""
+    world, voter, _ = lone_voter()
+    assert voter.log is not None
+    voter.log.peer_connected(1, 9, b"another one"[:16].ljust(16))
+    voter.log.received(1, 9, encode_message(Append(1, 2, 2, 0, [Entry(3, 1, b"\x01")])))
     world.run(0.01)
     assert engine_of(voter).journal.last_index == 2
 

@@ -85,7 +85,7 @@ def test_h4_guarded_against_commands_that_one_node_can_not_apply() -> None:
 def test_h4_a_command_of_a_newer_release_halts_an_older_voter() -> None:
     world = RaftWorld()
     leader = world.leader()
-    engine_of(leader).submit(b"\x02whatever")
+    engine_of(leader).submit(b"\x03whatever")
     world.run(5.0)
     halted = [voter.errors for voter in world.voters.values() if voter.errors]
     assert len(halted) == 2, "each that has led since; the last can't commit it alone"

@@ -23,6 +23,10 @@ MUST_HAPPEN = (
     "hand-overs",
     "snapshots from the leader",
     "shortened journals",
+    "voter changes",
+    "failed voter changes",
+    "leaders that removed themselves",
+    "wiped",
 )
 
 

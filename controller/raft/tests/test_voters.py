@@ -1,0 +1,292 @@
+"""Voters that come and go: the sets in a log, and what a quorum does with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.controller.metadata.errors import NotController
+from barnabas.controller.raft.commands import Barrier, Voters, encode_command, voters_in
+from barnabas.controller.raft.files import Snapshot, decode_snapshot, encode_snapshot
+from barnabas.controller.raft.library import LEADER
+from barnabas.controller.raft.messages import COMMAND_KIND, NO_OP, Entry
+from barnabas.controller.raft.tests import raft_world
+from barnabas.controller.raft.tests.raft_world import RaftWorld
+from barnabas.controller.raft.voters import CONFIGURED, Voter, VoterHistory, is_single_change, voter_set
+
+
+def named(*node_ids: int) -> tuple[Voter, ...]:
+    return voter_set(Voter(node_id, "h", 1, bytes([node_id]) * 16) for node_id in node_ids)
+
+
+# The sets in a log
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_allowed"),
+    [
+        ((1, 2, 3), (1, 2, 3), True),
+        ((1, 2, 3), (1, 2, 3, 4), True),
+        ((1, 2, 3), (1, 2), True),
+        ((1,), (1, 2), True),
+        ((1, 2), (1,), True),
+        ((1, 2, 3), (1, 2, 4), False),
+        ((1, 2, 3), (1,), False),
+        ((1, 2, 3), (1, 2, 3, 4, 5), False),
+        ((1,), (), False),
+        ((1,), (2,), False),
+    ],
+)
+def test_one_voter_is_added_or_removed(old: tuple[int, ...], new: tuple[int, ...], is_allowed: bool) -> None:
+    assert is_single_change(named(*old), named(*new)) is is_allowed
+
+
+def test_another_directory_is_another_voter() -> None:
+    replaced = (*named(1, 2), Voter(3, "h", 1, b"x" * 16))
+    assert not is_single_change(named(1, 2, 3), replaced)
+
+
+def test_a_history_follows_its_log() -> None:
+    history = VoterHistory(CONFIGURED, named(1, 2, 3))
+    assert not history.are_recorded
+    assert history.recorded_at(50) is None
+    history.append(10, named(1, 2, 3, 4))
+    history.append(20, named(1, 2, 4))
+    assert (history.index, history.last, history.are_recorded) == (20, named(1, 2, 4), True)
+    assert history.recorded_at(9) is None
+    assert history.recorded_at(19) == named(1, 2, 3, 4)
+    assert history.possible(9) == [named(1, 2, 3), named(1, 2, 3, 4), named(1, 2, 4)]
+    assert history.possible(10) == [named(1, 2, 3, 4), named(1, 2, 4)]
+    assert history.possible(25) == [named(1, 2, 4)]
+    assert history.cut(11)
+    assert not history.cut(11)
+    assert history.last == named(1, 2, 3, 4)
+    history.forget_before(10)
+    assert not history.cut(10), "what is committed is never undone"
+    assert history.possible(10) == [named(1, 2, 3, 4)]
+    history.restart(30, named(5))
+    assert (history.index, history.last) == (30, named(5))
+
+
+def test_voters_of_an_entry() -> None:
+    command = Voters(3, list(named(1, 2)))
+    entry = COMMAND_KIND + encode_command(command)
+    assert voters_in(entry) == list(named(1, 2))
+    for other in (NO_OP, COMMAND_KIND, COMMAND_KIND + encode_command(Barrier(1, 2)), entry[:-4], entry[:2]):
+        assert voters_in(other) is None
+    assert entry[1] == 2, "a release that does not know it stops"
+
+
+def test_a_snapshot_names_its_voters() -> None:
+    plain = Snapshot(Entry(4, 1, NO_OP), Entry(5, 1, NO_OP), 1, 0, [b"r"])
+    with_voters = Snapshot(plain.previous, plain.last, 1, 0, [b"r"], list(named(1, 2)))
+    for snapshot in (plain, with_voters):
+        assert decode_snapshot(encode_snapshot(snapshot), "s") == snapshot
+    assert encode_snapshot(plain)[:8] != encode_snapshot(with_voters)[:8]
+
+
+# A quorum
+
+
+def joined(world: RaftWorld, node_id: int) -> raft_world.Voter:
+    """A spare node that has everything, and no vote."""
+    leader, node = world.leader(), world.voters[node_id]
+    assert leader.log is not None
+    log = leader.log
+    world.run_until(lambda: log.is_caught_up(node_id) and node.groups == leader.groups)
+    return node
+
+
+def make_voters(world: RaftWorld, *node_ids: int) -> list[Exception | None]:
+    outcomes = world.leader().change_voters(world.voters[node_id].name for node_id in node_ids)
+    world.run_until(lambda: outcomes)
+    world.run(0.2)
+    return outcomes
+
+
+def sets(world: RaftWorld) -> list[list[int]]:
+    return [voter.voter_ids for voter in world.voters.values() if voter.log is not None]
+
+
+def committed(world: RaftWorld, group: bytes) -> bool:
+    outcomes = world.leader().propose(group)
+    world.run(0.5)
+    return outcomes == [None]
+
+
+def test_a_node_joins_without_a_vote_and_becomes_a_voter() -> None:
+    world = RaftWorld(spares=[4])
+    assert committed(world, b"before")
+    joiner = joined(world, 4)
+    assert joiner.groups == [(b"before",)]
+    assert joiner.voter_ids == []
+    assert make_voters(world, 1, 2, 3, 4) == [None]
+    assert sets(world) == [[1, 2, 3, 4]] * 4
+    for node_id in (1, 2):
+        world.isolate(node_id)
+    world.run(2.0)
+    assert not any(leader.node_id in (3, 4) for leader in world.leaders), "two of four are no majority"
+    world.heal()
+    assert committed(world, b"after")
+    assert [voter.groups for voter in world.voters.values()] == [[(b"before",), (b"after",)]] * 4
+
+
+def test_an_observer_is_not_counted() -> None:
+    world = RaftWorld(spares=[4, 5])
+    joined(world, 4)
+    joined(world, 5)
+    leader = world.leader()
+    outcomes: list[Exception | None] = []
+    for other in world.configured_ids:
+        if other != leader.node_id:
+            world.isolate(other)
+    leader.propose(b"x")
+    world.run(0.2)
+    assert outcomes == []
+    assert not leader.groups
+    world.run(3.0)
+    assert not world.leaders
+
+
+@pytest.mark.parametrize("records_first", [0, 30])
+def test_a_restart_knows_its_voters(records_first: int) -> None:
+    """From the journal, or from a snapshot."""
+    world = RaftWorld(spares=[4])
+    world.journal_bytes_min = 200 if records_first else 1 << 20
+    for voter in list(world.voters.values()):
+        voter.stop()
+        voter.start()
+    joined(world, 4)
+    assert make_voters(world, 1, 2, 3, 4) == [None]
+    for number in range(records_first):
+        assert committed(world, b"%d" % number * 50)
+    assert make_voters(world, 1, 2, 4) == [None]
+    for number in range(records_first):
+        assert committed(world, b"again %d" % number * 50)
+    world.run(1.0)
+    for voter in list(world.voters.values()):
+        voter.stop(power_fails=True)
+    for voter in world.voters.values():
+        voter.start()
+        assert voter.voter_ids == [1, 2, 4], voter.node_id
+        assert voter.log is not None
+        assert (voter.log._engine.journal.first_index > 2) == bool(records_first)
+    assert committed(world, b"after")
+
+
+def test_a_leader_that_removes_itself_resigns() -> None:
+    world = RaftWorld()
+    leader = world.leader()
+    others = [node_id for node_id in world.node_ids if node_id != leader.node_id]
+    assert make_voters(world, *others) == [None], "it answers for its own removal"
+    assert leader.leaderships[-1][0] is False
+    assert world.leader().node_id in others
+    assert committed(world, b"x")
+    assert leader.groups == [(b"x",)], "it follows as an observer"
+    starts = len(leader.leaderships)
+    for node_id in others:
+        world.voters[node_id].stop()
+    world.run(3.0)
+    assert len(leader.leaderships) == starts, "it does not campaign any more"
+
+
+def test_a_leader_that_removes_itself_does_not_count_itself() -> None:
+    world = RaftWorld(spares=[])
+    leader = world.leader()
+    first, second = (world.voters[node_id] for node_id in world.node_ids if node_id != leader.node_id)
+    world.isolate(second.node_id)
+    outcomes = leader.change_voters([first.name, second.name])
+    world.run(0.4)
+    assert outcomes == [], "one of two is no majority"
+    world.heal()
+    world.run(3.0)
+    assert sets(world) == [[first.node_id, second.node_id]] * 3 or outcomes != [None]
+
+
+def test_a_removal_in_one_log_alone_can_still_be_committed() -> None:
+    """Voters A and B; A has appended the removal of itself, and nobody else has it. B lacks an entry, so only A can be elected."""
+    world = RaftWorld([1, 2])
+    leader = world.leader()
+    other = next(voter for voter in world.voters.values() if voter is not leader)
+    world.isolate(other.node_id)
+    leader.change_voters([other.name])
+    world.run(0.1)
+    leader.stop()
+    world.heal()
+    leader.start()
+    assert leader.voter_ids == [other.node_id]
+    world.run_until(lambda: other in world.leaders)
+    assert sets(world) == [[other.node_id]] * 2
+    assert committed(world, b"x")
+
+
+def test_one_change_at_a_time() -> None:
+    world = RaftWorld(spares=[4])
+    joined(world, 4)
+    leader = world.leader()
+    assert leader.log is not None
+    names = [world.voters[node_id].name for node_id in (1, 2, 3, 4)]
+    first = leader.change_voters(names)
+    (refused,) = leader.change_voters(names[1:])
+    assert isinstance(refused, NotController)
+    world.run(0.2)
+    assert first == [None]
+    (refused,) = make_voters(world, 1, 2)
+    assert isinstance(refused, NotController), "two voters at once"
+    assert sets(world) == [[1, 2, 3, 4]] * 4
+
+
+def test_a_change_that_is_not_committed_is_undone_with_its_entry() -> None:
+    world = RaftWorld(spares=[4])
+    joined(world, 4)
+    old = world.leader()
+    world.isolate(old.node_id)
+    outcomes = old.change_voters(voter.name for voter in world.voters.values())
+    world.run(0.05)
+    assert old.voter_ids == [1, 2, 3, 4]
+    world.run(3.0)
+    assert isinstance(outcomes[0], NotController)
+    assert world.leader() is not old
+    assert committed(world, b"x")
+    world.heal()
+    world.run(2.0)
+    assert sets(world)[:3] == [[1, 2, 3]] * 3
+    assert old.groups == [(b"x",)]
+
+
+def test_from_one_voter_to_two_and_back() -> None:
+    world = RaftWorld([1], spares=[2])
+    assert committed(world, b"a")
+    joined(world, 2)
+    assert make_voters(world, 1, 2) == [None]
+    world.voters[2].stop()
+    outcomes = world.voters[1].propose(b"b")
+    world.run(0.3)
+    assert outcomes == [], "one of two is no majority"
+    world.voters[2].start()
+    assert committed(world, b"c")
+    assert make_voters(world, 1) == [None]
+    world.voters[2].stop()
+    assert committed(world, b"d")
+
+
+def test_a_node_that_waits_for_its_first_snapshot_keeps_its_vote() -> None:
+    world = RaftWorld([1, 2], spares=[3], start=False)
+    spare = world.voters[3]
+    spare.start()
+    assert spare.log is not None
+    engine = spare.log._engine
+    with engine.library:
+        engine._transport.adopt(1, 7)
+    world.run(0.1)
+    engine.wake()
+    world.run(2.0)
+    spare.stop(power_fails=True)
+    spare.start()
+    assert spare.log is not None
+    assert spare.log.term == 7
+    assert spare.log._engine.journal.is_blank
+    assert spare.log._engine.library.state != LEADER
+    for node_id in (1, 2):
+        world.voters[node_id].start()
+    assert committed(world, b"x")
+    assert spare.groups == [(b"x",)]
