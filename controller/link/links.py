@@ -147,6 +147,7 @@ class Links:
             messages.RESPONSE: Peer.take_response,
             messages.NO_RESPONSE: Peer.take_no_response,
             messages.SASL: Peer.take_sasl,
+            messages.VOTERS: _ignore,
         }
         self.serve(lambda _node_id, _payload, reply: reply(None))
         self._liveness = Liveness(runtime, self.settings, self._peers)
@@ -185,9 +186,12 @@ class Links:
                 self._dialers[address] = Dialer(self, address, node_id)
             self._dialers[address].start()
 
-    def join_cluster(self, cluster_id: str, voters: Sequence[Voter] = ()) -> None:
-        """The cluster that links opened from now on are for. `voters`: of the quorum that this node is a member of."""
-        self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id, journalled=list(voters))
+    def join_cluster(self, cluster_id: str, voters: Sequence[Voter] = (), *, dynamic: bool = False) -> None:
+        """The cluster that links opened from now on are for. `voters`: of the quorum that this node is a member of; `dynamic`: its
+        log names them."""
+        self.identity = msgspec.structs.replace(
+            self.identity, cluster_id=cluster_id, journalled=list(voters), dynamic=dynamic
+        )
 
     def close(self) -> None:
         self._closed = True
@@ -234,7 +238,7 @@ class Links:
 
         def connected(peer: Peer) -> None:
             if peer.identity.is_controller and peer.is_open:
-                raft.peer_connected(peer.node_id, peer.number)
+                raft.peer_connected(peer.node_id, peer.number, peer.identity.directory_id)
 
         def disconnected(peer: Peer) -> None:
             if peer.identity.is_controller:

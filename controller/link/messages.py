@@ -12,10 +12,12 @@ from typing import Final, TypeVar
 import msgspec
 
 from barnabas.controller.metadata.errors import UNREADABLE
+from barnabas.controller.raft.voters import Voter
 
 PROTOCOL_VERSION_MIN: Final = 1
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 CLOCKS_SINCE: Final = 3
+VOTERS_SINCE: Final = 4
 
 AUTHENTICATION_NONE: Final = "none"
 AUTHENTICATION_SECRET: Final = "secret"
@@ -39,11 +41,12 @@ FORMATION: Final = 12
 METADATA: Final = 13
 CLOCK: Final = 18
 SASL: Final = 19
+VOTERS: Final = 20
 
 IGNORED: Final = frozenset(
     range(14, 18)
 )  # links by way of a third node, in versions 2 and 3 of earlier releases
-KINDS: Final = frozenset(range(HELLO, SASL + 1))
+KINDS: Final = frozenset(range(HELLO, VOTERS + 1))
 
 # Metadata for brokers that do not vote, and the genesis of a quorum, in pieces
 METADATA_WINDOW_BYTES: Final = 2 * 1024 * 1024  # sent to one broker and not acknowledged
@@ -72,22 +75,14 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     nonce: bytes
 
 
-class Voter(msgspec.Struct, array_like=True, frozen=True):
-    """A member of the quorum. `directory_id`: of its metadata directory, 16 bytes; empty while it is not known."""
-
-    node_id: int
-    host: str
-    port: int
-    directory_id: bytes = b""
-
-
 class Identity(msgspec.Struct, array_like=True, frozen=True):
     """The sender.
 
     `cluster_id` is empty on a node that has none yet. `directory_id` is the same for the life of the metadata directory,
     `incarnation_id` for that of the process. `voter_ids`: the node ids in controller.quorum.voters, empty where bootstrap
     servers are configured. `journalled`: the voters of a quorum that has formed, with their addresses at that time.
-    `configured`: the voters of controller.quorum.voters, by node id; empty from older releases.
+    `configured`: the voters of controller.quorum.voters, by node id; empty from older releases. `dynamic`: the metadata log of
+    the quorum names its voters (kraft.version 1); `journalled` are those that the sender knew last.
     """
 
     cluster_id: str
@@ -100,6 +95,7 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     bootstrap: bool = False
     release: str = ""
     configured: list[Voter] = []
+    dynamic: bool = False
 
     @property
     def is_controller(self) -> bool:
@@ -166,6 +162,13 @@ class Clock(msgspec.Struct, array_like=True, frozen=True):
     """The sender's wall clock, in ms since the epoch."""
 
     time_ms: int
+
+
+class QuorumVoters(msgspec.Struct, array_like=True, frozen=True):
+    """The voters of a quorum whose log names them, as committed up to the entry `index`. The higher index wins."""
+
+    index: int
+    voters: list[Voter]
 
 
 # Committed metadata for brokers that do not vote. A broker sends Subscribe once on a link; the voter then sends each group when

@@ -16,6 +16,8 @@ The seed's "formed" is the commit of a two-phase commit. Before it another attem
 the genesis on disk, and learns from any voter that has "formed" that the attempt is committed. A voter abandons an attempt that
 it has prepared only when its seed has, so a committed attempt is never lost.
 
+A node without any metadata joins a quorum that has formed and whose log names the voters. It has no vote there until it is added.
+
 `_step` runs after every event and takes the next step that the known state allows. So neither the order of events matters nor
 the step at which an earlier process has stopped.
 """
@@ -205,7 +207,29 @@ class QuorumBootstrap:
         ):
             self._write(state.at(FORMED), b"")
             return True
+        if state is None and not self._has_metadata and self._join(formed):
+            return True
         self._fail(why_not_join(min(formed), self._directory, has_metadata=self._has_metadata))
+        return True
+
+    def _join(self, formed: Sequence[int]) -> bool:
+        """Whether one of these nodes is in a quorum that others can join."""
+        peers = [self._links.peer(node_id) for node_id in formed]
+        member = next((peer for peer in peers if peer is not None and peer.identity.dynamic), None)
+        if member is None:
+            return False
+        log.info("joining the quorum of node %d, without a vote", member.node_id)
+        self._write(
+            QuorumState(
+                stage=FORMED,
+                attempt=self._statuses[member.node_id].attempt,
+                cluster_id=member.identity.cluster_id,
+                seed_id=member.node_id,
+                voters=member.identity.journalled,
+                dynamic=True,
+                joins=True,
+            )
+        )
         return True
 
     # -- the seed
@@ -334,7 +358,7 @@ class QuorumBootstrap:
             self._send_status()
             if state.is_formed:
                 log.info(
-                    "the quorum of cluster %s has formed: voters %s",
+                    "this node is a member of the quorum of cluster %s: voters %s",
                     state.cluster_id,
                     ",".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in state.voters),
                 )
@@ -361,7 +385,7 @@ class QuorumBootstrap:
         self._is_over = True
         self._genesis = None
         links = self._links
-        links.join_cluster(state.cluster_id, state.voters)
+        links.join_cluster(state.cluster_id, state.voters, dynamic=state.dynamic)
         for peer in links.peers():
             if not peer.identity.is_controller:
                 peer.connection.close()  # the broker calls again, and gets the new identity

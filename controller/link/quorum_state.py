@@ -2,6 +2,9 @@
 
 Two lines of text, replaced in one step. The first names the format and the checksum (CRC-32C) of the second, which is JSON. Once
 the stage is "formed", its voters are the quorum, and the configuration is only compared with them.
+
+Where the metadata log names the voters (`dynamic`) the file has those that this node knew last, to find the others with. A node that
+has joined such a quorum (`joins`) may begin without metadata, until it has been a voter.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
     seed_id: int
     voters: list[Voter]
     genesis: int = 0
+    dynamic: bool = False
+    joins: bool = False
 
     @property
     def voter_ids(self) -> list[int]:
@@ -60,13 +65,15 @@ class _VoterText(msgspec.Struct):
     directory_id: str
 
 
-class _Text(msgspec.Struct):
+class _Text(msgspec.Struct, omit_defaults=True):
     stage: str
     attempt: str
     cluster_id: str
     seed_id: int
     genesis: int
     voters: list[_VoterText]
+    dynamic: bool = False
+    joins: bool = False
 
 
 def write_quorum_state(disk: Disk, directory: str, state: QuorumState) -> None:
@@ -78,6 +85,8 @@ def write_quorum_state(disk: Disk, directory: str, state: QuorumState) -> None:
         state.seed_id,
         state.genesis,
         [_VoterText(v.node_id, v.host, v.port, uuid_to_string(v.directory_id)) for v in state.voters],
+        state.dynamic,
+        state.joins,
     )
     body = msgspec.json.encode(text)
     if not disk.exists(directory):
@@ -110,6 +119,8 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
             seed_id=text.seed_id,
             voters=voters,
             genesis=text.genesis,
+            dynamic=text.dynamic,
+            joins=text.joins,
         )
     except UNREADABLE as error:
         raise _damaged(path, str(error)) from None
@@ -126,8 +137,8 @@ def check_configuration(
     state: QuorumState | None, node_id: int, configured: Sequence[int], path: str
 ) -> None:
     """MetadataError when `configured`, the ids in controller.quorum.voters (empty with bootstrap servers), are not
-    the quorum that `state`, read from the directory `path`, was formed with."""
-    if state is None or not state.is_formed:
+    the quorum that `state`, read from the directory `path`, was formed with, and its log does not name other voters."""
+    if state is None or not state.is_formed or state.dynamic:
         return
     journalled = state.voter_ids
     names = ",".join(f"{voter.node_id}@{voter.host}:{voter.port}" for voter in state.voters)
@@ -139,6 +150,6 @@ def check_configuration(
     if configured and sorted(configured) != journalled:
         raise MetadataError(
             f"controller.quorum.voters names the voters {','.join(map(str, sorted(configured)))}, and this node's "
-            f"quorum was formed with {names} ({path}/{QUORUM_STATE}). Voters can't be added or removed: name the same "
-            f"ids again (hosts and ports may change)"
+            f"quorum was formed with {names} ({path}/{QUORUM_STATE}). Name the same ids again (hosts and ports may "
+            f"change). Voters are added and removed while the cluster runs, from kraft.version 1 on: docs/cluster.md"
         )

@@ -45,6 +45,7 @@ from barnabas.controller.raft.messages import (
     SnapshotChunk,
     StaleTerm,
     TimeoutNow,
+    Vote,
     decode_message,
     encode_message,
 )
@@ -261,6 +262,12 @@ class RaftEngine:
             self.peer_disconnected(node_id)
         self._connections[node_id] = connection_number
         self._directories[node_id] = directory_id
+        if self._has_other_directory(node_id):
+            log.warning(
+                "node %d has the id of a voter and another metadata directory: it counts for nothing. Remove that voter "
+                "(kafka-metadata-quorum.sh remove-controller), then add the node",
+                node_id,
+            )
         with self.library:
             self.library.lost(node_id)
             self.library.connected(node_id)
@@ -287,13 +294,13 @@ class RaftEngine:
     def received(self, node_id: int, connection_number: int, data: bytes) -> None:
         if not self.is_working or self._connections.get(node_id) != connection_number:
             return
-        if self._has_other_directory(node_id):
-            return
         try:
             message = decode_message(data)
         except BadMessage as error:
             log.warning("a message from node %d can't be read: %s", node_id, error)
             return
+        if isinstance(message, Vote | PreVote | AppendResponse) and self._has_other_directory(node_id):
+            return  # it is not the voter that would count
         self._step(lambda: self._take(node_id, connection_number, message))
 
     def _has_other_directory(self, node_id: int) -> bool:

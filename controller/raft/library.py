@@ -199,9 +199,14 @@ class RaftLibrary:
         return (len(self.voter_ids) // 2 + 1) - (1 if self.is_voter else 0)
 
     def set_voters(self, voter_ids: Sequence[int]) -> None:
-        """The voters from now on. Progress of nodes that were voters or observers before is kept."""
+        """The voters from now on. Progress of observers that become voters is kept. That of voters that become observers may be
+        another directory's."""
+        left = self.nodes.keys() - set(voter_ids)
         self.voter_ids = frozenset(voter_ids)
         self.nodes = self._others()
+        for node_id in left:
+            self._forget_progress(self.node(node_id))
+            self._follow(self.node(node_id))
         counted = set(self._counted())
         heard: dict[Node, float] = self._get("lastResponseTime")
         for node in counted:
@@ -305,8 +310,11 @@ class RaftLibrary:
         self.disconnected(node_id)
         if node_id not in self.nodes:
             self._get("readonlyNodes").discard(node)
-            for name in ("raftNextIndex", "raftMatchIndex"):
-                self._get(name).pop(node, None)
+            self._forget_progress(node)
+
+    def _forget_progress(self, node: Node) -> None:
+        for name in ("raftNextIndex", "raftMatchIndex"):
+            self._get(name).pop(node, None)
 
     def elect_at(self, moment: float) -> None:
         self._set("raftElectionDeadline", moment)

@@ -81,7 +81,7 @@ class RaftMetadataLog:
         election_delay_s: float | None = None,
         on_error: Callable[[Exception], object] = lambda _: None,
     ) -> None:
-        assert joins or node_id in ids_of(voters)
+        assert joins or voters
         self._disk = disk
         self._directory = directory
         self._runtime = runtime
@@ -107,7 +107,7 @@ class RaftMetadataLog:
         self._leadership_listeners: list[Callable[[bool, int], None]] = []
         self._commit_listeners: list[Callable[[], object]] = []
         self._voter_listeners: list[Callable[[], object]] = []
-        self._announced_voters: VoterSet = ()
+        self._announced_voters: tuple[int, VoterSet] = (0, ())
         self._answered_ms: dict[int, int] = {}
         self._caught_up_ms: dict[int, int] = {}
         self._apply: Apply
@@ -166,7 +166,7 @@ class RaftMetadataLog:
         )
         engine.open()
         self._announced_offset = self._state.offset
-        self._announced_voters = self.voters
+        self._announced_voters = self.committed_voters
         self._is_open = True
         return self._state.offset
 
@@ -230,8 +230,14 @@ class RaftMetadataLog:
         return self._pending_voters is not None or voters.index > library.commit_index
 
     def on_voters(self, callback: Callable[[], object]) -> None:
-        """Call back after the voters have changed in this node's log."""
+        """Call back after other voters have been committed, or the same ones have been recorded."""
         self._voter_listeners.append(callback)
+
+    @property
+    def committed_voters(self) -> tuple[int, VoterSet]:
+        """The last set of voters that is known to be committed here, and the index of an entry up to which it is; 0 while the log
+        names none."""
+        return self._engine.journal.voters.committed(self._engine.library.applied_index)
 
     def is_caught_up(self, node_id: int) -> bool:
         """As leader: whether this node is connected, and has all committed entries on disk."""
@@ -387,8 +393,8 @@ class RaftMetadataLog:
             self._activate(library.term)
         if self._proposals or self._pending_voters is not None:
             self._expire()
-        if self.voters != self._announced_voters:
-            self._announced_voters = self.voters
+        if self.committed_voters != self._announced_voters:
+            self._announced_voters = self.committed_voters
             for callback in self._voter_listeners:
                 callback()
         if self._state.offset != self._announced_offset:

@@ -21,7 +21,7 @@ class Raft:
         self.numbers: list[int] = []
         node.links.attach_raft(self)
 
-    def peer_connected(self, node_id: int, connection_number: int) -> None:
+    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:  # noqa: ARG002
         assert node_id not in self.connected
         self.connected[node_id] = connection_number
         self.numbers.append(connection_number)

@@ -224,8 +224,10 @@ class ChaosWorld(RaftWorld):
         elif what < 0.25:
             if down <= len(self.node_ids) // 2:
                 self.gone(voter)
-        elif what < 0.40:
+        elif what < 0.33:
             self.isolate(voter.node_id)
+        elif what < 0.40:
+            self.split()
         elif what < 0.50:
             other = random.choice(self.node_ids)
             self.cut.add((voter.node_id, other))  # one way
@@ -250,6 +252,14 @@ class ChaosWorld(RaftWorld):
             for other in self.node_ids:
                 if random.random() < 0.5:
                     self.connect(one, other)
+
+    def split(self) -> None:
+        """Two parts that can't reach each other."""
+        part = {node_id for node_id in self.node_ids if self.random.random() < 0.5}
+        for one in part:
+            for other in set(self.node_ids) - part:
+                self.cut |= {(one, other), (other, one)}
+        self.counters["splits"] += 1
 
     def run_chaos(self, seconds: float) -> None:
         random = self.random

@@ -30,6 +30,7 @@ class Voter:
         self.node_id = node_id
         self.disk = MemoryDisk()
         self.directory_id = world.directory_id(node_id)
+        self.joins = node_id not in world.configured_ids  # it was not there when the quorum was formed
         self.starts = 0
         self.is_serving = False
         self.log: RaftMetadataLog | None = None
@@ -56,10 +57,10 @@ class Voter:
             DIRECTORY,
             self.runtime,
             self.node_id,
-            self.world.configured if self.node_id in self.world.configured_ids else [],
+            [] if self.joins else self.world.configured,
             self,
-            self.world.genesis if self.node_id in self.world.configured_ids else None,
-            joins=self.node_id not in self.world.configured_ids,
+            None if self.joins else self.world.genesis,
+            joins=self.joins,
             journal_bytes_min=self.world.journal_bytes_min,
             election_delay_s=election_delay_s,
             on_error=self.errors.append,
@@ -81,6 +82,7 @@ class Voter:
         """Of a stopped process: an empty disk in place of its own."""
         assert self.log is None
         self.disk = MemoryDisk()
+        self.joins = True
         self.world.wipes += 1
         self.directory_id = self.world.directory_id(self.node_id, self.world.wipes)
 

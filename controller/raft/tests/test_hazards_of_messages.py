@@ -397,14 +397,19 @@ def test_votes_of_a_node_that_is_no_voter_do_not_count() -> None:
     assert engine.library.state == LEADER
 
 
-def test_messages_of_a_voter_with_another_directory_are_dropped() -> None:
-    """Its vote and its entries are gone with the directory that it had."""
-    world, voter, _ = lone_voter()
+def test_a_voter_with_another_directory_does_not_count() -> None:
+    """Its vote and its entries are gone with the directory that it had. It may lead where this node's voters are old."""
+    world, voter, said = lone_voter()
     assert voter.log is not None
-    voter.log.peer_connected(1, 9, b"another one"[:16].ljust(16))
+    voter.log.peer_connected(1, 9, b"another one".ljust(16))
+    engine = engine_of(voter)
+    world.run_until(lambda: any(isinstance(decode_message(each), RequestPreVote) for each in said))
+    asked = [each for each in map(decode_message, said) if isinstance(each, RequestPreVote)][-1]
+    voter.log.received(1, 9, encode_message(PreVote(0, asked.round, True)))
+    assert engine.library.term == 0
     voter.log.received(1, 9, encode_message(Append(1, 2, 2, 0, [Entry(3, 1, b"\x01")])))
     world.run(0.01)
-    assert engine_of(voter).journal.last_index == 2
+    assert engine.journal.last_index == 3
 
 
 def test_a_leader_of_a_past_term_gets_the_new_term() -> None:
