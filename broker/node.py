@@ -404,6 +404,7 @@ class Node:
             leader_quota=self._leader_quota(controller),
             inter_broker_authentication=authentication,
             quorum=None if member is None else member.quorum,
+            voter_changes=None if member is None else member.voter_changes,
             broker_sessions=None if member is None else member.make_sessions(controller),
             authorizer=self._security.authorizer(controller, lambda: self._has_loaded),
             delegation_tokens=self._security.delegation_tokens(controller),

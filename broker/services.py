@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.decision import Decision
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.quorum_info import QuorumInfo
+    from barnabas.controller.raft.voter_changes import VoterChanges
     from barnabas.controller.sessions.broker_sessions import BrokerSessions
     from barnabas.runtime.interface import Runtime
     from barnabas.runtime.repeated_warnings import RepeatedWarnings
@@ -76,6 +77,9 @@ class Services(msgspec.Struct, eq=False):
     leader_quota: ReplicationQuota | None  # leader.replication.throttled.rate; None: no followers here
     inter_broker_authentication: InterBrokerAuthentication | None  # None: there are no other brokers
     quorum: Callable[[], QuorumInfo] | None  # describes the metadata quorum; None: this node is alone
+    voter_changes: (
+        VoterChanges | None
+    )  # adds and removes voters; None: this node is in no quorum of several controllers
     broker_sessions: (
         BrokerSessions | None
     )  # None: this node's controller is never the active one of a cluster

@@ -55,7 +55,13 @@ def update(context: HandlerContext, request: UpdateFeaturesRequest) -> UpdateFea
         context.complete(response)
 
     services.controller.run(
-        lambda image: update_features(image, services.config, updates, validate_only=request.validate_only),
+        lambda image: update_features(
+            image,
+            services.config,
+            updates,
+            validate_only=request.validate_only,
+            is_alone=services.voter_changes is None,
+        ),
         done,
         lambda error, message: context.complete(
             UpdateFeaturesResponse(error_code=ErrorCode(error), error_message=message)

@@ -4,6 +4,9 @@ controller is the active one.
 A voter waits until the quorum has formed, and has its metadata in Raft's log. A broker that is no voter gets the cluster id over
 its links, and follows the metadata that the voters commit. A single controller has no quorum; it opens its listener to brokers
 that follow it.
+
+Where the metadata log names the voters (kraft.version 1) they can be added and removed while the cluster runs (controller/raft/voter_changes.py). A
+controller that is no voter follows Raft's log, and becomes one when it is added.
 """
 
 from __future__ import annotations
@@ -20,20 +23,24 @@ from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import why_it_ends
 from barnabas.broker.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from barnabas.controller.link.clocks import Clocks
-from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog
+from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog, targets_with
 from barnabas.controller.link.links import Links
-from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, Voter
+from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
 from barnabas.controller.link.metadata_feed import MetadataFeed
 from barnabas.controller.link.quorum_bootstrap import QuorumBootstrap
 from barnabas.controller.link.quorum_state import (
     QuorumState,
     check_configuration,
     read_quorum_state,
+    write_quorum_state,
 )
 from barnabas.controller.link.reachability import ControllerWatch, has_lost_majority
+from barnabas.controller.link.voter_updates import VoterUpdates
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
-from barnabas.controller.operations.features import begin_cluster
+from barnabas.controller.operations.features import KRAFT_VERSION, begin_cluster
 from barnabas.controller.raft.raft_log import RaftMetadataLog
+from barnabas.controller.raft.voter_changes import VoterChanges
+from barnabas.controller.raft.voters import Voter
 from barnabas.controller.sessions.broker_sessions import BrokerSessions
 from barnabas.controller.sessions.leader_balancer import LeaderBalancer
 from barnabas.controller.sessions.leadership_transfer import LeadershipTransfer
@@ -90,7 +97,9 @@ class QuorumMember:
         self._balancer: LeaderBalancer | None = None
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
-        self._voters: list[Voter] = []  # of the quorum that has formed
+        self._state: QuorumState | None = None  # of the quorum that has formed, as it is on disk
+        self._state_is_written = True
+        self._updates: VoterUpdates | None = None
         self._secret = secret
         self._sasl = sasl
         self._election_delay_s = election_delay_s
@@ -109,13 +118,19 @@ class QuorumMember:
         config = self._config
         state = read_quorum_state(self._disk, self._directory)
         check_configuration(state, config.node_id, sorted(config.quorum.voters), self._directory)
-        links = self._make_links(state.voters if state is not None and state.is_formed else [])
+        is_formed = state is not None and state.is_formed
+        links = self._make_links(
+            state.voters if state is not None and is_formed else [],
+            dynamic=state is not None and is_formed and state.dynamic,
+        )
+        self._updates = VoterUpdates(links, self._targets())
         self._listen(links)
         formation = QuorumBootstrap(
             self._runtime, self._disk, self._directory, links, partial(self._formed, found), self._on_fatal
         )
         formation.start()
-        links.call(self._targets())
+        dynamic = state is not None and state.is_formed and state.dynamic
+        links.call(targets_with(self._targets(), state.voters) if state and dynamic else self._targets())
 
     def _formed(self, found: Callable[[MetadataLog], object], state: QuorumState) -> None:
         if not self._belong_to(state.cluster_id):
@@ -125,19 +140,23 @@ class QuorumMember:
             self._directory,
             self._runtime,
             self._config.node_id,
-            state.voter_ids,
+            [] if state.joins else state.voters,
             self.links,
+            joins=state.joins,
             election_delay_s=self._election_delay_s,
             on_error=lambda error: self._on_fatal(why_it_ends(error, self._directory)),
         )
         self._raft = raft
         ControllerWatch(self._runtime, self.links)
-        self._voters = state.voters
+        self._state = state
+        if state.dynamic:
+            self.links.call(targets_with(self._targets(), state.voters))
         found(raft)
 
     def _follow(self, found: Callable[[MetadataLog], object]) -> None:
         links = self._make_links([])
         targets = self._targets()
+        self._updates = VoterUpdates(links, targets)
 
         def discovered(cluster_id: str) -> None:
             if self._belong_to(cluster_id):
@@ -174,7 +193,7 @@ class QuorumMember:
 
     # -- links
 
-    def _make_links(self, journalled: list[Voter]) -> Links:
+    def _make_links(self, journalled: list[Voter], *, dynamic: bool = False) -> Links:
         config = self._config
         identity = Identity(
             self._log_manager.directories.cluster_id,
@@ -188,6 +207,7 @@ class QuorumMember:
             configured=[
                 Voter(node_id, host, port) for node_id, (host, port) in sorted(config.quorum.voters.items())
             ],
+            dynamic=dynamic,
         )
         links = Links(
             self._runtime,
@@ -290,19 +310,75 @@ class QuorumMember:
             return
         self._feed = MetadataFeed(links, raft, lambda: controller.image.offset + 1)
         controller.on_activity(partial(self._activity_changed, controller, raft))
+        raft.on_voters(partial(self._voters_changed, raft))
+        raft.on_commit(partial(self._record_voters, controller, raft))
+        self._voters_changed(raft)
         links.attach_raft(raft)
+
+    # -- voters
+
+    @property
+    def voter_changes(self) -> VoterChanges | None:
+        """Adds and removes voters; None where this node's controller is never the active one of a quorum."""
+        if self._raft is None:
+            return None
+        listener = self._config.controller_listeners[0].name
+        return VoterChanges(self._raft, self._log_manager.directories.cluster_id, listener)
+
+    def _record_voters(self, controller: Controller, raft: RaftMetadataLog) -> None:
+        """With kraft.version 1 the log begins to name the voters: those of now."""
+        if controller.image.features.get(KRAFT_VERSION, 0) == 0 or raft.are_voters_recorded:
+            return
+        if raft.is_leader and not raft.is_voter_change_open:
+            addresses = self._config.quorum.voters  # they may be newer than those of the formation
+            voters = [
+                Voter(each.node_id, *addresses.get(each.node_id, (each.host, each.port)), each.directory_id)
+                for each in raft.voters
+            ]
+            raft.change_voters(voters, lambda _: None)  # if it fails, the next leader tries
+
+    def _voters_changed(self, raft: RaftMetadataLog) -> None:
+        index, voters = raft.committed_voters
+        if index == 0 or self._updates is None:
+            return
+        self._updates.announce(index, voters)
+        state = self._state
+        assert state is not None
+        is_voter = any(voter.node_id == self._config.node_id for voter in voters)
+        self._state = replace(state, voters=list(voters), dynamic=True, joins=state.joins and not is_voter)
+        if self._state_is_written:
+            self._write_state()
+
+    def _write_state(self) -> None:
+        """Keep the voters, for the next start to find the others with. The log itself decides who votes."""
+        state = self._state
+        assert state is not None
+        self._state_is_written = False
+
+        def written(_: object, error: BaseException | None) -> None:
+            self._state_is_written = True
+            if error is not None:
+                log.warning("the voters can't be written to %s: %s", self._directory, error)
+            elif self._state is not state:
+                self._write_state()
+
+        self._runtime.run_in_thread(lambda: write_quorum_state(self._disk, self._directory, state), written)
 
     def _quorum(self, raft: RaftMetadataLog) -> QuorumInfo:
         found = raft.describe()
-        directories = {voter.node_id: voter.directory_id for voter in self._voters}
         listener = self._config.controller_listeners[0].name
-        formed = {voter.node_id: (voter.host, voter.port) for voter in self._voters}
-        addresses = formed | self._config.quorum.voters  # the configured ones may be newer
+        addresses = {voter.node_id: (voter.host, voter.port) for voter in raft.voters}
+        if not raft.are_voters_recorded:
+            configured = self._config.quorum.voters  # may be newer than those of the formation
+            addresses |= {node_id: configured[node_id] for node_id in addresses.keys() & configured.keys()}
         return replace(
             found,
-            voters=[replace(voter, directory_id=directories[voter.node_id]) for voter in found.voters],
-            observers=self._observers(found.high_watermark),
-            listeners={node_id: [QuorumListener(listener, *addresses[node_id])] for node_id in formed},
+            observers=sorted(
+                [*found.observers, *self._observers(found.high_watermark)], key=lambda each: each.node_id
+            ),
+            listeners={
+                node_id: [QuorumListener(listener, *address)] for node_id, address in addresses.items()
+            },
         )
 
     def _observers(self, high_watermark: int) -> list[QuorumReplica]:
@@ -320,7 +396,11 @@ class QuorumMember:
 
     def _activity_changed(self, controller: Controller, raft: RaftMetadataLog, is_active: bool) -> None:
         if is_active:
-            controller.run(lambda image: begin_cluster(image, self._config), lambda _: None)
+            is_dynamic = not self._config.quorum.voters
+            controller.run(
+                lambda image: begin_cluster(image, self._config, dynamic=is_dynamic), lambda _: None
+            )
+            self._record_voters(controller, raft)
         self.links.leader.announce(raft.term, self._config.node_id if is_active else -1)
 
     def on_controller_change(self, call: Callable[[], object]) -> None:

@@ -13,7 +13,12 @@ from typing import Final
 import msgspec
 
 from barnabas.controller.metadata.image import MetadataImage
-from barnabas.controller.operations.features import METADATA_VERSION, SUPPORTED_FEATURES, with_elr
+from barnabas.controller.operations.features import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    SUPPORTED_FEATURES,
+    with_elr,
+)
 from barnabas.wire.messages import metadata_records as wire
 
 DIRECTORIES_SINCE: Final = 17  # metadata.version 3.7-IV2; Kafka refuses records that its level does not have
@@ -31,6 +36,8 @@ def kafka_records(
     new = image.features.keys() <= SUPPORTED_FEATURES.keys()
     names = {topic.topic_id: topic.name for topic in image.topics.values()}
     for record in image.records():
+        if isinstance(record, wire.FeatureLevelRecord) and record.name == KRAFT_VERSION:
+            continue  # Kafka has it in a control record, with the voters
         if isinstance(record, wire.RegisterBrokerRecord):
             record.fenced = True
             record.in_controlled_shutdown = False

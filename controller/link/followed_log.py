@@ -27,9 +27,9 @@ from barnabas.controller.metadata.local_journal import decode_snapshot
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
-    from barnabas.controller.link.messages import Voter
     from barnabas.controller.link.peer import Peer
     from barnabas.controller.metadata.metadata_log import Apply, Done, Replace
+    from barnabas.controller.raft.voters import Voter
 
 Target = tuple[str, int, int | None]  # host, port, node id or None for any node
 

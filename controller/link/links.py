@@ -29,12 +29,12 @@ from barnabas.controller.link.messages import (
     LinkRefused,
     MalformedMessage,
     RefusalCode,
-    Voter,
     busy,
     decode,
     encode,
 )
 from barnabas.controller.link.peer import Done, Handler, Peer, Serve
+from barnabas.controller.raft.voters import Voter
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:

@@ -37,7 +37,6 @@ from barnabas.controller.link.messages import (
     Prepare,
     Prepared,
     Status,
-    Voter,
     decode_formation,
     encode,
 )
@@ -61,6 +60,7 @@ from barnabas.controller.metadata.local_journal import (
     read_local_metadata,
 )
 from barnabas.controller.raft.files import RaftFiles
+from barnabas.controller.raft.voters import Voter
 from barnabas.storage.disk.disk import Disk
 from barnabas.wire.checksum import crc32c
 from barnabas.wire.uuids import random_uuid, uuid_to_string

@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from barnabas.controller.link.messages import Voter
 from barnabas.controller.metadata.errors import UNREADABLE, MetadataError
+from barnabas.controller.raft.voters import Voter
 from barnabas.storage.disk.disk import Disk
 from barnabas.wire.checksum import crc32c
 from barnabas.wire.uuids import uuid_from_string, uuid_to_string

@@ -15,8 +15,8 @@ from barnabas.controller.link.messages import VOTERS_SINCE, QuorumVoters, decode
 
 if TYPE_CHECKING:
     from barnabas.controller.link.links import Links
-    from barnabas.controller.link.messages import Voter
     from barnabas.controller.link.peer import Peer
+    from barnabas.controller.raft.voters import Voter
 
 
 class VoterUpdates:

@@ -20,6 +20,7 @@ from barnabas.wire.messages.metadata_records import ConfigRecord, FeatureLevelRe
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSION_MIN: Final = 7  # 3.3-IV3
 METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0
+KRAFT_VERSION: Final = "kraft.version"  # 1: the metadata log names the voters (KIP-853)
 ELR_VERSION: Final = "eligible.leader.replicas.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 TRANSACTION_VERSION_LEVEL: Final = 2  # each end of a transaction raises its producer's epoch (KIP-890)
@@ -28,6 +29,7 @@ MIN_ISR: Final = "min.insync.replicas"
 # name -> (lowest, highest) level, as Kafka 4.3 states them
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     ELR_VERSION: (0, 1),
+    KRAFT_VERSION: (0, 1),
     METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_LEVEL),
     TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LEVEL),
 }
@@ -61,10 +63,14 @@ def first_features(image: MetadataImage) -> list[msgspec.Struct]:
     ]
 
 
-def begin_cluster(image: MetadataImage, settings: ControllerSettings) -> Decision[None]:
+def begin_cluster(
+    image: MetadataImage, settings: ControllerSettings, *, dynamic: bool = False
+) -> Decision[None]:
     """The first records of a cluster of several nodes; none when it has begun already. A single node does not use eligible
-    leader replicas, which need more than one broker."""
+    leader replicas, which need more than one broker. `dynamic`: the configuration does not name the voters, so the log does."""
     records = first_features(image)
+    if dynamic and records:
+        records.append(FeatureLevelRecord(name=KRAFT_VERSION, feature_level=1))
     if ELR_VERSION not in image.features and len(image.brokers) <= 1:
         records.append(FeatureLevelRecord(name=ELR_VERSION, feature_level=1))
         records += _common_min_isr(image, settings)
@@ -91,11 +97,17 @@ def update_features(
     updates: Sequence[FeatureUpdate],
     *,
     validate_only: bool = False,
+    is_alone: bool = False,
 ) -> Decision[ApiError | None]:
-    """Make all updates, or none and return the error of the first that is not allowed."""
+    """Make all updates, or none and return the error of the first that is not allowed. `is_alone`: there is no quorum whose log could
+    name the voters."""
     records: list[msgspec.Struct] = []
     try:
         for update in updates:
+            if update.name == KRAFT_VERSION and update.level > 0 and is_alone:
+                raise _invalid(
+                    update, "A single node has no quorum; its configuration makes one of several nodes."
+                )
             records += _update(image, settings, update)
     except ApiError as api_error:
         return Decision([], api_error)
@@ -125,11 +137,17 @@ def _update(
     if not reason and update.level > current and update.upgrade_type != UPGRADE:
         reason = "Can't downgrade to a newer version."
     if reason:
-        text = f"Invalid update version {update.level} for feature {update.name}. {reason}"
-        raise ApiError(ErrorCode.INVALID_UPDATE_VERSION, text)
+        raise _invalid(update, reason)
     if update.name == METADATA_VERSION and update.level < current:
         _check_metadata_downgrade(current, update)
+    if update.name == KRAFT_VERSION and update.level < current:
+        raise _invalid(update, "Can't downgrade the version of this feature.")
     return [FeatureLevelRecord(name=update.name, feature_level=update.level)]
+
+
+def _invalid(update: FeatureUpdate, reason: str) -> ApiError:
+    text = f"Invalid update version {update.level} for feature {update.name}. {reason}"
+    return ApiError(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 
 def _not_supported(image: MetadataImage, node_id: int, name: str, level: int) -> str:

@@ -107,11 +107,12 @@ class StateMachine(Protocol):
 
 
 class VoterChange(NamedTuple):
-    """A change to append in this term, else `refused` is called. `payload`: the command."""
+    """A change to append in this term: `appended` is called, or `refused`. `payload`: the command."""
 
     term: int
     voters: VoterSet
     payload: bytes
+    appended: Callable[[], object]
     refused: Callable[[], object]
 
 
@@ -382,10 +383,16 @@ class RaftEngine:
         self.library.set_voters(ids_of(self.journal.voters.last))
 
     def _append_voters(self, change: VoterChange) -> None:
+        """Append it in a tick of its own: commands that wait take the next one."""
+        before = self.journal.voters.index
         if self._may_change_voters(change):
             self.library.submit(change.payload)
+            self.library.tick()
+        if self.journal.voters.index > before:
+            change.appended()
         else:
             change.refused()
+        self.wake()
 
     def _may_change_voters(self, change: VoterChange) -> bool:
         """The rules of voters.py for a leader."""
@@ -420,6 +427,7 @@ class RaftEngine:
         if self._voter_change is not None:
             change, self._voter_change = self._voter_change, None
             self._append_voters(change)
+            return
         while self._commands:
             library.submit(self._commands.popleft())
         self._consider_snapshot()

@@ -138,9 +138,7 @@ class RaftLibrary:
             logCompactionMinTime=1 << 60,
         )
         with self:
-            self._raft: SyncObj = Consensus(
-                Node(node_id), self._counted(), conf, make_transport(self), apply
-            )
+            self._raft: SyncObj = Consensus(Node(node_id), self._counted(), conf, make_transport(self), apply)
         self._clock = clock
 
     def __enter__(self) -> None:

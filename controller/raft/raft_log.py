@@ -248,9 +248,11 @@ class RaftMetadataLog:
         """Id of the metadata directory of a connected controller."""
         return self._engine.directory_of(node_id)
 
-    def change_voters(self, voters: Sequence[Voter], done: Done) -> None:
+    def change_voters(
+        self, voters: Sequence[Voter], done: Done, appended: Callable[[], object] | None = None
+    ) -> None:
         """Make these the voters, which differ by one at most. As with `propose`, NotController means that the outcome is not known.
-        `is_voter_change_open` must be false."""
+        `is_voter_change_open` must be false. `appended`: called when this leader has the change in its log."""
         if not self.is_leader or self._closed or self.is_voter_change_open:
             done(NotController("this node is not the active controller, or is changing the voters"))
             return
@@ -260,7 +262,13 @@ class RaftMetadataLog:
         self._pending_voters = _PendingVoters(payload, done, deadline)
         refused = "the voters can't change while an earlier change is not committed"
         self._engine.change_voters(
-            VoterChange(self._active_term, chosen, payload, lambda: self._end_voter_change(refused))
+            VoterChange(
+                self._active_term,
+                chosen,
+                payload,
+                appended or (lambda: None),
+                lambda: self._end_voter_change(refused),
+            )
         )
 
     def _end_voter_change(self, why: str) -> None:

@@ -106,7 +106,9 @@ class VoterHistory:
 
     def committed(self, applied_index: int) -> tuple[int, VoterSet]:
         """The last set up to this entry, and the entry that names it (see `index`)."""
-        return next(each for each in reversed(self._sets) if each[0] <= applied_index or each is self._sets[0])
+        return next(
+            each for each in reversed(self._sets) if each[0] <= applied_index or each is self._sets[0]
+        )
 
     def possible(self, commit_index: int) -> list[VoterSet]:
         """The last set that is known to be committed, and those after it: one of them is the quorum's."""

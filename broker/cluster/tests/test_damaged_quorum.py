@@ -6,9 +6,9 @@ import re
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
-from barnabas.controller.link.messages import Voter
 from barnabas.controller.link.quorum_bootstrap import install_genesis, read_genesis
 from barnabas.controller.link.quorum_state import FORMED, QuorumState, write_quorum_state
+from barnabas.controller.raft.voters import Voter
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.uuids import uuid_from_string
 from compat_tests.virtual.runtime import VirtualRuntime

@@ -9,8 +9,14 @@ from typing import Any
 from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.dialer import Dialer
 from barnabas.controller.link.links import Links
-from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity, LinkRefused, Voter
+from barnabas.controller.link.messages import (
+    BROKER,
+    CONTROLLER,
+    Identity,
+    LinkRefused,
+)
 from barnabas.controller.link.peer import Peer
+from barnabas.controller.raft.voters import Voter
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import VirtualWorld

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from barnabas.controller.link.followed_log import Discovery
-from barnabas.controller.link.messages import Voter as VoterRecord
 from barnabas.controller.link.quorum_state import (
     FORMED,
     FORMING,
@@ -22,6 +21,7 @@ from barnabas.controller.link.quorum_state import (
 from barnabas.controller.link.tests.forming_voters import DIRECTORY, Voters, give_metadata
 from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, directory_of
 from barnabas.controller.metadata.errors import MetadataError
+from barnabas.controller.raft.voters import Voter as VoterRecord
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
 
 GROUPS = [[b"features", b"broker"], [b"topic"], [b"x" * 700_000, b"y" * 900_000]]

@@ -283,7 +283,9 @@ def test_an_operation_run_from_a_failure_callback_sees_the_committed_image() -> 
 def test_a_change_that_is_too_large_fails_alone() -> None:
     runtime, settings = VirtualRuntime(), Settings()
     peers: Any = SimpleNamespace(send=lambda _node_id, _message: False)
-    controller = Controller(RaftMetadataLog(MemoryDisk(), "/raft", runtime, 1, [Voter(1, "", 0)], peers, ([], -1)))
+    controller = Controller(
+        RaftMetadataLog(MemoryDisk(), "/raft", runtime, 1, [Voter(1, "", 0)], peers, ([], -1))
+    )
     controller.open()
     controller.serve()
     runtime.advance(1)

@@ -175,7 +175,7 @@ class ChaosWorld(RaftWorld):
                 self.removed.add(node_id)
                 self.counters["leaders that removed themselves"] += node_id == leader.node_id
 
-        log.change_voters(voters.values(), done)
+        log.change_voters(list(voters.values()), done)
 
     # What happens
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from barnabas.controller.raft.messages import Message, decode_message
 from barnabas.controller.raft import voters
+from barnabas.controller.raft.messages import Message, decode_message
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.testing.memory_disk import MemoryDisk
 from compat_tests.virtual.network import VirtualNetwork

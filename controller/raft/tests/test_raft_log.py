@@ -255,7 +255,9 @@ def test_describe_has_the_leader_and_the_progress_of_all_voters() -> None:
 
 def test_a_log_that_is_not_open_does_not_lead() -> None:
     world = RaftWorld(start=False)
-    log = RaftMetadataLog(MemoryDisk(), "/meta", VirtualRuntime(), 1, world.configured, world.voters[1], ([], -1))
+    log = RaftMetadataLog(
+        MemoryDisk(), "/meta", VirtualRuntime(), 1, world.configured, world.voters[1], ([], -1)
+    )
     assert (log.is_leader, log.term, log.leader_id) == (False, 0, None)
     log.close()
 
