@@ -30,6 +30,7 @@ class ApacheBroker(Broker):
         *archive_options(),
     )
 
+    format_arguments: tuple[str, ...] = ()  # the quorum of kafka-storage; empty: this node is its one voter
     release_version = ""  # such as 3.9-IV0: the metadata.version to format with
 
     def __init__(
@@ -113,7 +114,9 @@ class ApacheBroker(Broker):
     def _format(self, properties: Path) -> None:
         cluster_id = self.new_cluster_id()
         # with "=": an id may begin with a dash
-        quorum = () if "controller.quorum.voters" in self.settings else ("--standalone",)
+        quorum = (
+            () if "controller.quorum.voters" in self.settings else self.format_arguments or ("--standalone",)
+        )
         arguments = ("format", *quorum, f"--cluster-id={cluster_id}", "-c", str(properties))
         if self.release_version:
             arguments += ("--release-version", self.release_version)

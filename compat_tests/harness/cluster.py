@@ -46,7 +46,9 @@ class Cluster:
         tools: JavaTools | None = None,
         loop: str = "",
         apache_node: type[ApacheNode] = ApacheNode,
+        dynamic: bool = False,
     ) -> None:
+        """`dynamic`: the configuration names addresses of controllers only, and voters can be added and removed."""
         self.directory = directory
         self.kind = kind
         self.network = Network(self._pids) if proxied else None
@@ -58,13 +60,15 @@ class Cluster:
         self._tools = tools
         self._loop = loop
         self._apache_node = apache_node
-        self._cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+        self._dynamic = dynamic
+        self._cluster_id = _random_uuid()
         self._settings = dict(settings or {})
         self._voters: dict[int, str] = {}
         for node, role in roles.items():
             if "controller" in role:
                 self.controllers[node] = f"127.0.0.1:{free_port()}"
                 self._voters[node] = self._before(node, self.controllers[node])
+        self._first_directories = {node: _random_uuid() for node in self._voters}
         for node, role in roles.items():
             self.add(node, role, (node_settings or {}).get(node))
 
@@ -79,6 +83,8 @@ class Cluster:
                 listeners["INTERNAL"] = f"127.0.0.1:{free_port()}"
                 advertised["INTERNAL"] = self._before(node, listeners["INTERNAL"])
         if "controller" in role:
+            if node not in self.controllers:
+                self.controllers[node] = f"127.0.0.1:{free_port()}"
             listeners["CONTROLLER"] = self.controllers[node]
         folder = self.directory / f"node-{node}"
         inter_broker = "INTERNAL" if self.network is not None else "PLAINTEXT"
@@ -87,9 +93,14 @@ class Cluster:
             **self._settings,
             **(settings or {}),
         }
+        if self._dynamic:
+            del properties["controller.quorum.voters"]
+            properties["controller.quorum.bootstrap.servers"] = ",".join(self._voters.values())
         made: ClusterNode
         if self.kind == "apache":
             made = self._apache_node(folder, properties, self._cluster_id, self._tools)
+            if self._dynamic:
+                made.format_arguments = self._formatting(node)
         else:
             made = BarnabasNode(folder, properties, self._loop)
         made.listeners = {name: address for name, address in listeners.items() if name == "PLAINTEXT"}
@@ -97,6 +108,13 @@ class Cluster:
             made.listeners = dict(listeners)
         self.nodes[node] = made
         return made
+
+    def _formatting(self, node: int) -> tuple[str, ...]:
+        """Arguments of kafka-storage: the first voters, or that this node is none."""
+        if node not in self._voters:
+            return ("--no-initial-controllers",)
+        first = (f"{id_}@{address}:{self._first_directories[id_]}" for id_, address in self._voters.items())
+        return ("--initial-controllers", ",".join(first))
 
     @property
     def bootstrap(self) -> str:
@@ -279,3 +297,9 @@ class Cluster:
 
     def _pids(self) -> dict[int, int]:
         return {node: one.pid for node, one in self.nodes.items() if one.alive()}
+
+
+def _random_uuid() -> str:
+    """As Kafka writes it; one that begins with a dash would be taken for an option."""
+    text = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+    return _random_uuid() if text.startswith("-") else text
