@@ -43,6 +43,7 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.controller.raft.voter_changes import VoterChanges
 from barnabas.controller.sessions.single_node import start_alone
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.runtime.slices import StepQueue, TurnQueue
@@ -404,7 +405,9 @@ class Node:
             leader_quota=self._leader_quota(controller),
             inter_broker_authentication=authentication,
             quorum=None if member is None else member.quorum,
-            voter_changes=None if member is None else member.voter_changes,
+            voter_changes=VoterChanges(
+                None if member is None else member.raft, self.cluster_id, config.controller_listener
+            ),
             broker_sessions=None if member is None else member.make_sessions(controller),
             authorizer=self._security.authorizer(controller, lambda: self._has_loaded),
             delegation_tokens=self._security.delegation_tokens(controller),

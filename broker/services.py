@@ -77,9 +77,7 @@ class Services(msgspec.Struct, eq=False):
     leader_quota: ReplicationQuota | None  # leader.replication.throttled.rate; None: no followers here
     inter_broker_authentication: InterBrokerAuthentication | None  # None: there are no other brokers
     quorum: Callable[[], QuorumInfo] | None  # describes the metadata quorum; None: this node is alone
-    voter_changes: (
-        VoterChanges | None
-    )  # adds and removes voters; None: this node is in no quorum of several controllers
+    voter_changes: VoterChanges  # adds and removes voters of the metadata quorum
     broker_sessions: (
         BrokerSessions | None
     )  # None: this node's controller is never the active one of a cluster

@@ -23,11 +23,6 @@ def add(context: HandlerContext, request: AddRaftVoterRequest) -> AddRaftVoterRe
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return AddRaftVoterResponse(error_code=error, error_message=error.message)
     services = context.services
-    if services.voter_changes is None:
-        return AddRaftVoterResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION,
-            error_message="Cluster doesn't support adding voter because the kraft.version feature is 0",
-        )
 
     def answer(error: ApiError | None) -> None:
         if error is not None and error.error == ErrorCode.NOT_CONTROLLER:

@@ -22,11 +22,6 @@ def remove(context: HandlerContext, request: RemoveRaftVoterRequest) -> RemoveRa
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return RemoveRaftVoterResponse(error_code=error, error_message=error.message)
     services = context.services
-    if services.voter_changes is None:
-        return RemoveRaftVoterResponse(
-            error_code=ErrorCode.UNSUPPORTED_VERSION,
-            error_message="Cluster doesn't support removing voter because the kraft.version feature is 0",
-        )
 
     def answer(error: ApiError | None) -> None:
         if error is not None and error.error == ErrorCode.NOT_CONTROLLER:

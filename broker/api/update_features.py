@@ -60,7 +60,7 @@ def update(context: HandlerContext, request: UpdateFeaturesRequest) -> UpdateFea
             services.config,
             updates,
             validate_only=request.validate_only,
-            is_alone=services.voter_changes is None,
+            is_alone=not services.voter_changes.is_possible,
         ),
         done,
         lambda error, message: context.complete(

@@ -23,7 +23,7 @@ from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import why_it_ends
 from barnabas.broker.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
 from barnabas.controller.link.clocks import Clocks
-from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog, targets_with
+from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog, VoterUpdates, targets_with
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
 from barnabas.controller.link.metadata_feed import MetadataFeed
@@ -35,11 +35,9 @@ from barnabas.controller.link.quorum_state import (
     write_quorum_state,
 )
 from barnabas.controller.link.reachability import ControllerWatch, has_lost_majority
-from barnabas.controller.link.voter_updates import VoterUpdates
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
 from barnabas.controller.operations.features import KRAFT_VERSION, begin_cluster
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.controller.raft.voter_changes import VoterChanges
 from barnabas.controller.raft.voters import Voter
 from barnabas.controller.sessions.broker_sessions import BrokerSessions
 from barnabas.controller.sessions.leader_balancer import LeaderBalancer
@@ -278,6 +276,11 @@ class QuorumMember:
         """Describes the quorum; None where this node does not vote in one."""
         return None if self._raft is None else partial(self._quorum, self._raft)
 
+    @property
+    def raft(self) -> RaftMetadataLog | None:
+        """The log of the quorum; None where this node's controller is in none."""
+        return self._raft
+
     def make_sessions(self, controller: Controller) -> BrokerSessions | None:
         """The sessions of brokers; None where this node's controller can't be the active one."""
         if self._config.is_controller:
@@ -316,14 +319,6 @@ class QuorumMember:
         links.attach_raft(raft)
 
     # -- voters
-
-    @property
-    def voter_changes(self) -> VoterChanges | None:
-        """Adds and removes voters; None where this node's controller is never the active one of a quorum."""
-        if self._raft is None:
-            return None
-        listener = self._config.controller_listeners[0].name
-        return VoterChanges(self._raft, self._log_manager.directories.cluster_id, listener)
 
     def _record_voters(self, controller: Controller, raft: RaftMetadataLog) -> None:
         """With kraft.version 1 the log begins to name the voters: those of now."""

@@ -77,4 +77,6 @@ APIS: dict[str, Api] = {
     "ConsumerGroupDescribe": Api(69, 0, 1),
     "ListConfigResources": Api(74, 0, 1),
     "DescribeTopicPartitions": Api(75, 0, 0),
+    "AddRaftVoter": Api(80, 0, 1),
+    "RemoveRaftVoter": Api(81, 0, 0),
 }

@@ -19,6 +19,7 @@ from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from barnabas.wire.messages.add_raft_voter import AddRaftVoterRequest
 from barnabas.wire.messages.alter_client_quotas import (
     AlterClientQuotasRequest,
     EntityData,
@@ -100,6 +101,7 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -599,6 +601,12 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
             lambda _: UpdateFeaturesRequest(1000, [FeatureUpdateKey("none", 1)]),
             CAF,
             [cluster(Op.ALTER)],
+        ),
+        AuthorizedRequest(
+            "AddRaftVoter", lambda _: AddRaftVoterRequest(None, voter_id=-1), CAF, [cluster(Op.ALTER)]
+        ),
+        AuthorizedRequest(
+            "RemoveRaftVoter", lambda _: RemoveRaftVoterRequest(None, -1), CAF, [cluster(Op.ALTER)]
         ),
         AuthorizedRequest(
             "DescribeProducers",

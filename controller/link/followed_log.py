@@ -1,4 +1,4 @@
-"""A broker that does not vote: how it finds its cluster, and its metadata log, a follower of the voters.
+"""A broker that does not vote: how it finds its cluster and the voters, and its metadata log, a follower of the voters.
 
 The log follows the active controller where there is a link to it, since that one learns of a commit first, else any voter. When
 that changes it continues with another one after the last record that it has applied. Nothing is kept on disk: a start fetches
@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 
 from barnabas.controller.link import messages
 from barnabas.controller.link.messages import (
+    VOTERS_SINCE,
     Acknowledge,
     Groups,
     MalformedMessage,
+    QuorumVoters,
     SnapshotPart,
     Subscribe,
     Unsubscribe,
+    decode,
     decode_metadata,
     encode,
 )
@@ -216,6 +219,46 @@ class Discovery:
         self._links.join_cluster(identity.cluster_id)
         self._links.call(targets_with(self._configured, identity.journalled))
         self._done(identity.cluster_id)
+
+
+class VoterUpdates:
+    """The voters of a quorum whose log names them, sent between nodes, so that each calls those that there are.
+
+    A controller takes them from its metadata log when they are committed, and sends them over all links and each new one. A broker,
+    and a controller whose log is behind, takes those of the highest entry. Only addresses follow from them: the log decides who
+    votes. `configured`: the targets of the links by configuration, which are called as well.
+    """
+
+    def __init__(self, links: Links, configured: Sequence[Target]) -> None:
+        self._links = links
+        self._configured = configured
+        self._known: QuorumVoters | None = None
+        self._own: QuorumVoters | None = None  # from this controller's log
+        links.handle(messages.VOTERS, self._received)
+        links.add_listener(self._send, lambda _: None)
+
+    def announce(self, index: int, voters: Sequence[Voter]) -> None:
+        """These are committed in this controller's log, up to entry `index`."""
+        links = self._links
+        self._own = QuorumVoters(index, list(voters))
+        links.join_cluster(links.identity.cluster_id, voters, dynamic=True)
+        for peer in links.peers():
+            self._send(peer)
+        self._take(self._own)
+
+    def _send(self, peer: Peer) -> None:
+        if self._own is not None and peer.version >= VOTERS_SINCE:
+            peer.send(messages.VOTERS, encode(self._own))
+
+    def _received(self, peer: Peer, payload: bytes) -> None:
+        voters = decode(payload, QuorumVoters)
+        if peer.identity.is_controller:
+            self._take(voters)
+
+    def _take(self, voters: QuorumVoters) -> None:
+        if self._known is None or voters.index > self._known.index:
+            self._known = voters
+            self._links.call(targets_with(self._configured, voters.voters))
 
 
 def targets_with(configured: Sequence[Target], voters: Sequence[Voter]) -> list[Target]:

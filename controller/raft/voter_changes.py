@@ -7,14 +7,16 @@ which only a release that knows such entries can be.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.metadata.decision import ApiError
-from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.voters import Voter, VoterSet
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.primitives import ZERO_UUID
 from barnabas.wire.uuids import uuid_to_string
+
+if TYPE_CHECKING:
+    from barnabas.controller.raft.raft_log import RaftMetadataLog
 
 LISTENERS_MAX: Final = 100  # of a voter
 HOST_LENGTH_MAX: Final = 255
@@ -26,10 +28,16 @@ Answer = Callable[[ApiError | None], object]
 class VoterChanges:
     """Of the quorum of `raft`. `listener`: name of the listener through which controllers call each other."""
 
-    def __init__(self, raft: RaftMetadataLog, cluster_id: str, listener: str) -> None:
+    def __init__(self, raft: RaftMetadataLog | None, cluster_id: str, listener: str) -> None:
+        """`raft`: None on a node that is alone, whose log can't name voters."""
         self._raft = raft
         self._cluster_id = cluster_id
         self._listener = listener
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether there is a quorum of which voters can be added or removed."""
+        return self._raft is not None
 
     def add(
         self,
@@ -48,13 +56,13 @@ class VoterChanges:
             self._check_cluster(cluster_id)
             check_key("Add", node_id, directory_id)
             host, port = self._endpoint(listeners)
-            self._check_state("adding", kraft_version)
-            self._check_new(node_id, directory_id)
+            raft = self._raft_that_changes("adding", kraft_version)
+            check_new(raft, node_id, directory_id)
         except ApiError as error:
             answer(error)
             return
         new = Voter(node_id, host, port, directory_id)
-        self._change((*self._raft.voters, new), answer, ack_when_committed=ack_when_committed)
+        _change(raft, (*raft.voters, new), answer, ack_when_committed=ack_when_committed)
 
     def remove(
         self, kraft_version: int, cluster_id: str | None, node_id: int, directory_id: bytes, answer: Answer
@@ -63,11 +71,11 @@ class VoterChanges:
         try:
             self._check_cluster(cluster_id)
             check_key("Remove", node_id, directory_id)
-            self._check_state("removing", kraft_version)
+            raft = self._raft_that_changes("removing", kraft_version)
         except ApiError as error:
             answer(error)
             return
-        voters = self._raft.voters
+        voters = raft.voters
         kept = tuple(
             voter for voter in voters if (voter.node_id, voter.directory_id) != (node_id, directory_id)
         )
@@ -75,21 +83,7 @@ class VoterChanges:
             text = f"Cannot remove voter {key_text(node_id, directory_id)} from the set of voters {set_text(voters)}"
             answer(ApiError(ErrorCode.VOTER_NOT_FOUND, text))
             return
-        self._change(kept, answer, ack_when_committed=True)
-
-    def _change(self, voters: Sequence[Voter], answer: Answer, *, ack_when_committed: bool) -> None:
-        is_answered = False
-
-        def reply(error: ApiError | None) -> None:
-            nonlocal is_answered
-            if not is_answered:
-                is_answered = True
-                answer(error)
-
-        def done(error: Exception | None) -> None:
-            reply(None if error is None else ApiError(ErrorCode.NOT_CONTROLLER, str(error)))
-
-        self._raft.change_voters(voters, done, None if ack_when_committed else lambda: reply(None))
+        _change(raft, kept, answer, ack_when_committed=True)
 
     # The rules, each an ApiError
 
@@ -112,13 +106,12 @@ class VoterChanges:
             f"listener ListenerName({self._listener})",
         )
 
-    def _check_state(self, doing: str, kraft_version: int) -> None:
-        """Whether the voters can be changed now."""
+    def _raft_that_changes(self, doing: str, kraft_version: int) -> RaftMetadataLog:
+        """The log, if its voters can change now."""
         raft = self._raft
-        if raft.is_leader and kraft_version < 1:
-            text = (
-                f"Cluster doesn't support {doing} voter because the kraft.version feature is {kraft_version}"
-            )
+        if raft is None or (raft.is_leader and kraft_version < 1):
+            level = 0 if raft is None else kraft_version
+            text = f"Cluster doesn't support {doing} voter because the kraft.version feature is {level}"
             raise ApiError(ErrorCode.UNSUPPORTED_VERSION, text)
         if not raft.is_leader:
             text = "Request timed out waiting for leader to establish HWM and fence previous voter changes"
@@ -126,17 +119,37 @@ class VoterChanges:
         if raft.is_voter_change_open or not raft.are_voters_recorded:
             text = "Request timed out waiting for leader to handle previous voter change request"
             raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+        return raft
 
-    def _check_new(self, node_id: int, directory_id: bytes) -> None:
-        raft, key = self._raft, key_text(node_id, directory_id)
-        if any(voter.node_id == node_id for voter in raft.voters):
-            text = f"The voter id for {key} is already part of the set of voters {set_text(raft.voters)}."
-            raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
-        if raft.observer_directory(node_id) != directory_id:
-            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"New voter {key} is not ready to receive requests")
-        if not raft.is_caught_up(node_id):
-            text = f"Aborted add voter operation for {key} since it is lagging behind"
-            raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
+
+def _change(
+    raft: RaftMetadataLog, voters: Sequence[Voter], answer: Answer, *, ack_when_committed: bool
+) -> None:
+    is_answered = False
+
+    def reply(error: ApiError | None) -> None:
+        nonlocal is_answered
+        if not is_answered:
+            is_answered = True
+            answer(error)
+
+    def done(error: Exception | None) -> None:
+        reply(None if error is None else ApiError(ErrorCode.NOT_CONTROLLER, str(error)))
+
+    raft.change_voters(voters, done, None if ack_when_committed else lambda: reply(None))
+
+
+def check_new(raft: RaftMetadataLog, node_id: int, directory_id: bytes) -> None:
+    """ApiError unless the node can become a voter now: it follows the log with this directory, and has what is committed."""
+    key = key_text(node_id, directory_id)
+    if any(voter.node_id == node_id for voter in raft.voters):
+        text = f"The voter id for {key} is already part of the set of voters {set_text(raft.voters)}."
+        raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
+    if raft.observer_directory(node_id) != directory_id:
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"New voter {key} is not ready to receive requests")
+    if not raft.is_caught_up(node_id):
+        text = f"Aborted add voter operation for {key} since it is lagging behind"
+        raise ApiError(ErrorCode.REQUEST_TIMED_OUT, text)
 
 
 def check_key(what: str, node_id: int, directory_id: bytes) -> None:

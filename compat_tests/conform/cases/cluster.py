@@ -1,10 +1,11 @@
 """ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments, DescribeQuorum, UpdateFeatures,
-UnregisterBroker: what one broker alone answers to them."""
+UnregisterBroker, AddRaftVoter, RemoveRaftVoter: what one broker alone answers to them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from barnabas.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
 from barnabas.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -16,6 +17,7 @@ from barnabas.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
 )
+from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
 from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from compat_tests.conform.case import case
@@ -213,3 +215,23 @@ def as_it_is(session: Session) -> None:
 def unknown_brokers(session: Session) -> None:
     for broker_id in (77, -1):
         session.ask(UnregisterBrokerRequest(broker_id=broker_id), note=str(broker_id))
+
+
+@case("AddRaftVoter")
+def voters_that_can_not_be_added(session: Session) -> None:
+    """What is refused whether the voters can change or not."""
+    directory = bytes(range(16))
+    for note, node_id, directory_id, listeners in (
+        ("no id", -1, directory, [Listener("CONTROLLER", "h", 1)]),
+        ("no directory", 7, bytes(16), [Listener("CONTROLLER", "h", 1)]),
+        ("no listeners", 7, directory, []),
+        ("another listener", 7, directory, [Listener("OTHER", "h", 1)]),
+    ):
+        request = AddRaftVoterRequest(None, 5000, node_id, directory_id, listeners)
+        session.ask(request, note=note)
+
+
+@case("RemoveRaftVoter")
+def voters_that_can_not_be_removed(session: Session) -> None:
+    session.ask(RemoveRaftVoterRequest(None, -1, bytes(range(16))), note="no id")
+    session.ask(RemoveRaftVoterRequest(None, 7, bytes(16)), note="no directory")
