@@ -311,7 +311,9 @@ class QuorumMember:
         raft = self._raft
         if raft is None:
             return
-        self._feed = MetadataFeed(links, raft, lambda: controller.image.offset + 1)
+        self._feed = MetadataFeed(
+            links, raft, lambda: controller.image.offset + 1, lambda: controller.image.offset >= 0
+        )
         controller.on_activity(partial(self._activity_changed, controller, raft))
         raft.on_voters(partial(self._voters_changed, raft))
         raft.on_commit(partial(self._record_voters, controller, raft))

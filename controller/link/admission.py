@@ -111,7 +111,8 @@ def _check_voters(own: Identity, peer: Identity) -> None:
             raise LinkRefused(
                 RefusalCode.VOTERS,
                 f"node {node.node_id} has the controller role and is not among the voters {_ids(voters)}; take "
-                f"{CONTROLLER} out of its process.roles, or give it the id of a voter",
+                f"{CONTROLLER} out of its process.roles, or give it the id of a voter. From kraft.version 1 on controllers are "
+                f"added while the cluster runs: docs/cluster.md",
             )
         if not node.is_controller and node.node_id in voters:
             raise LinkRefused(

@@ -258,6 +258,7 @@ class VoterUpdates:
     def _take(self, voters: QuorumVoters) -> None:
         if self._known is None or voters.index > self._known.index:
             self._known = voters
+            self._links.voter_ids = frozenset(voter.node_id for voter in voters.voters)
             self._links.call(targets_with(self._configured, voters.voters))
 
 

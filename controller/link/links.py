@@ -125,6 +125,9 @@ class Links:
         self.login = login
         self.settings = settings or LinkSettings()
         self.leader = LeaderHints(identity, self.peers)
+        self.voter_ids: frozenset[int] = (
+            frozenset()
+        )  # where the quorum's log names them; empty before they are known
         self._own_address: Address | None = None
         self._connected: list[Callable[[Peer], object]] = []
         self._disconnected: list[Callable[[Peer], object]] = []

@@ -58,9 +58,17 @@ class _Follower:
 class MetadataFeed:
     """Serves all followers of this voter. Constructed when the log is open."""
 
-    def __init__(self, links: Links, log: CommittedMetadata, end_offset: Callable[[], int]) -> None:
-        """`end_offset()`: one past the last record that is committed here."""
+    def __init__(
+        self,
+        links: Links,
+        log: CommittedMetadata,
+        end_offset: Callable[[], int],
+        has_begun: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """`end_offset()`: one past the last record that is committed here. `has_begun()`: whether this node has any metadata; one that
+        joins a quorum waits for its first snapshot, and so do its followers."""
         self._log = log
+        self._has_begun = has_begun
         self._end_offset = end_offset
         self._followers: dict[int, _Follower] = {}  # by link number
         self._snapshot: tuple[bytes, int] | None = None  # the latest, and its offset
@@ -98,6 +106,8 @@ class MetadataFeed:
 
     def _push(self, follower: _Follower) -> None:
         """Send what the window allows."""
+        if not self._has_begun():
+            return
         while follower.peer.is_open and follower.sent - follower.taken < METADATA_WINDOW_BYTES:
             if follower.snapshot is not None:
                 self._push_snapshot(follower)

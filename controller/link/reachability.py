@@ -34,9 +34,10 @@ def has_lost_majority(links: Links) -> bool:
     with several addresses counts once; an address that has never answered may be that of a running voter."""
     live: dict[int, bool] = {}
     unknown = 0
+    known = links.voter_ids
     for dialer in links.dialers():
         node_id = dialer.node_id
-        if dialer.is_self:
+        if dialer.is_self or (known and node_id is not None and node_id not in known):
             continue
         if node_id is None:
             unknown += 1
@@ -44,7 +45,8 @@ def has_lost_majority(links: Links) -> bool:
             live[node_id] = True
         else:
             live.setdefault(node_id, False)
-    voters = len(live) + unknown + (1 if links.identity.is_controller else 0)
+    is_voter = links.identity.node_id in known if known else links.identity.is_controller
+    voters = len(live) + unknown + (1 if is_voter else 0)
     ended = list(live.values()).count(False)
     return voters - ended < voters // 2 + 1
 

@@ -7,6 +7,7 @@ from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTransaction,
 )
+from barnabas.wire.messages.add_raft_voter import AddRaftVoterRequest
 from barnabas.wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from barnabas.wire.messages.alter_configs import AlterConfigsRequest, AlterConfigsResource
 from barnabas.wire.messages.alter_partition_reassignments import (
@@ -69,6 +70,7 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
+from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
@@ -178,6 +180,8 @@ def sample_requests(name: str) -> dict[str, object]:
         ),
         "DescribeProducers": DescribeProducersRequest(topics=[ProducersTopic(name=name)]),
         "UnregisterBroker": UnregisterBrokerRequest(broker_id=77),
+        "AddRaftVoter": AddRaftVoterRequest(None, voter_id=-1),
+        "RemoveRaftVoter": RemoveRaftVoterRequest(None, -1),
         "IncrementalAlterConfigs": IncrementalAlterConfigsRequest(
             resources=[IncrementalResource(resource_type=2, resource_name=name)], validate_only=True
         ),
