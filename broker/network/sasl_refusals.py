@@ -108,7 +108,14 @@ _VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 # Whose ErrorMessage is the error's own text, and whose is none; others have the reason of the refusal.
 _STANDARD_TEXT: Final = frozenset(
-    {"FindCoordinator", "DescribeConfigs", "AlterClientQuotas", "DescribeQuorum"}
+    {
+        "FindCoordinator",
+        "DescribeConfigs",
+        "AlterClientQuotas",
+        "DescribeQuorum",
+        "AddRaftVoter",
+        "RemoveRaftVoter",
+    }
 )
 _NO_TEXT: Final = frozenset(
     {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "DeleteTopics", "DescribeProducers"}
