@@ -25,14 +25,11 @@ def add(context: HandlerContext, request: AddRaftVoterRequest) -> AddRaftVoterRe
     services = context.services
 
     def answer(error: ApiError | None) -> None:
-        if error is not None and error.error == ErrorCode.NOT_CONTROLLER:
-            context.complete(Outcome.NOT_CONTROLLER)
-        elif error is not None:
+        if error is not None:
             context.complete(AddRaftVoterResponse(error_code=error.error, error_message=error.message))
         else:
-            context.complete(
-                AddRaftVoterResponse(error_message=ErrorCode.NONE.name)
-            )  # which is what Kafka says
+            text = ErrorCode.NONE.name  # which is what Kafka says
+            context.complete(AddRaftVoterResponse(error_message=text))
 
     services.voter_changes.add(
         services.controller.image.features.get(KRAFT_VERSION, 0),

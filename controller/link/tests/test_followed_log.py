@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from barnabas.controller.link.followed_log import FollowedMetadataLog
+from barnabas.controller.link.followed_log import FollowedMetadataLog, VoterUpdates
 from barnabas.controller.link.metadata_feed import MetadataFeed
-from barnabas.controller.link.tests.link_nodes import LinkedNode, LinkWorld
+from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld
 from barnabas.controller.metadata.committed_groups import CommittedGroup, CommittedGroups
 from barnabas.controller.metadata.errors import MetadataError, NotController
+from barnabas.controller.raft.voters import Voter
 
 Group = list[bytes]
 
@@ -133,6 +134,48 @@ def test_a_late_follower_is_caught_up_when_it_has_everything() -> None:
     assert follower.records == cluster.records
     assert follower.caught_up == [10_000]
     assert follower.replaced == 0
+
+
+def test_nothing_comes_from_a_voter_that_has_no_metadata_yet() -> None:
+    cluster = Cluster()
+    cluster.commit([b"a"])
+    begun = False
+    for _, (node, committed) in sorted(cluster.voters.items()):
+        MetadataFeed(node.links, committed, lambda one=committed: one.groups.end_offset, lambda: begun)
+    follower = cluster.start_follower()
+    cluster.world.run(1)
+    assert (follower.records, follower.caught_up) == ([], [])
+    begun = True
+    cluster.commit([b"b"])
+    cluster.world.run(1)
+    assert (follower.records, follower.caught_up) == ([b"a", b"b"], [2])
+
+
+def test_the_newest_voters_are_called() -> None:
+    world = LinkWorld()
+    one, two = (world.started(node_id) for node_id in (1, 2))
+    broker = world.node(9)
+    targets: list[tuple[str, int, int | None]] = [(f"n{node_id}", PORT, node_id) for node_id in (1, 2, 3)]
+    updates = {node: VoterUpdates(node.links, targets) for node in (one, two, broker)}
+    world.start(broker)
+    world.run(1)
+
+    def voters(*node_ids: int) -> list[Voter]:
+        return [Voter(node_id, f"n{node_id}", PORT) for node_id in node_ids]
+
+    updates[one].announce(20, voters(1, 2, 5))
+    updates[two].announce(10, voters(1, 2, 4))
+    world.run(1)
+    called = {address for address, _, _ in broker.links.addresses()}
+    assert ("n5", PORT) in called
+    assert ("n4", PORT) not in called, "it is older"
+    assert broker.links.voter_ids == {1, 2, 5}
+    assert one.links.identity.dynamic
+    late = world.node(8)
+    VoterUpdates(late.links, targets)
+    world.start(late)
+    world.run(1)
+    assert late.links.voter_ids == {1, 2, 5}, "each new link begins with them"
 
 
 def test_a_follower_far_behind_starts_from_a_snapshot() -> None:

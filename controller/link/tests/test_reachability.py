@@ -132,3 +132,19 @@ def test_unreachable_voters_may_be_running() -> None:
     one = world.started(1)
     world.run(10)
     assert not has_lost_majority(one.links), "nothing has refused"
+
+
+def test_a_majority_is_one_of_the_voters_that_the_log_names() -> None:
+    world = LinkWorld()
+    one, two, three = (world.started(node_id) for node_id in (1, 2, 3))
+    world.run(1)
+    one.links.voter_ids = frozenset({1})
+    two.links.voter_ids = frozenset({2, 3})
+    three.links.close()
+    world.run(1)
+    assert not has_lost_majority(one.links), "it is the only voter"
+    assert has_lost_majority(two.links), "one of two"
+    two.links.voter_ids = frozenset({1, 3})
+    assert has_lost_majority(two.links)
+    two.links.voter_ids = frozenset({1})
+    assert not has_lost_majority(two.links), "it is no voter"

@@ -12,8 +12,11 @@ from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.metadata.records import encode_record
+from barnabas.controller.raft.commands import Voters, encode_command
 from barnabas.controller.raft.departure import leave_quorum, offset_in_quorum
-from barnabas.controller.raft.files import JOURNAL, SNAPSHOT
+from barnabas.controller.raft.files import JOURNAL, NOT_VOTED, SNAPSHOT, Changes, JournalFrame, RaftFiles
+from barnabas.controller.raft.messages import COMMAND_KIND, Entry
+from barnabas.controller.raft.voters import Voter
 from barnabas.storage.disk.disk import RealDisk
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -74,3 +77,17 @@ def test_a_node_that_is_no_voter_can_not_leave(tmp_path: Path) -> None:
         leave_quorum(RealDisk(), str(tmp_path), QUORUM_STATE)
     with pytest.raises(MetadataError, match="holds no metadata of a voter"):
         offset_in_quorum(RealDisk(), str(tmp_path))
+
+
+def test_entries_that_name_voters_are_left_behind(directory: str) -> None:
+    """The metadata is that of a single node; a new quorum begins with its own voters."""
+    files = RaftFiles(RealDisk(), directory)
+    loaded = files.load(None)
+    term, index = loaded.content.term, loaded.content.entries[-1].index + 1
+    command = COMMAND_KIND + encode_command(Voters(term, [Voter(1, "h", 9093, bytes(16))]))
+    entries = [*loaded.content.entries, Entry(index, term, command)]
+    shown = offset_in_quorum(RealDisk(), directory)
+    files.write(Changes(1, None, JournalFrame(term, NOT_VOTED, index, 0, entries), replaces=True))
+    assert offset_in_quorum(RealDisk(), directory) == shown
+    assert leave_quorum(RealDisk(), directory, QUORUM_STATE) == shown
+    assert sorted(opened(directory).image.topics) == ["__consumer_offsets", "orders"]
