@@ -185,6 +185,7 @@ class QuorumBootstrap:
                 voter.node_id not in self._statuses for voter in voters if voter.node_id != self._node_id
             ):
                 return
+            check_own_address(self._node_id, voters)
             seed_id = find_seed(self._statuses | {self._node_id: self._status()}, voters)
         except CanNotForm as error:
             self._fail(str(error))
@@ -403,7 +404,7 @@ class CanNotForm(Exception):
 
 
 def find_voters(links: Links) -> list[Voter] | None:
-    """All configured voters, by node id; None until each has answered. CanNotForm."""
+    """The nodes at all configured addresses, by node id; None until each has answered. CanNotForm."""
     own = links.identity
     found: dict[int, Voter] = {}
     for (host, port), node_id, is_self in links.addresses():
@@ -424,12 +425,16 @@ def find_voters(links: Links) -> list[Voter] | None:
                 f"{host}:{port} is named among the controllers, and node {node_id} there has no such role"
             )
         found.setdefault(peer.node_id, Voter(peer.node_id, host, port, peer.identity.directory_id))
-    if own.node_id not in found:
+    return [found[node_id] for node_id in sorted(found)]
+
+
+def check_own_address(node_id: int, voters: Sequence[Voter]) -> None:
+    """CanNotForm when this node is none of them: it could only join, and none of them is in a quorum."""
+    if all(voter.node_id != node_id for voter in voters):
         raise CanNotForm(
             "controller.quorum.bootstrap.servers does not name this node's own controller listener; name those of "
-            "all controllers, on every node"
+            "all controllers, on every node, or start this one when the others have formed a quorum"
         )
-    return [found[node_id] for node_id in sorted(found)]
 
 
 def find_seed(statuses: Mapping[int, Status], voters: Sequence[Voter]) -> int:

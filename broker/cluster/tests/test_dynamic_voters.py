@@ -10,7 +10,10 @@ import pytest
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.tests.reply import Reply, send
+from barnabas.controller.link.quorum_state import QUORUM_STATE
 from barnabas.controller.operations.features import KRAFT_VERSION
+from barnabas.controller.raft.departure import leave_quorum
+from barnabas.controller.raft.files import JOURNAL, SNAPSHOT
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
@@ -332,3 +335,29 @@ def test_an_answer_may_come_before_the_commit() -> None:
     reply = send(services, ADD, 1, request, Reply())
     world.advance(0.01)
     assert reply.answer.error_code == 0
+
+
+def test_a_new_quorum_of_one_survivor_names_its_voters_again() -> None:
+    """`barnabas leave-quorum` on one node, and empty metadata on the others."""
+    world = Controllers()
+    world.start(4)
+    world.advance(1)
+    assert world.add(4) == (0, "NONE")
+    world.advance(1)
+    for node_id in list(world.nodes):
+        world.kill(node_id)
+    directory = "/d/__cluster_metadata-0/barnabas"
+    leave_quorum(world.disks[4], directory, QUORUM_STATE)
+    for node_id in FIRST:
+        for name in (QUORUM_STATE, JOURNAL, SNAPSHOT):
+            world.disks[node_id].remove(f"{directory}/{name}")
+    servers = DYNAMIC.replace("n1:9093", "n4:9093")
+    for node_id in (2, 3, 4):
+        world.start(node_id, servers)
+    world.advance(3)
+    assert world.describe() == ([2, 3, 4], [])
+    world.start(1, servers)
+    world.advance(1)
+    assert world.describe() == ([2, 3, 4], [1])
+    assert world.add(1) == (0, "NONE")
+    assert world.ended == []

@@ -4,6 +4,7 @@ and voters."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
@@ -136,12 +137,16 @@ def test_a_late_follower_is_caught_up_when_it_has_everything() -> None:
     assert follower.replaced == 0
 
 
+def end_of(committed: Committed) -> int:
+    return committed.groups.end_offset
+
+
 def test_nothing_comes_from_a_voter_that_has_no_metadata_yet() -> None:
     cluster = Cluster()
     cluster.commit([b"a"])
     begun = False
-    for _, (node, committed) in sorted(cluster.voters.items()):
-        MetadataFeed(node.links, committed, lambda one=committed: one.groups.end_offset, lambda: begun)
+    for node, committed in cluster.voters.values():
+        MetadataFeed(node.links, committed, partial(end_of, committed), lambda: begun)
     follower = cluster.start_follower()
     cluster.world.run(1)
     assert (follower.records, follower.caught_up) == ([], [])

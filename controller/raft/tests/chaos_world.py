@@ -314,13 +314,14 @@ class ChaosWorld(RaftWorld):
         self.counters["groups"] += len(self.history)
 
 
-def run_seed(seed: int, seconds: float = 8.0) -> Counter[str]:
-    """3 voters or 5; snapshots go in many chunks."""
+def run_seed(seed: int, seconds: float = 8.0, changes: float | None = None) -> Counter[str]:
+    """3 voters or 5; snapshots go in many chunks. `changes`: of the voters, in a step of STEP_S; None: as the seed has it."""
     chunk_bytes, step_bytes = snapshots.CHUNK_BYTES, transport.STEP_BYTES_MAX
     vars(snapshots)["CHUNK_BYTES"] = 40
     vars(transport)["STEP_BYTES_MAX"] = 4000 if seed % 2 else step_bytes
     try:
         world = ChaosWorld(seed, 5 if seed % 3 == 2 else 3)
+        world.changes = world.changes if changes is None else changes
         world.run_chaos(seconds)
         world.settle()
     finally:
