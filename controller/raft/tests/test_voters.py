@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from barnabas.controller.metadata.errors import NotController
 from barnabas.controller.raft.commands import Barrier, Voters, encode_command, voters_in
+from barnabas.controller.raft.election import Election
+from barnabas.controller.raft.engine import RaftEngine
 from barnabas.controller.raft.files import Snapshot, decode_snapshot, encode_snapshot
-from barnabas.controller.raft.library import LEADER
+from barnabas.controller.raft.journal import RaftJournal
+from barnabas.controller.raft.library import LEADER, RaftLibrary
 from barnabas.controller.raft.messages import COMMAND_KIND, NO_OP, Entry
+from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests import raft_world
+from barnabas.controller.raft.tests.chaos_world import run_seed
 from barnabas.controller.raft.tests.raft_world import RaftWorld
 from barnabas.controller.raft.voters import CONFIGURED, Voter, VoterHistory, is_single_change, voter_set
 
@@ -290,3 +297,97 @@ def test_a_node_that_waits_for_its_first_snapshot_keeps_its_vote() -> None:
         world.voters[node_id].start()
     assert committed(world, b"x")
     assert spare.groups == [(b"x",)]
+
+
+def test_a_voter_that_was_wiped_does_not_count() -> None:
+    world = RaftWorld()
+    assert committed(world, b"a")
+    leader = world.leader()
+    wiped, other = (voter for voter in world.voters.values() if voter is not leader)
+    wiped.stop()
+    wiped.wipe()
+    world.isolate(other.node_id)
+    leader.stop()
+    leader.start()
+    wiped.start()
+    world.run(3.0)
+    assert not world.leaders, "one of three has its vote"
+    world.heal()
+    assert committed(world, b"b")
+
+
+# Planted bugs: the tests above and the random faults notice them
+
+
+def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RaftEngine, "_may_change_voters", lambda engine, _: engine.library.state == LEADER)
+    monkeypatch.setattr(RaftMetadataLog, "is_voter_change_open", False)
+
+
+def majority_of_the_old_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = RaftEngine._voters_changed
+
+    def unless_leader(engine: RaftEngine) -> None:
+        if engine.library.state != LEADER:
+            changed(engine)
+
+    monkeypatch.setattr(RaftEngine, "_voters_changed", unless_leader)
+
+
+def restart_without_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RaftJournal, "begin_after", RaftJournal._take_voters)
+
+
+def snapshot_without_voters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VoterHistory, "recorded_at", lambda _history, _index: None)
+
+
+def removed_leader_counts_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RaftLibrary, "_counted", lambda library: list(library.nodes.values()))
+
+
+def other_directory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RaftEngine, "_has_other_directory", lambda _engine, _node_id: False)
+
+
+def no_campaign_of_the_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Election, "may_campaign", property(lambda election: election._library.is_voter))
+
+
+def cut_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(VoterHistory, "cut", lambda _history, _index: False)
+
+
+@pytest.mark.parametrize(
+    ("plant", "notices"),
+    [
+        (removed_leader_counts_itself, test_a_leader_that_removes_itself_does_not_count_itself),
+        (other_directory_counts, test_a_voter_that_was_wiped_does_not_count),
+        (no_campaign_of_the_removed, test_a_removal_in_one_log_alone_can_still_be_committed),
+        (cut_entries_count, test_a_change_that_is_not_committed_is_undone_with_its_entry),
+    ],
+)
+def test_a_planted_bug_is_noticed(
+    plant: Callable[[pytest.MonkeyPatch], None], notices: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        notices()
+
+
+@pytest.mark.parametrize(
+    ("plant", "seed"),
+    [
+        (two_at_once, 13),
+        (majority_of_the_old_set, 12),
+        (restart_without_entries, 0),
+        (snapshot_without_voters, 3),
+    ],
+)
+def test_random_faults_find_a_planted_bug(
+    plant: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seed is one of several in a hundred. Where a change of the code moves them, look for another one nearby."""
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        run_seed(seed, 6.0, changes=0.2)
