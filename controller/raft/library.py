@@ -10,7 +10,7 @@ Voters come and go with the entries of the journal (voters.py); the library's ow
 change by doing the opposite, forgets changes that are in its log when it restarts, and counts a leader that removes itself. Here the
 whole set is replaced. Nodes that are connected and do not vote are observers, its `readonly` nodes: they get all entries, and count for
 nothing. The library always counts the node that it runs on. On a node that is no voter there is one more voter, which never
-answers (`_NOBODY`): then a majority needs as many others as it would without this node, as m + 1 voters and an answer of this node's own
+answers (`_NEVER_ANSWERS`): then a majority needs as many others as it would without this node, as m + 1 voters and an answer of this node's own
 ask for more than m / 2 of the m voters.
 """
 
@@ -45,7 +45,7 @@ CANDIDATE: Final = 1
 LEADER: Final = 2
 _REGULAR: Final = 0  # the kind of entry that carries a command
 _PRIVATE: Final = "_SyncObj__"
-_NOBODY: Final = -1  # id of the voter that never answers
+_NEVER_ANSWERS: Final = -1  # id of the voter that never answers
 
 
 class CommandCodec:
@@ -176,7 +176,7 @@ class RaftLibrary:
     def _counted(self) -> list[Node]:
         """The nodes that the library counts beside this one."""
         others = list(self.nodes.values())
-        return others if self.is_voter else [*others, self.node(_NOBODY)]
+        return others if self.is_voter else [*others, self.node(_NEVER_ANSWERS)]
 
     @property
     def is_voter(self) -> bool:

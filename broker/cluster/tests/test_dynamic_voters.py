@@ -168,7 +168,7 @@ def test_a_node_joins_and_is_added_and_removed() -> None:
 
 
 def test_a_restart_knows_its_voters() -> None:
-    """Also of a node that was removed, and of one whose addresses nobody has configured."""
+    """Also of a node that was removed, and of one whose address is in no configuration."""
     world = Controllers()
     world.start(4)
     world.advance(1)

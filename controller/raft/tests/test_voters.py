@@ -210,7 +210,7 @@ def test_a_leader_that_removes_itself_does_not_count_itself() -> None:
 
 
 def test_a_removal_in_one_log_alone_can_still_be_committed() -> None:
-    """Voters A and B; A has appended the removal of itself, and nobody else has it. B lacks an entry, so only A can be elected."""
+    """Voters A and B; A has appended the removal of itself, and no other node has it. B lacks an entry, so only A can be elected."""
     world = RaftWorld([1, 2])
     leader = world.leader()
     other = next(voter for voter in world.voters.values() if voter is not leader)
