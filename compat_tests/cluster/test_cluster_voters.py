@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from barnabas.wire.messages.add_raft_voter import AddRaftVoterRequest, Listener
+from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from barnabas.wire.uuids import uuid_from_string
+from compat_tests.conform.client import Connection, ConnectionClosed, NoAnswer
 from compat_tests.harness.cluster import COMBINED, Cluster
 from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.eventually import eventually
@@ -144,3 +151,66 @@ def _added(quorum: Quorum, node: int) -> str:
     where = ("--bootstrap-server", quorum.cluster.bootstrap)
     found = quorum.tools.run("kafka-metadata-quorum", *where, *config, "add-controller", status=None)
     return found.output if found.status == 0 else ""
+
+
+def test_voters_change_while_nodes_are_killed(cluster: Cluster) -> None:
+    """Whatever a killed node leaves undone, a change is made or not, never another one."""
+    random = Random(3)
+    cluster.add(4, COMBINED)
+    cluster.start(4)
+    for number in range(6):
+        before = voters_of(cluster)
+        missing = [node for node in (1, 2, 3, 4) if node not in before]
+        node = missing[0] if missing else random.choice(sorted(before))
+        request = change_of(cluster, node, adds=bool(missing))
+        victim = random.choice(cluster.live)
+        asked = random.choice([each for each in cluster.live if each != victim])
+        with ThreadPoolExecutor() as pool:
+            answer = pool.submit(ask, cluster, asked, request)
+            time.sleep(random.random() * 0.02)
+            cluster.kill(victim)
+            answer.result()
+        cluster.active_controller()
+        assert voters_of(cluster) in (before, before ^ {node})
+        cluster.start(victim)
+        eventually(lambda request=request, after=before ^ {node}: is_made(cluster, request, after))
+        create_topic(cluster, f"t{number}", replicas=3)
+    cluster.wait_until_whole()
+    assert {name for name, _ in cluster.metadata().partitions} == {f"t{number}" for number in range(6)}
+
+
+def voters_of(cluster: Cluster) -> set[int]:
+    def found() -> set[int]:
+        view = cluster.quorum()
+        return set() if view is None else set(view.voters)
+
+    return eventually(found)
+
+
+def change_of(cluster: Cluster, node: int, *, adds: bool) -> AddRaftVoterRequest | RemoveRaftVoterRequest:
+    directory_id = uuid_from_string(directory_of(cluster, node))
+    if not adds:
+        return RemoveRaftVoterRequest(None, node, directory_id)
+    host, port = cluster.controllers[node].split(":")
+    return AddRaftVoterRequest(None, 5000, node, directory_id, [Listener("CONTROLLER", host, int(port))])
+
+
+def ask(cluster: Cluster, broker: int, request: object) -> int | None:
+    """The error code; None without an answer."""
+    host, port = cluster.addresses[broker].split(":")
+    try:
+        connection = Connection(host, int(port))
+        try:
+            error: int = connection.ask(request, 0, 20).error_code
+        finally:
+            connection.close()
+    except (OSError, ConnectionClosed, NoAnswer):
+        return None
+    return error
+
+
+def is_made(cluster: Cluster, request: object, after: set[int]) -> bool:
+    """Whether the change has been made, now or before."""
+    if voters_of(cluster) != after:
+        ask(cluster, cluster.live[0], request)
+    return voters_of(cluster) == after
