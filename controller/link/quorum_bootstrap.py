@@ -219,6 +219,19 @@ class QuorumBootstrap:
         member = next((peer for peer in peers if peer is not None and peer.identity.dynamic), None)
         if member is None:
             return False
+        identity = self._links.identity
+        if any(
+            (voter.node_id, voter.directory_id) == (identity.node_id, identity.directory_id)
+            for peer in peers
+            if peer is not None and peer.identity.dynamic
+            for voter in peer.identity.journalled
+        ):
+            self._fail(
+                f"this node is a voter with this metadata directory, and {self._directory} holds nothing of the metadata: it was "
+                f"wiped, and must not vote. Bring it back; where it is lost, remove the voter "
+                f"(kafka-metadata-quorum.sh remove-controller), start this node, and add it again"
+            )
+            return True
         log.info("joining the quorum of node %d, without a vote", member.node_id)
         self._write(
             QuorumState(

@@ -42,6 +42,7 @@ from barnabas.controller.raft.messages import (
     Message,
     PreVote,
     RequestPreVote,
+    RequestVote,
     SnapshotChunk,
     StaleTerm,
     TimeoutNow,
@@ -465,6 +466,8 @@ class RaftEngine:
 
     def _take(self, node_id: int, connection_number: int, message: Message) -> None:
         library, election = self.library, self._election
+        if self.journal.is_blank and isinstance(message, RequestPreVote | RequestVote):
+            return  # it is no voter, or one that has lost its promises
         if isinstance(message, RequestPreVote):
             election.asked(node_id, message, self._now)
         elif isinstance(message, PreVote):

@@ -9,7 +9,8 @@ To the library:
   the library would apply to the old log;
 - progress counts in the term that it was made for, up to the end of the leader's own log;
 - a vote counts once per voter and term, and only of a voter;
-- a node that has nothing yet takes no entries before its first snapshot, because its log begins like any other;
+- a node that has nothing yet takes no entries before its first snapshot, because its log begins like any other. It asks for an
+  entry that no other node asks for. Where it is a voter it has lost what it promised, and gets nothing while it is one;
 - commands of other nodes are ignored: each node proposes only while it leads.
 From the library: messages get the term that the library leaves out, and go to the outbox.
 """
@@ -129,6 +130,7 @@ class GuardedTransport(Transport):
         self._answer_term = 0  # of the message that is being answered
         self._next_index: int | None = None  # for the answer; None: the library's
         self._voted: dict[int, int] = {}  # node id -> the last term in which its vote was counted
+        self._empty_voters: set[int] = set()  # which were logged
         self._reset_to: dict[
             int, int
         ] = {}  # node id -> lowest index that it has asked for since its last success
@@ -305,6 +307,15 @@ class GuardedTransport(Transport):
 
     def _progress(self, node_id: int, message: AppendResponse) -> None:
         if message.term != self._library.term:
+            return
+        if message.reset and message.next_index < GENESIS_INDEX and node_id in self._library.nodes:
+            if node_id not in self._empty_voters:
+                self._empty_voters.add(node_id)
+                log.warning(
+                    "voter %d has lost its metadata, and gets none: remove it (kafka-metadata-quorum.sh remove-controller); it "
+                    "can be added again",
+                    node_id,
+                )
             return
         end = self._journal.last_index + 1
         if message.success and message.next_index > end:

@@ -245,6 +245,27 @@ def test_a_lost_disk_is_a_new_directory() -> None:
     assert world.describe() == ([1, 2, 3], [])
 
 
+def test_a_voter_without_its_metadata_does_not_join() -> None:
+    """`__cluster_metadata-0` was removed, and meta.properties, with the id of the directory, was not."""
+    world = Controllers()
+    lost = next(node_id for node_id in FIRST if node_id != world.active())
+    directory_id = world.directory_id(lost)
+    world.kill(lost)
+    for name in (QUORUM_STATE, JOURNAL, SNAPSHOT):
+        world.disks[lost].remove(f"/d/__cluster_metadata-0/barnabas/{name}")
+    world.start(lost)
+    world.advance(2)
+    (ended,) = world.ended
+    assert "this node is a voter with this metadata directory" in ended
+    world.kill(lost)
+    assert world.remove(lost, directory_id) == (0, "NONE")
+    world.start(lost)
+    world.advance(2)
+    assert world.directory_id(lost) == directory_id
+    assert world.add(lost) == (0, "NONE")
+    assert world.describe() == ([1, 2, 3], [])
+
+
 def test_a_broker_calls_voters_that_were_added_later() -> None:
     world = Controllers()
     world.start(9, roles="broker")

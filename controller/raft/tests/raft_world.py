@@ -86,6 +86,12 @@ class Voter:
         self.world.wipes += 1
         self.directory_id = self.world.directory_id(self.node_id, self.world.wipes)
 
+    def lose_files(self) -> None:
+        """Of a stopped process: the directory keeps its id, and nothing is in it."""
+        assert self.log is None
+        self.disk = MemoryDisk()
+        self.joins = True
+
     def change_voters(self, chosen: Iterable[voters.Voter]) -> list[Exception | None]:
         """Where the outcome will be found."""
         assert self.log is not None

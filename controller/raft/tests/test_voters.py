@@ -16,6 +16,7 @@ from barnabas.controller.raft.library import LEADER, RaftLibrary
 from barnabas.controller.raft.messages import COMMAND_KIND, NO_OP, Entry
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests import raft_world
+from barnabas.controller.raft.tests import test_hazards_of_messages as hazards
 from barnabas.controller.raft.tests.chaos_world import run_seed
 from barnabas.controller.raft.tests.raft_world import RaftWorld
 from barnabas.controller.raft.voters import CONFIGURED, Voter, VoterHistory, is_single_change, voter_set
@@ -316,6 +317,30 @@ def test_a_voter_that_was_wiped_does_not_count() -> None:
     assert committed(world, b"b")
 
 
+def test_a_voter_that_has_lost_its_files_does_not_vote_until_it_is_added_again() -> None:
+    world = RaftWorld()
+    assert committed(world, b"a")
+    leader = world.leader()
+    lost, other = (voter for voter in world.voters.values() if voter is not leader)
+    assert make_voters(world, 1, 2, 3) == [None]
+    lost.stop()
+    lost.lose_files()
+    world.isolate(other.node_id)
+    leader.stop()
+    leader.start()
+    lost.start()
+    world.run(3.0)
+    assert not world.leaders, "it grants no vote"
+    world.heal()
+    assert committed(world, b"b")
+    assert lost.groups == [], "it gets nothing as a voter"
+    rest = [node_id for node_id in world.node_ids if node_id != lost.node_id]
+    assert make_voters(world, *rest) == [None]
+    joined(world, lost.node_id)
+    assert make_voters(world, 1, 2, 3) == [None]
+    assert lost.groups == [(b"a",), (b"b",)]
+
+
 # Planted bugs: the tests above and the random faults notice them
 
 
@@ -362,7 +387,7 @@ def cut_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
     ("plant", "notices"),
     [
         (removed_leader_counts_itself, test_a_leader_that_removes_itself_does_not_count_itself),
-        (other_directory_counts, test_a_voter_that_was_wiped_does_not_count),
+        (other_directory_counts, hazards.test_a_voter_with_another_directory_does_not_count),
         (no_campaign_of_the_removed, test_a_removal_in_one_log_alone_can_still_be_committed),
         (cut_entries_count, test_a_change_that_is_not_committed_is_undone_with_its_entry),
     ],
