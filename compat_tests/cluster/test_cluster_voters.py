@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from random import Random
 
@@ -167,7 +166,7 @@ def test_voters_change_while_nodes_are_killed(cluster: Cluster) -> None:
         asked = random.choice([each for each in cluster.live if each != victim])
         with ThreadPoolExecutor() as pool:
             answer = pool.submit(ask, cluster, asked, request)
-            time.sleep(random.random() * 0.02)
+            wait({answer}, random.random() * 0.02)
             cluster.kill(victim)
             answer.result()
         cluster.active_controller()
