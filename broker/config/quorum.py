@@ -118,6 +118,14 @@ def check_own_address(
                     f"{name} names {format_address(host, port)}, where the listener {each.name} of this node serves "
                     f"clients: name the port of the controller listener{to}, on every node"
                 )
+    if own is not None and quorum.is_alone and quorum.bootstrap and 0 not in own_ports:
+        (host, port) = quorum.bootstrap[0]
+        if port not in own_ports:
+            raise ConfigError(
+                f"{BOOTSTRAP} names {format_address(host, port)} alone, where this node's controller listener {own.name} with "
+                f"port {own.port} is not: a node that is alone names its own, and one that joins a quorum two of its controllers "
+                f"at least"
+            )
     address = quorum.voters.get(node_id)
     if own is None or address is None or address[1] in own_ports or 0 in own_ports:
         return []

@@ -159,3 +159,27 @@ def test_a_port_for_clients_is_refused_as_a_controllers(quorum: str) -> None:
     ) as raised:
         BrokerConfig.load(None, {}, settings)
     assert "CONTROLLER at port 9093" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("servers", "listeners", "is_refused"),
+    [
+        ("a:9093", "CONTROLLER://:9093", False),
+        ("a:9094", "CONTROLLER://:9093", True),
+        ("a:9094", "CONTROLLER://:0", False),
+        ("a:9094,b:9093", "CONTROLLER://:9093", False),
+    ],
+)
+def test_a_node_that_would_join_by_one_address_does_not_start_alone(
+    servers: str, listeners: str, is_refused: bool
+) -> None:
+    settings = {
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://127.0.0.1:9092,{listeners}",
+        "controller.quorum.bootstrap.servers": servers,
+    }
+    if is_refused:
+        with pytest.raises(ConfigError, match="two of its controllers at least"):
+            BrokerConfig.from_properties(settings)
+    else:
+        BrokerConfig.from_properties(settings)
