@@ -11,8 +11,8 @@ The rules that make this safe are those of single-server changes (Ongaro's disse
 - majorities are counted over the last set in the log, without a leader that is no member of it (library.py);
 - votes are granted whether or not the candidate or this node is in this node's set: either log may be behind the other. A node without
   its first snapshot grants none: a new voter has caught up before it is added, so it is none, or has lost its files;
-- a node campaigns while it is in the last set or in a later one than the last that it knows to be committed. So one whose removal
-  is in its own log alone can still be elected, and commit it;
+- a node campaigns while it is in the last set that it knows to be committed, or in a later one. So one whose removal is in its own
+  log alone can still be elected, and commit it;
 - a leader that is no voter once its removal is committed resigns.
 
 A node is known by its id and by the id of its metadata directory, which holds its vote and entries. A node with the id of a voter and
