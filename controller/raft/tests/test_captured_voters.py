@@ -55,6 +55,10 @@ def test_captured_files_lead_to_the_same_state(name: str, tmp_path: Path) -> Non
         *(f"entry {entry.index} {entry.term} {entry.command.hex()}" for entry in content.entries),
         f"snapshot {previous.index} {previous.term} {last.index} {last.term} {snapshot.state_term} {snapshot.offset}",
         *(f"record {record.hex()}" for record in snapshot.records),
+        *(
+            f"voter {each.node_id} {each.host}:{each.port} {each.directory_id.hex()}"
+            for each in snapshot.voters or ()
+        ),
     ] == (CAPTURED / name / "state.txt").read_text().splitlines()
 
 
