@@ -382,3 +382,48 @@ def test_a_new_quorum_of_one_survivor_names_its_voters_again() -> None:
     assert world.describe() == ([2, 3, 4], [1])
     assert world.add(1) == (0, "NONE")
     assert world.ended == []
+
+
+def test_one_change_at_a_time() -> None:
+    world = Controllers()
+    world.start(4)
+    world.start(5)
+    world.advance(1)
+    active = world.active()
+    for other in FIRST:
+        if other != active:
+            world.network.block(f"n{active}", f"n{other}")
+    services = world.nodes[active].services
+
+    def add(node_id: int) -> Reply:
+        listeners = [Listener("CONTROLLER", f"n{node_id}", 9093)]
+        request = AddRaftVoterRequest(None, 0, node_id, world.directory_id(node_id), listeners)
+        return send(services, ADD, 1, request, Reply())
+
+    first, second = add(4), add(5)
+    assert second.answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert second.answer.error_message == (
+        "Request timed out waiting for leader to handle previous voter change request"
+    )
+    world.advance(0.2)
+    assert not first.done, "two of four have it"
+    third = add(5)
+    assert third.answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_a_node_that_is_behind_is_not_added() -> None:
+    world = Controllers()
+    world.start(4)
+    world.advance(1)
+    active = world.active()
+    raft = world.nodes[active]._member.raft  # type: ignore[union-attr]
+    assert raft is not None
+    world.network.block(f"n{active}", "n4")
+    world.upgrade()
+    updates = [FeatureUpdateKey(feature="transaction.version", max_version_level=1, upgrade_type=2)]
+    assert world.ask(FEATURES, 2, UpdateFeaturesRequest(feature_updates=updates)).error_code == 0
+    assert raft.observer_directory(4), "its link has not broken yet"
+    code, text = world.add(4)
+    assert code == ErrorCode.REQUEST_TIMED_OUT
+    assert text is not None
+    assert text.endswith("since it is lagging behind")
