@@ -213,3 +213,30 @@ def is_made(cluster: Cluster, request: object, after: set[int]) -> bool:
     if voters_of(cluster) != after:
         ask(cluster, cluster.live[0], request)
     return voters_of(cluster) == after
+
+
+def test_a_static_quorum_is_raised(broker_kind: str, tmp_path: Path, java_tools: JavaTools) -> None:
+    """Its nodes go on naming the voters in their properties; the log decides."""
+    if broker_kind not in ("barnabas", "apache"):
+        pytest.skip("needs a cluster of its own")
+    cluster = Cluster(tmp_path, broker_kind, tools=java_tools)
+    try:
+        cluster.start()
+        quorum = Quorum(cluster, java_tools)
+        refused = quorum.remove(1, "AAAAAAAAAAAAAAAAAAAAAQ", status=1)
+        assert "UnsupportedVersionException" in refused
+        where = ("--bootstrap-server", cluster.bootstrap)
+        java_tools.run("kafka-features", *where, "upgrade", "--feature", "kraft.version=1")
+        cluster.dynamic = True
+        cluster.add(4, COMBINED)
+        cluster.start(4)
+        eventually(lambda: (4, directory_of(cluster, 4), "Observer") in quorum.rows())
+        eventually(lambda: _added(quorum, 4))
+        first = directory_of(cluster, 1)
+        eventually(lambda: is_made(cluster, change_of(cluster, 1, adds=False), {2, 3, 4}))
+        cluster.stop()
+        cluster.start()
+        assert eventually(lambda: quorum.voters() == [2, 3, 4])
+        eventually(lambda: (1, first, "Observer") in quorum.rows())
+    finally:
+        cluster.close()

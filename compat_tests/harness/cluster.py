@@ -48,7 +48,7 @@ class Cluster:
         apache_node: type[ApacheNode] = ApacheNode,
         dynamic: bool = False,
     ) -> None:
-        """`dynamic`: the configuration names addresses of controllers only, and voters can be added and removed."""
+        """`dynamic`: of nodes added from now on, the configuration names addresses of controllers only."""
         self.directory = directory
         self.kind = kind
         self.network = Network(self._pids) if proxied else None
@@ -60,7 +60,7 @@ class Cluster:
         self._tools = tools
         self._loop = loop
         self._apache_node = apache_node
-        self._dynamic = dynamic
+        self.dynamic = dynamic
         self._cluster_id = _random_uuid()
         self._settings = dict(settings or {})
         self._voters: dict[int, str] = {}
@@ -93,13 +93,13 @@ class Cluster:
             **self._settings,
             **(settings or {}),
         }
-        if self._dynamic:
+        if self.dynamic:
             del properties["controller.quorum.voters"]
             properties["controller.quorum.bootstrap.servers"] = ",".join(self._voters.values())
         made: ClusterNode
         if self.kind == "apache":
             made = self._apache_node(folder, properties, self._cluster_id, self._tools)
-            if self._dynamic:
+            if self.dynamic:
                 made.format_arguments = self._formatting(node)
         else:
             made = BarnabasNode(folder, properties, self._loop)
