@@ -130,7 +130,7 @@ def _unauthenticated_followers_replicate() -> list[Patch]:
 
 
 def _every_partition_is_free() -> list[Patch]:
-    """A member of a consumer group gets its target at once, whoever has the partitions (KAFKA-16147)."""
+    """A member of a consumer group gets its target at once, though others have the partitions (KAFKA-16147)."""
     return [(changes, "_is_free", lambda *_: True)]
 
 
