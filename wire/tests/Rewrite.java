@@ -16,6 +16,7 @@ public class Rewrite {
         "common", "org.apache.kafka.common.message.",
         "metadata", "org.apache.kafka.common.metadata.",
         "group", "org.apache.kafka.coordinator.group.generated.",
+        "share", "org.apache.kafka.coordinator.share.generated.",
         "transaction", "org.apache.kafka.coordinator.transaction.generated.");
 
     public static void main(String[] arguments) throws Exception {

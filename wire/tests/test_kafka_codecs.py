@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import subprocess
 from base64 import b64encode
@@ -61,7 +62,8 @@ def test_kafka_reads_and_rewrites_what_is_encoded_here(
 
 
 def _java_class(message: Message) -> str:
-    coordinator = "transaction" if message.name.startswith("TransactionLog") else "group"
+    coordinators = {"TransactionLog": "transaction", "ShareSnapshot": "share", "ShareUpdate": "share"}
+    coordinator = coordinators.get(re.sub("(Key|Value)$", "", message.name), "group")
     package = {"record": "metadata", "key": coordinator, "value": coordinator}.get(message.kind, "common")
     suffix = "Data" if message.kind in ("request", "response") else ""
     return f"{package}:{message.name}{suffix}"

@@ -21,7 +21,13 @@ pytestmark = pytest.mark.jvm  # Kafka's jars
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "kafka-4.3.1" / "lib"
 SCHEMAS = sorted((ROOT / "wire" / "schema").glob("*.txt"))
-FILES = ("kafka-clients", "kafka-metadata", "kafka-group-coordinator", "kafka-transaction-coordinator")
+FILES = (
+    "kafka-clients",
+    "kafka-metadata",
+    "kafka-group-coordinator",
+    "kafka-transaction-coordinator",
+    "kafka-share-coordinator",
+)
 KINDS = {"metadata": "record", "coordinator-key": "key", "coordinator-value": "value"}
 
 
