@@ -36,13 +36,18 @@ from barnabas.broker.requests.context import RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
+from barnabas.broker.share_coordinator.coordinator import ShareCoordinator
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.metadata.local_log import LocalMetadataLog
-from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from barnabas.controller.operations.internal_topics import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+)
 from barnabas.controller.raft.voter_changes import VoterChanges
 from barnabas.controller.sessions.single_node import start_alone
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
@@ -392,6 +397,13 @@ class Node:
             add_partitions_to_txn=AddPartitionsToTxnManager(
                 runtime, for_verification.ask, transactions.topic.node_of
             ),
+            share_coordinator=ShareCoordinator(
+                CoordinatorLog(SHARE_GROUP_STATE_TOPIC, partitions, runtime),
+                config,
+                runtime,
+                controller,
+                partial(create_topic, channel),
+            ),
             producer_ids=producer_ids,
             controller_channel=channel,
             large_requests=LargeRequests(runtime),
@@ -546,6 +558,7 @@ class Node:
         self._directories.start()
         self.services.groups.start()
         self.services.transactions.start()
+        self.services.share_coordinator.start()
         if self._config.log_cleaner_enable:
             self._cleaner.start()
         directory = metadata_directory(self._config)
@@ -636,6 +649,7 @@ class Node:
             if self._has_loaded:
                 self.services.groups.stop()
                 self.services.transactions.stop()
+                self.services.share_coordinator.stop()
             for brokers in self._brokers:
                 brokers.close()
         self._close_metadata()

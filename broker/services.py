@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from barnabas.broker.security.authorizer import Authorizer
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.listener_tls import TlsListeners
+    from barnabas.broker.share_coordinator.coordinator import ShareCoordinator
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -61,6 +62,7 @@ class Services(msgspec.Struct, eq=False):
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     add_partitions_to_txn: AddPartitionsToTxnManager
+    share_coordinator: ShareCoordinator
     producer_ids: ProducerIdAllocator
     controller_channel: ControllerChannel
     large_requests: LargeRequests

@@ -2,8 +2,8 @@
 
 v1 key types; v4 several keys at once (KIP-699); v5 and v6 as v4 (v6 admits share keys, KIP-932). The first request for a
 group creates __consumer_offsets, that for a transactional id __transaction_state; it is answered when the partitions have leaders.
-A coordinator that is fenced or lacks the request's listener is not available. Not implemented: coordinators of share
-partitions, whose keys get COORDINATOR_NOT_AVAILABLE.
+That for a share partition (v6, from brokers) creates __share_group_state. A coordinator that is fenced or lacks the request's
+listener is not available.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
+from barnabas.broker.share_coordinator.state import SharePartitionKey
 from barnabas.controller.metadata.acls import Operation
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.find_coordinator import (
@@ -26,6 +27,7 @@ from barnabas.wire.messages.find_coordinator import (
 )
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
+SHARE_SINCE = 6  # the first version that knows share partitions
 
 Found = tuple[ErrorCode, int]  # the coordinator's node id
 NOT_FOUND_YET: Found = (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
@@ -51,6 +53,8 @@ def find_coordinator(
         return FindCoordinatorResponse()
     services = context.services
     topics = {GROUP: services.groups.topic, TRANSACTION: services.transactions.topic}
+    if context.api_version >= SHARE_SINCE:
+        topics[SHARE] = services.share_coordinator.topic
     topic = topics.get(request.key_type)
     is_refused = request.key_type == SHARE and not allows_cluster(context, Operation.CLUSTER_ACTION)
     for index, key in enumerate(keys):
@@ -62,19 +66,20 @@ def find_coordinator(
             context, Operation.DESCRIBE, key
         ):
             add(index, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)
-        elif topic is None:
-            add(index, _refusal(request.key_type, key, context.api_version), -1)
+        elif topic is None or (request.key_type == SHARE and not _is_share_key(key)):
+            add(index, ErrorCode.INVALID_REQUEST, -1)
         else:
             topic.find(key, partial(add, index))
         yield
     return PENDING
 
 
-def _refusal(key_type: int, key: str, version: int) -> ErrorCode:
-    """Why no broker can name a coordinator for the key."""
-    if key_type == SHARE and version >= 6 and len(key.split(":")) == 3:
-        return ErrorCode.COORDINATOR_NOT_AVAILABLE
-    return ErrorCode.INVALID_REQUEST
+def _is_share_key(key: str) -> bool:
+    try:
+        SharePartitionKey.parse(key)
+    except ValueError:
+        return False
+    return True
 
 
 def _answer(

@@ -128,6 +128,24 @@ class CoordinatorLog:
             done=done,
         )
 
+    def end_offset(self, partition_index: int) -> int:
+        """The offset of the next record; -1 when the partition is not here."""
+        partition = self._partitions.get(self.topic, partition_index)
+        return -1 if partition is None else partition.log.log_end_offset
+
+    def delete_before(self, partition_index: int, offset: int) -> None:
+        """Delete the records before this offset, where that is committed and the partition is led here. Followers do the same."""
+        partition = self._partitions.get(self.topic, partition_index)
+        if partition is None or not partition.is_leader or partition.log.offline:
+            return
+        if partition.log.log_start_offset < offset <= partition.high_watermark:
+            try:
+                partition.log.increment_log_start_offset(offset)
+            except StorageError as error:
+                log.warning("records of %s-%d can't be deleted: %s", self.topic, partition_index, error)
+                return
+            partition.interrupt_waiters()
+
     def is_replicated(self, partition_index: int) -> bool:
         """Whether the partition has other replicas, one of which may have been elected already."""
         partition = self._partitions.get(self.topic, partition_index)

@@ -88,5 +88,10 @@ SERVED: Final[dict[int, Served]] = {
     75: Served("describe_topic_partitions", 0, 0, False),
     80: Served("add_raft_voter", 0, 1, False),
     81: Served("remove_raft_voter", 0, 0, False),
+    83: Served("share_group_state", 0, 0, False),
+    84: Served("share_group_state", 0, 0, False),
+    85: Served("share_group_state", 0, 1, False),
+    86: Served("share_group_state", 0, 0, False),
+    87: Served("share_group_state", 0, 1, False),
     # end
 }

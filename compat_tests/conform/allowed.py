@@ -47,10 +47,6 @@ def _cluster_min_insync(difference: Difference) -> bool:
     return "[min.insync.replicas]" in difference.path
 
 
-def _share_key(difference: Difference) -> bool:
-    return difference.title.startswith("FindCoordinator") and "share key" in difference.path
-
-
 def _message_where_none(difference: Difference) -> bool:
     return (
         difference.path.endswith(".error_message")
@@ -121,11 +117,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "min.insync.replicas of the whole cluster",
         "Kafka stores it as a dynamic default when eligible.leader.replicas is on; a node alone runs without those",
         _cluster_min_insync,
-    ),
-    Allowed(
-        "share keys",
-        "share groups are not served yet: COORDINATOR_NOT_AVAILABLE before the key is looked at closely",
-        _share_key,
     ),
     Allowed(
         "a reason where Kafka gives none",

@@ -79,4 +79,9 @@ APIS: dict[str, Api] = {
     "DescribeTopicPartitions": Api(75, 0, 0),
     "AddRaftVoter": Api(80, 0, 1),
     "RemoveRaftVoter": Api(81, 0, 0),
+    "InitializeShareGroupState": Api(83, 0, 0),
+    "ReadShareGroupState": Api(84, 0, 0),
+    "WriteShareGroupState": Api(85, 0, 1),
+    "DeleteShareGroupState": Api(86, 0, 0),
+    "ReadShareGroupStateSummary": Api(87, 0, 1),
 }

@@ -6,13 +6,22 @@ One table for the unit test of every API and version, and for the comparison wit
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from barnabas.controller.metadata.acls import CLUSTER_NAME, Operation, ResourceType
 from barnabas.wire.errors import ErrorCode as E
-from barnabas.wire.messages import alter_configs, incremental_alter_configs
+from barnabas.wire.messages import (
+    alter_configs,
+    delete_share_group_state,
+    incremental_alter_configs,
+    initialize_share_group_state,
+    read_share_group_state,
+    read_share_group_state_summary,
+    write_share_group_state,
+)
 from barnabas.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from barnabas.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -299,6 +308,10 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
             lambda _: ConsumerGroupDescribeRequest([group]),
             GAF,
             [of_group(Op.DESCRIBE)],
+        ),
+        *(
+            AuthorizedRequest(api, partial(_made, made), CAF, [cluster(Op.CLUSTER_ACTION)])
+            for api, made in _share_state_requests(names).items()
         ),
         AuthorizedRequest("JoinGroup", lambda _: _join(group), GAF, [of_group(Op.READ)]),
         AuthorizedRequest("Heartbeat", lambda _: HeartbeatRequest(group, 1, "m"), GAF, [of_group(Op.READ)]),
@@ -673,6 +686,44 @@ def _create_topic(name: str) -> CreateTopicsRequest:
 
 def _delete_topic(name: str) -> DeleteTopicsRequest:
     return DeleteTopicsRequest([DeleteTopicState(name)], [name], 1000)
+
+
+def _made(request: object, _version: int) -> object:
+    return request
+
+
+def _share_state_requests(names: Names) -> dict[str, object]:
+    group, topic_id = names.group, names.topic_id
+    return {
+        "InitializeShareGroupState": initialize_share_group_state.InitializeShareGroupStateRequest(
+            group,
+            [
+                initialize_share_group_state.InitializeStateData(
+                    topic_id, [initialize_share_group_state.PartitionData()]
+                )
+            ],
+        ),
+        "ReadShareGroupState": read_share_group_state.ReadShareGroupStateRequest(
+            group,
+            [read_share_group_state.ReadStateData(topic_id, [read_share_group_state.PartitionData()])],
+        ),
+        "WriteShareGroupState": write_share_group_state.WriteShareGroupStateRequest(
+            group,
+            [write_share_group_state.WriteStateData(topic_id, [write_share_group_state.PartitionData()])],
+        ),
+        "DeleteShareGroupState": delete_share_group_state.DeleteShareGroupStateRequest(
+            group,
+            [delete_share_group_state.DeleteStateData(topic_id, [delete_share_group_state.PartitionData()])],
+        ),
+        "ReadShareGroupStateSummary": read_share_group_state_summary.ReadShareGroupStateSummaryRequest(
+            group,
+            [
+                read_share_group_state_summary.ReadStateSummaryData(
+                    topic_id, [read_share_group_state_summary.PartitionData()]
+                )
+            ],
+        ),
+    }
 
 
 def _epochs(name: str) -> OffsetForLeaderEpochRequest:

@@ -19,6 +19,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": "5",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "5",
+    "share.coordinator.state.topic.num.partitions": "5",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
 }
 

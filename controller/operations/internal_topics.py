@@ -28,6 +28,14 @@ class InternalTopicSettings(Protocol):
     def transaction_state_log_segment_bytes(self) -> int: ...
     @property
     def transaction_state_log_min_isr(self) -> int: ...
+    @property
+    def share_coordinator_state_topic_num_partitions(self) -> int: ...
+    @property
+    def share_coordinator_state_topic_replication_factor(self) -> int: ...
+    @property
+    def share_coordinator_state_topic_segment_bytes(self) -> int: ...
+    @property
+    def share_coordinator_state_topic_min_isr(self) -> int: ...
 
 
 def group_metadata_topic(settings: InternalTopicSettings) -> NewTopic:
@@ -60,10 +68,28 @@ def transaction_state_topic(settings: InternalTopicSettings) -> NewTopic:
     )
 
 
+def share_group_state_topic(settings: InternalTopicSettings) -> NewTopic:
+    """`__share_group_state`. It is not compacted: the share coordinator deletes the records that it no longer needs."""
+    return NewTopic(
+        SHARE_GROUP_STATE_TOPIC,
+        num_partitions=settings.share_coordinator_state_topic_num_partitions,
+        replication_factor=settings.share_coordinator_state_topic_replication_factor,
+        configs=(
+            ("cleanup.policy", "delete"),
+            ("compression.type", "producer"),
+            ("retention.ms", "-1"),
+            ("min.insync.replicas", str(settings.share_coordinator_state_topic_min_isr)),
+            ("segment.bytes", str(settings.share_coordinator_state_topic_segment_bytes)),
+        ),
+    )
+
+
 def auto_created_topic(name: str, settings: InternalTopicSettings) -> NewTopic:
     """A topic that is created because a client requested its metadata."""
     if name == GROUP_METADATA_TOPIC:
         return group_metadata_topic(settings)
     if name == TRANSACTION_STATE_TOPIC:
         return transaction_state_topic(settings)
+    if name == SHARE_GROUP_STATE_TOPIC:
+        return share_group_state_topic(settings)
     return NewTopic(name)

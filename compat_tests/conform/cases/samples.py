@@ -26,6 +26,7 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsTopic
+from barnabas.wire.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
 from barnabas.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
@@ -50,6 +51,7 @@ from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from barnabas.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.initialize_share_group_state import InitializeShareGroupStateRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest
 from barnabas.wire.messages.leave_group import LeaveGroupRequest, MemberIdentity
 from barnabas.wire.messages.list_config_resources import ListConfigResourcesRequest
@@ -70,6 +72,8 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
+from barnabas.wire.messages.read_share_group_state import ReadShareGroupStateRequest
+from barnabas.wire.messages.read_share_group_state_summary import ReadShareGroupStateSummaryRequest
 from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
@@ -78,6 +82,7 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
 from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from barnabas.wire.messages.write_share_group_state import WriteShareGroupStateRequest
 from barnabas.wire.messages.write_txn_markers import WriteTxnMarkersRequest
 
 
@@ -191,4 +196,9 @@ def sample_requests(name: str) -> dict[str, object]:
         "ListTransactions": ListTransactionsRequest(state_filters=["Dead"]),
         "ListConfigResources": ListConfigResourcesRequest(resource_types=[2]),
         "DescribeTopicPartitions": DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)]),
+        "InitializeShareGroupState": InitializeShareGroupStateRequest(group_id=name),
+        "ReadShareGroupState": ReadShareGroupStateRequest(group_id=name),
+        "WriteShareGroupState": WriteShareGroupStateRequest(group_id=name),
+        "DeleteShareGroupState": DeleteShareGroupStateRequest(group_id=name),
+        "ReadShareGroupStateSummary": ReadShareGroupStateSummaryRequest(group_id=name),
     }

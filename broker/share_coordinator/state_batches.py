@@ -1,0 +1,78 @@
+"""Ranges of offsets with a delivery state, and how an update of them is merged.
+
+Where ranges overlap, the higher delivery count counts at an offset, and with the same count the higher state; so the order in
+which updates are merged does not matter. Neighbours that are equal are joined, and what lies below the start offset is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+# Delivery states (KIP-932), as they are stored. Acquired (1) is never stored, and 3 is reserved (KIP-1191).
+AVAILABLE: Final = 0
+ACQUIRED: Final = 1
+ACKNOWLEDGED: Final = 2
+ARCHIVED: Final = 4
+STORED_STATES: Final = frozenset({AVAILABLE, ACKNOWLEDGED, ARCHIVED})
+
+NO_START: Final = -1  # of an update that does not change the start offset, and of a state that has none yet
+
+
+class StateBatch(msgspec.Struct, frozen=True, gc=False):
+    """Offsets `first_offset` to `last_offset`, both included."""
+
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+Batches = tuple[StateBatch, ...]
+
+
+def merge(start_offset: int, *lists: Iterable[StateBatch]) -> Batches:
+    """The merged batches from `start_offset` on (NO_START: all), ascending and without overlaps."""
+    batches = sorted(
+        (each for one in lists for each in one if each.last_offset >= start_offset),
+        key=lambda each: each.first_offset,
+    )
+    borders = sorted(
+        {max(each.first_offset, start_offset) for each in batches}
+        | {each.last_offset + 1 for each in batches}
+    )
+    merged: list[StateBatch] = []
+    # What covers the present border: (-count, -state, last offset), the one that counts first.
+    covering: list[tuple[int, int, int]] = []
+    place = 0
+    for border, next_border in pairwise(borders):
+        while place < len(batches) and batches[place].first_offset <= border:
+            each = batches[place]
+            heappush(covering, (-each.delivery_count, -each.delivery_state, each.last_offset))
+            place += 1
+        while covering and covering[0][2] < border:
+            heappop(covering)
+        if covering:
+            count, state, _ = covering[0]
+            _append(merged, StateBatch(border, next_border - 1, -state, -count))
+    return tuple(merged)
+
+
+def _append(merged: list[StateBatch], batch: StateBatch) -> None:
+    """Join it with the last one if they are neighbours and equal."""
+    if merged:
+        last = merged[-1]
+        if (
+            last.last_offset + 1 == batch.first_offset
+            and last.delivery_state == batch.delivery_state
+            and last.delivery_count == batch.delivery_count
+        ):
+            merged[-1] = StateBatch(
+                last.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count
+            )
+            return
+    merged.append(batch)
