@@ -1,0 +1,531 @@
+"""One share partition: a partition of a topic as a share group reads it. Decisions only; times are given in seconds.
+
+    from         on                                to
+    available    acquire                           acquired, delivery count + 1, locked for a time
+    acquired     accept                            acknowledged
+    acquired     reject, gap                       archived
+    acquired     release, lock expiry              available; archived at the last delivery
+    acquired     end of the session                available, delivery count - 1
+    acquired     renew                             acquired, locked anew
+
+Acknowledged and archived are final. A change by an acknowledgement, or by the end of a session, is a transition: it is persisted
+first, and taken back if that fails. An expired lock changes the state at once. The start offset moves over records that are
+finished; what lies behind `end_offset` was never acquired. All rules are those of Kafka 4.3 (SharePartition.java).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+import msgspec
+
+from barnabas.broker.share_coordinator.state_batches import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    AVAILABLE,
+    StateBatch,
+)
+from barnabas.broker.share_partitions.in_flight import NO_MEMBER, TERMINAL, InFlightBatch, Run
+from barnabas.wire.errors import ErrorCode
+
+# Acknowledge types
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+_STATES: Final = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
+
+_first = attrgetter("first")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """group.share.delivery.count.limit, group.share.record.lock.duration.ms, group.share.partition.max.record.locks."""
+
+    delivery_count: int = 5
+    lock_s: float = 30.0
+    locks: int = 2000
+
+    @property
+    def throttled_from(self) -> int:
+        """The delivery count from which on a batch is handed out in smaller and smaller parts: one of its records may be what
+        makes its consumers fail."""
+        return max(2, (self.delivery_count + 1) // 2)
+
+
+class AcquiredRange(NamedTuple):
+    first: int
+    last: int
+    delivery_count: int
+
+
+class Acknowledgement(NamedTuple):
+    """`types`: one for all offsets, or one for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+class AcknowledgeError(Exception):
+    """The acknowledgement is refused, and nothing of it is done."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+class Transition:
+    """Changes that are being persisted."""
+
+    __slots__ = ("batches",)
+
+    def __init__(self) -> None:
+        self.batches: list[StateBatch] = []  # the new state
+
+
+class Acquire(NamedTuple):
+    """A request for records. `is_record_limit`: the limit counts for single records, otherwise for batches that begin within it."""
+
+    member_id: str
+    records_max: int
+    batch_size: int
+    is_record_limit: bool = False
+
+
+class SharePartition:
+    """See the module."""
+
+    def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
+        """`batches`: the stored state, ascending. Of offsets between them nothing is known: they are available."""
+        self.start_offset = start_offset
+        self.end_offset = start_offset
+        self._batches: list[InFlightBatch] = []
+        for each in batches:
+            first = max(each.first_offset, self.end_offset)
+            if first > each.last_offset:
+                continue
+            if first > self.end_offset:
+                gap = Run(self.end_offset, first - 1)
+                self._batches.append(InFlightBatch(gap.first, gap.last, [gap], is_gap=True))
+            run = Run(first, each.last_offset, each.delivery_state, each.delivery_count)
+            self._batches.append(InFlightBatch(first, each.last_offset, [run]))
+            self.end_offset = each.last_offset + 1
+        self._may_have_available = bool(self._batches)
+        self._advance()
+
+    # -- what there is
+
+    @property
+    def in_flight(self) -> int:
+        """How many records count against the limit of locks: all from the start offset to the end."""
+        return self.end_offset - self.start_offset if self._batches else 0
+
+    @property
+    def delivery_complete_count(self) -> int:
+        """How many of the records in flight are finished, or about to be."""
+        return sum(len(run) for run in self.runs() if run.state in TERMINAL)
+
+    def next_fetch_offset(self) -> int:
+        """The first record that can be acquired, or the end offset."""
+        if self._may_have_available:
+            for run in self.runs():
+                if run.is_available:
+                    return run.first
+            self._may_have_available = False
+        return self.end_offset
+
+    def can_acquire(self, limits: Limits) -> bool:
+        """Whether a fetch could acquire anything."""
+        return self.in_flight < limits.locks or self.next_fetch_offset() < self.end_offset
+
+    def next_deadline(self) -> float | None:
+        """When the next lock expires."""
+        return min(
+            (run.deadline for run in self.runs() if run.state == ACQUIRED and run.transition is None),
+            default=None,
+        )
+
+    def runs(self) -> Iterator[Run]:
+        """All records in flight, ascending."""
+        for batch in self._batches:
+            yield from batch.runs
+
+    # -- acquire
+
+    def acquire(
+        self,
+        request: Acquire,
+        limits: Limits,
+        fetch_offset: int,
+        log_batches: Sequence[tuple[int, int]],
+        now: float,
+    ) -> list[AcquiredRange]:
+        """Acquire records of what was read at `fetch_offset`: `log_batches` are the (first, last) offsets of its batches."""
+        if not log_batches or log_batches[-1][1] < self.start_offset or request.records_max <= 0:
+            return []
+        base, last = log_batches[0][0], log_batches[-1][1]
+        records_max = min(request.records_max, limits.locks - self.in_flight)
+        if records_max <= 0:  # only what is released among the records in flight
+            if fetch_offset >= self.end_offset:
+                return []
+            last = min(last, self.end_offset - 1)
+            records_max = min(request.records_max, self.end_offset - fetch_offset)
+        if fetch_offset < base:  # compaction has removed what was there
+            self._archive_available(fetch_offset, base - 1)
+        acquiring = _Acquiring(self, request, limits, records_max, log_batches, now)
+        for batch in self._between(base, last):
+            if acquiring.is_full:
+                break
+            if batch.is_gap:
+                acquiring.take_gap(batch, max(base, batch.first), min(last, batch.last))
+            else:
+                acquiring.take(batch, base, last)
+        if not acquiring.is_full:
+            first = max(base, self.end_offset)
+            if first <= last:
+                acquiring.take_new(first, last)
+        return acquiring.acquired
+
+    def drop_aborted(
+        self, acquired: Sequence[AcquiredRange], aborted: Sequence[tuple[int, int]]
+    ) -> list[AcquiredRange]:
+        """Archive what was just acquired of aborted transactions, and return the rest. `aborted`: ascending (first, last)."""
+        kept: list[AcquiredRange] = []
+        for each in acquired:
+            position = each.first
+            for first, last in aborted:
+                low, high = max(first, position), min(last, each.last)
+                if low > high:
+                    continue
+                for batch in self._between(low, high):
+                    for run in batch.within(low, high):
+                        run.state, run.member_id, run.deadline = ARCHIVED, NO_MEMBER, 0.0
+                if low > position:
+                    kept.append(AcquiredRange(position, low - 1, each.delivery_count))
+                position = high + 1
+            if position <= each.last:
+                kept.append(AcquiredRange(position, each.last, each.delivery_count))
+        self._advance()
+        return kept
+
+    def add(self, batch: InFlightBatch) -> None:
+        """Records that are new in flight."""
+        if not self._batches:
+            self.start_offset = batch.first
+        self._batches.insert(bisect_right(self._batches, batch.first, key=_first), batch)
+        self.end_offset = max(self.end_offset, batch.last + 1)
+        self._may_have_available = self._may_have_available or any(run.is_available for run in batch.runs)
+
+    def carve(self, gap: InFlightBatch, first: int, last: int) -> None:
+        """Take these records out of a gap."""
+        index = bisect_left(self._batches, gap.first, key=_first)
+        pieces = [list(gap.within(gap.first, first - 1)), list(gap.within(last + 1, gap.last))]
+        self._batches[index : index + 1] = [
+            InFlightBatch(runs[0].first, runs[-1].last, runs, is_gap=True) for runs in pieces if runs
+        ]
+
+    # -- acknowledge
+
+    def acknowledge(
+        self,
+        member_id: str,
+        acknowledgements: Iterable[Acknowledgement],
+        limits: Limits,
+        now: float,
+    ) -> Transition:
+        """To be completed when its batches are persisted, at once if there are none. AcknowledgeError: nothing is done."""
+        transition = Transition()
+        try:
+            for each in acknowledgements:
+                if each.last >= self.start_offset:
+                    self._acknowledge(transition, member_id, each, limits, now)
+        except AcknowledgeError:
+            self.complete(transition, False, limits, now)
+            raise
+        return transition
+
+    def _acknowledge(
+        self,
+        transition: Transition,
+        member_id: str,
+        acknowledged: Acknowledgement,
+        limits: Limits,
+        now: float,
+    ) -> None:
+        batches = self._to_acknowledge(acknowledged)
+        for first, last, kind in _ranges(acknowledged):
+            for batch in batches:
+                if batch.last < first or batch.first > last:
+                    continue
+                for run in batch.within(max(first, self.start_offset), last):
+                    _check_acknowledge(run, member_id)
+                    if kind == RENEW:
+                        run.deadline = now + limits.lock_s
+                    else:
+                        self._begin(transition, run, _STATES[kind], run.delivery_count, limits)
+
+    def _to_acknowledge(self, acknowledged: Acknowledgement) -> list[InFlightBatch]:
+        """The batches of the offsets."""
+        index = bisect_right(self._batches, acknowledged.first, key=_first) - 1
+        if index < 0 and acknowledged.first < self.start_offset:
+            index = bisect_right(self._batches, self.start_offset, key=_first) - 1
+        if index < 0:
+            raise AcknowledgeError(
+                ErrorCode.INVALID_RECORD_STATE,
+                "Batch record not found. The request batch offsets are not found in the cache.",
+            )
+        stop = bisect_right(self._batches, acknowledged.last, key=_first)
+        found = self._batches[index:stop]
+        for end, which in ((acknowledged.first, "first"), (acknowledged.last, "last")):
+            if found[-1].last < end:
+                raise AcknowledgeError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"Batch record not found. The {which} offset in request is past acquired records.",
+                )
+        return found
+
+    def _begin(
+        self, transition: Transition, run: Run, state: int, delivery_count: int, limits: Limits
+    ) -> None:
+        if state == AVAILABLE and delivery_count >= limits.delivery_count:
+            state = ARCHIVED
+        run.begin(transition, state, delivery_count)
+        transition.batches.append(StateBatch(run.first, run.last, state, delivery_count))
+
+    def release(self, member_id: str, limits: Limits) -> Transition:
+        """The member's session has ended: what it has acquired is available, as if it had not been delivered."""
+        transition = Transition()
+        for run in self.runs():
+            if run.state == ACQUIRED and run.transition is None and run.member_id == member_id:
+                self._begin(transition, run, AVAILABLE, run.delivery_count - 1, limits)
+        return transition
+
+    def complete(self, transition: Transition, is_persisted: bool, limits: Limits, now: float) -> None:
+        """The batches of the transition are persisted, or could not be."""
+        if not transition.batches:
+            return
+        first = min(each.first_offset for each in transition.batches)
+        last = max(each.last_offset for each in transition.batches)
+        for batch in self._between(first, last):
+            for run in batch.runs:
+                if run.transition is not transition:
+                    continue
+                if is_persisted:
+                    run.transition = None
+                    run.deadline = 0.0
+                else:
+                    run.roll_back()
+                    if run.state == ACQUIRED and run.deadline <= now:
+                        _unlock(run, limits)
+                self._may_have_available = self._may_have_available or run.is_available
+            batch.join()
+        self._advance()
+
+    # -- time, and the log
+
+    def expire(self, limits: Limits, now: float) -> list[StateBatch]:
+        """Unlock what is locked for too long; returns the new state, to be persisted."""
+        changed: list[StateBatch] = []
+        for batch in self._batches:
+            count = len(changed)
+            for run in batch.runs:
+                if run.state == ACQUIRED and run.transition is None and run.deadline <= now:
+                    _unlock(run, limits)
+                    changed.append(StateBatch(run.first, run.last, run.state, run.delivery_count))
+            if len(changed) > count:
+                batch.join()
+        if changed:
+            self._may_have_available = True
+            self._advance()
+        return changed
+
+    def log_start_moved(self, offset: int) -> None:
+        """Records before this offset are deleted."""
+        if offset <= self.start_offset:
+            return
+        for batch in self._batches:
+            if batch.first >= offset:
+                break
+            batch.cut_below(offset)
+        self._batches = [batch for batch in self._batches if batch.runs]
+        self.start_offset = offset
+        self.end_offset = max(self.end_offset, offset)
+        self._advance()
+
+    def _archive_available(self, first: int, last: int) -> None:
+        for batch in self._between(first, last):
+            for run in batch.within(first, last):
+                if run.is_available:
+                    run.state = ARCHIVED
+        self._advance()
+
+    def _between(self, first: int, last: int) -> list[InFlightBatch]:
+        """The batches that have any of these offsets."""
+        begin = max(0, bisect_right(self._batches, first, key=_first) - 1)
+        stop = bisect_right(self._batches, last, key=_first)
+        return [batch for batch in self._batches[begin:stop] if batch.last >= first]
+
+    def _advance(self) -> None:
+        """Move the start over records that are finished."""
+        done = 0
+        for batch in self._batches:
+            unfinished = next((run for run in batch.runs if not run.is_finished), None)
+            if unfinished is not None:
+                if unfinished is not batch.runs[0]:
+                    batch.cut_below(unfinished.first)
+                self.start_offset = max(self.start_offset, unfinished.first)
+                break
+            done += 1
+        else:
+            self.start_offset = self.end_offset
+        del self._batches[:done]
+
+
+class _Acquiring:
+    """The records that one request acquires."""
+
+    def __init__(
+        self,
+        partition: SharePartition,
+        request: Acquire,
+        limits: Limits,
+        records_max: int,
+        log_batches: Sequence[tuple[int, int]],
+        now: float,
+    ) -> None:
+        self._partition = partition
+        self._request = request
+        self._limits = limits
+        self._missing = records_max
+        self._log_batches = log_batches
+        self._deadline = now + limits.lock_s
+        self._is_over = False
+        self.acquired: list[AcquiredRange] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self._is_over or self._missing <= 0
+
+    def take(self, batch: InFlightBatch, first: int, last: int) -> None:
+        """What is available of a batch that was acquired before: all of it, unless single records are counted, or the batch has
+        been delivered too often."""
+        limits, in_batch = self._limits, 0
+        available = [
+            run for run in batch.runs if run.is_available and run.last >= first and run.first <= last
+        ]
+        if not available:
+            return
+        is_throttled = max(run.delivery_count for run in available) >= limits.throttled_from
+        if is_throttled and self.acquired:
+            self._is_over = True  # it comes alone, next time
+            return
+        part_max = len(batch)
+        is_part_set = False
+        for run in available:
+            count = run.delivery_count
+            is_last_delivery = limits.delivery_count > 2 and count == limits.delivery_count - 1
+            if is_last_delivery and in_batch:
+                break
+            if count >= limits.throttled_from and not is_part_set:
+                part_max = max(1, len(batch) >> (count - limits.throttled_from + 1))
+                is_part_set = True
+            wanted = 1 if is_last_delivery else part_max - in_batch
+            if self._request.is_record_limit:
+                wanted = min(wanted, self._missing)
+            if wanted <= 0:
+                break
+            low = max(run.first, first)
+            in_batch += self._take(batch, low, min(run.last, last, low + wanted - 1))
+            if is_last_delivery:
+                break
+        batch.join()
+        self._is_over = self._is_over or (is_throttled and in_batch > 0)
+
+    def take_gap(self, gap: InFlightBatch, first: int, last: int) -> None:
+        """Records of which the stored state has said nothing: as new ones. What else is available there comes next time."""
+        for run in gap.runs:
+            if run.is_available and run.first <= last and run.last >= first:
+                first = max(run.first, first)
+                last = self._last_of(first, min(run.last, last))
+                self._partition.carve(gap, first, last)
+                self.take_new(first, last)
+                return
+
+    def take_new(self, first: int, last: int) -> None:
+        """Records that were not in flight."""
+        last = self._last_of(first, last)
+        if self._request.is_record_limit or last - first < self._request.batch_size:
+            firsts = [first]
+        else:
+            firsts = self._firsts(first, last)
+        for low, following in zip(firsts, [*firsts[1:], last + 1], strict=True):
+            batch = InFlightBatch(low, following - 1, [Run(low, following - 1)])
+            high = following - 1
+            if self._request.is_record_limit:
+                high = min(high, low + self._missing - 1)
+            self._take(batch, low, high)
+            self._partition.add(batch)
+
+    def _take(self, batch: InFlightBatch, first: int, last: int) -> int:
+        for run in batch.within(first, last):
+            run.state = ACQUIRED
+            run.delivery_count += 1
+            run.member_id = self._request.member_id
+            run.deadline = self._deadline
+            previous = self.acquired[-1] if self.acquired else None
+            self.acquired.append(AcquiredRange(run.first, run.last, run.delivery_count))
+            assert previous is None or previous.last < run.first
+        self._missing -= last - first + 1
+        return last - first + 1
+
+    def _last_of(self, first: int, last: int) -> int:
+        """The end of the batch of the log with which there are enough records."""
+        wanted = first + self._missing - 1
+        if wanted >= last:
+            return last
+        index = bisect_right(self._log_batches, wanted, key=lambda each: each[0]) - 1
+        if index >= 0 and wanted <= self._log_batches[index][1]:
+            return min(self._log_batches[index][1], last)
+        return wanted
+
+    def _firsts(self, first: int, last: int) -> list[int]:
+        """Where to split, at batches of the log, so that parts are not much larger than the batch size."""
+        firsts = [first]
+        for base, _ in self._log_batches:
+            if base > last:
+                break
+            if base - firsts[-1] >= self._request.batch_size and base > firsts[-1]:
+                firsts.append(base)
+        return firsts
+
+
+def _ranges(acknowledged: Acknowledgement) -> Iterator[tuple[int, int, int]]:
+    """(first, last, type) for each run of equal types."""
+    types = acknowledged.types
+    if len(types) == 1:
+        yield acknowledged.first, acknowledged.last, types[0]
+        return
+    begin = 0
+    for index in range(1, len(types) + 1):
+        if index == len(types) or types[index] != types[begin]:
+            yield acknowledged.first + begin, acknowledged.first + index - 1, types[begin]
+            begin = index
+
+
+def _check_acknowledge(run: Run, member_id: str) -> None:
+    if run.transition is not None:
+        message = "The record state is invalid. The acknowledgement of delivery could not be completed."
+    elif run.state != ACQUIRED:
+        message = "The offset cannot be acknowledged. The offset is not acquired."
+    elif run.member_id != member_id:
+        message = "Member is not the owner of offset"
+    else:
+        return
+    raise AcknowledgeError(ErrorCode.INVALID_RECORD_STATE, message)
+
+
+def _unlock(run: Run, limits: Limits) -> None:
+    run.state = ARCHIVED if run.delivery_count >= limits.delivery_count else AVAILABLE
+    run.member_id = NO_MEMBER
+    run.deadline = 0.0

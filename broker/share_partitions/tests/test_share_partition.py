@@ -1,0 +1,442 @@
+"""Share partitions: single rules, and random requests against a model of single records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from barnabas.broker.share_coordinator.state_batches import (
+    ACKNOWLEDGED,
+    ACQUIRED,
+    ARCHIVED,
+    AVAILABLE,
+    StateBatch,
+)
+from barnabas.broker.share_partitions.share_partition import (
+    ACCEPT,
+    GAP,
+    REJECT,
+    RELEASE,
+    RENEW,
+    AcknowledgeError,
+    Acknowledgement,
+    Acquire,
+    AcquiredRange,
+    Limits,
+    SharePartition,
+    Transition,
+)
+from barnabas.wire.errors import ErrorCode as E
+
+LIMITS = Limits(delivery_count=5, lock_s=30.0, locks=100)
+
+
+def log_of(end: int, size: int) -> list[tuple[int, int]]:
+    return [(first, first + size - 1) for first in range(0, end, size)]
+
+
+def acquire(
+    partition: SharePartition,
+    log: list[tuple[int, int]],
+    *,
+    member: str = "m",
+    records_max: int = 500,
+    batch_size: int = 500,
+    record_limit: bool = False,
+    limits: Limits = LIMITS,
+    now: float = 0.0,
+) -> list[AcquiredRange]:
+    """As a fetch does: from the log's batch with the next fetch offset on."""
+    offset = partition.next_fetch_offset()
+    read = [each for each in log if each[1] >= offset]
+    request = Acquire(member, records_max, batch_size, record_limit)
+    return partition.acquire(request, limits, offset, read, now)
+
+
+def acknowledge(
+    partition: SharePartition, *ranges: tuple[int, int, int], member: str = "m", limits: Limits = LIMITS
+) -> None:
+    transition = partition.acknowledge(
+        member, [Acknowledgement(first, last, [kind]) for first, last, kind in ranges], limits, 0.0
+    )
+    partition.complete(transition, True, limits, 0.0)
+
+
+def test_whole_batches_are_acquired_even_beyond_the_limit() -> None:
+    partition = SharePartition(0)
+    assert acquire(partition, log_of(30, 10), records_max=15) == [AcquiredRange(0, 19, 1)]
+    assert acquire(partition, log_of(30, 10), records_max=1) == [AcquiredRange(20, 29, 1)]
+    assert partition.in_flight == 30
+
+
+def test_acquired_records_are_split_at_batches() -> None:
+    partition = SharePartition(0)
+    acquired = acquire(partition, log_of(30, 5), batch_size=8)
+    assert acquired == [AcquiredRange(0, 9, 1), AcquiredRange(10, 19, 1), AcquiredRange(20, 29, 1)]
+
+
+def test_with_a_record_limit_the_rest_of_the_batch_stays_available() -> None:
+    partition = SharePartition(0)
+    log = log_of(20, 10)
+    assert acquire(partition, log, records_max=3, record_limit=True) == [AcquiredRange(0, 2, 1)]
+    assert partition.next_fetch_offset() == 3
+    assert acquire(partition, log, records_max=4, record_limit=True, member="n") == [AcquiredRange(3, 6, 1)]
+    assert acquire(partition, log, records_max=9, record_limit=True) == [
+        AcquiredRange(7, 9, 1),
+        AcquiredRange(10, 15, 1),
+    ]
+
+
+def test_the_start_moves_over_what_is_finished() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(10, 10))
+    acknowledge(partition, (5, 6, REJECT))
+    assert (partition.start_offset, partition.delivery_complete_count) == (0, 2)
+    acknowledge(partition, (0, 4, ACCEPT))
+    assert (partition.start_offset, partition.delivery_complete_count) == (7, 0)
+    acknowledge(partition, (7, 9, GAP))
+    assert (partition.start_offset, partition.end_offset, partition.in_flight) == (10, 10, 0)
+
+
+def test_records_are_archived_when_they_were_delivered_too_often() -> None:
+    partition = SharePartition(0)
+    limits = Limits(delivery_count=2)
+    for count in (1, 2):
+        assert acquire(partition, log_of(1, 1), limits=limits) == [AcquiredRange(0, 0, count)]
+        acknowledge(partition, (0, 0, RELEASE), limits=limits)
+    assert partition.start_offset == 1
+
+
+def test_a_batch_that_was_delivered_often_comes_in_parts() -> None:
+    partition = SharePartition(0)
+    log = log_of(16, 16)
+    for _ in range(3):
+        acquire(partition, log)
+        acknowledge(partition, (0, 15, RELEASE))
+    assert acquire(partition, log) == [AcquiredRange(0, 7, 4)]
+    acknowledge(partition, (0, 7, RELEASE))
+    assert acquire(partition, log) == [AcquiredRange(0, 0, 5)], "the last delivery, one by one"
+    assert acquire(partition, log) == [AcquiredRange(1, 1, 5)]
+
+
+def test_a_session_that_ends_has_not_delivered_anything() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(10, 10))
+    partition.complete(partition.release("m", LIMITS), True, LIMITS, 0.0)
+    assert acquire(partition, log_of(10, 10)) == [AcquiredRange(0, 9, 1)]
+
+
+def test_locks_expire_and_can_be_renewed() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(10, 10))
+    partition.acknowledge("m", [Acknowledgement(3, 3, [RENEW])], LIMITS, 20.0)
+    assert partition.expire(LIMITS, 29.9) == []
+    assert partition.expire(LIMITS, 30.0) == [StateBatch(0, 2, 0, 1), StateBatch(4, 9, 0, 1)]
+    assert partition.next_deadline() == 50.0
+
+
+def test_a_lock_that_expires_during_a_failed_transition_is_gone() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(1, 1))
+    transition = partition.acknowledge("m", [Acknowledgement(0, 0, [ACCEPT])], LIMITS, 20.0)
+    assert partition.expire(LIMITS, 31.0) == []
+    partition.complete(transition, False, LIMITS, 31.0)
+    assert acquire(partition, log_of(1, 1), member="n") == [AcquiredRange(0, 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("member", "first", "last", "error"),
+    [
+        ("n", 0, 9, E.INVALID_RECORD_STATE),  # another member's
+        ("m", 0, 3, E.INVALID_RECORD_STATE),  # some are accepted already
+        ("m", 5, 10, E.INVALID_REQUEST),  # behind the end
+        ("m", 10, 10, E.INVALID_REQUEST),
+    ],
+)
+def test_an_acknowledgement_that_is_refused_changes_nothing(
+    member: str, first: int, last: int, error: E
+) -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(10, 10))
+    acknowledge(partition, (2, 2, ACCEPT))
+    before = [(run.first, run.state) for run in partition.runs()]
+    with pytest.raises(AcknowledgeError) as raised:
+        partition.acknowledge(
+            member, [Acknowledgement(0, 1, [ACCEPT]), Acknowledgement(first, last, [ACCEPT])], LIMITS, 0.0
+        )
+    assert raised.value.error == error
+    assert [(run.first, run.state) for run in partition.runs() if run.first in dict(before)] == before
+
+
+def test_a_transition_under_way_is_not_changed() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(1, 1))
+    partition.acknowledge("m", [Acknowledgement(0, 0, [ACCEPT])], LIMITS, 0.0)
+    with pytest.raises(AcknowledgeError):
+        partition.acknowledge("m", [Acknowledgement(0, 0, [ACCEPT])], LIMITS, 0.0)
+
+
+def test_a_stored_state_is_continued_and_its_gaps_are_available() -> None:
+    partition = SharePartition(5, [StateBatch(10, 14, 2, 1), StateBatch(20, 24, 0, 2)])
+    log = log_of(40, 5)
+    assert partition.next_fetch_offset() == 5
+    assert acquire(partition, log, records_max=5) == [AcquiredRange(5, 9, 1)]
+    assert acquire(partition, log, records_max=10) == [AcquiredRange(15, 19, 1), AcquiredRange(20, 24, 3)]
+    acknowledge(partition, (5, 9, ACCEPT))
+    assert partition.start_offset == 15
+
+
+def test_at_the_limit_of_locks_only_released_records_are_acquired() -> None:
+    limits = Limits(locks=10)
+    partition = SharePartition(0)
+    log = log_of(40, 10)
+    assert acquire(partition, log, limits=limits) == [AcquiredRange(0, 9, 1)]
+    assert not partition.can_acquire(limits)
+    assert acquire(partition, log, limits=limits) == []
+    acknowledge(partition, (4, 4, RELEASE), limits=limits)
+    assert partition.can_acquire(limits)
+    assert acquire(partition, log, limits=limits) == [AcquiredRange(4, 4, 2)]
+
+
+def test_aborted_records_are_left_out() -> None:
+    partition = SharePartition(0)
+    acquired = acquire(partition, log_of(30, 10))
+    assert partition.drop_aborted(acquired, [(0, 9), (20, 24)]) == [
+        AcquiredRange(10, 19, 1),
+        AcquiredRange(25, 29, 1),
+    ]
+    assert partition.start_offset == 10
+
+
+def test_what_compaction_removed_is_archived() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(30, 10), batch_size=10)
+    acknowledge(partition, (0, 29, RELEASE))
+    assert acquire(partition, [(20, 29)]) == [AcquiredRange(20, 29, 2)]
+    assert partition.start_offset == 20
+
+
+class Record:
+    """The model of one record."""
+
+    def __init__(self) -> None:
+        self.state = AVAILABLE
+        self.count = 0
+        self.member = ""
+        self.deadline = 0.0
+        self.transition: Transition | None = None
+        self.previous: tuple[int, int, str] = (0, 0, "")
+
+    def unlock(self, limit: int) -> None:
+        self.state = ARCHIVED if self.count >= limit else AVAILABLE
+        self.member = ""
+
+
+STATES = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
+members = st.sampled_from(("m", "n"))
+kinds = st.sampled_from((GAP, ACCEPT, RELEASE, REJECT, RENEW))
+
+
+class Records(RuleBasedStateMachine):
+    """Every record has the state that a model of single records gives it."""
+
+    @initialize(sizes=st.lists(st.integers(1, 6), min_size=3, max_size=8), limit=st.integers(2, 6))
+    def begin(self, sizes: list[int], limit: int) -> None:
+        self.limits = Limits(limit, 10.0, 20)
+        self.log: list[tuple[int, int]] = []
+        offset = 0
+        for size in sizes:
+            self.log.append((offset, offset + size - 1))
+            offset += size
+        self.partition = SharePartition(0)
+        self.records = {at: Record() for at in range(offset)}
+        self.start = self.end = 0
+        self.now = 0.0
+        self.transitions: list[Transition] = []
+
+    @rule(
+        member=members,
+        records_max=st.integers(1, 12),
+        batch_size=st.integers(1, 8),
+        record_limit=st.booleans(),
+    )
+    def acquire(self, member: str, records_max: int, batch_size: int, record_limit: bool) -> None:
+        acquired = acquire(
+            self.partition,
+            self.log,
+            member=member,
+            records_max=records_max,
+            batch_size=batch_size,
+            record_limit=record_limit,
+            limits=self.limits,
+            now=self.now,
+        )
+        count = 0
+        for each in acquired:
+            for offset in range(each.first, each.last + 1):
+                record = self.records[offset]
+                assert record.state == AVAILABLE
+                assert record.transition is None
+                assert offset >= self.start
+                record.state, record.member = ACQUIRED, member
+                record.count += 1
+                record.deadline = self.now + self.limits.lock_s
+                assert record.count == each.delivery_count <= self.limits.delivery_count
+                count += 1
+        assert not record_limit or count <= records_max
+        if acquired:
+            self.end = max(self.end, self.partition.end_offset)
+        elif self.partition.can_acquire(self.limits):
+            assert self.partition.next_fetch_offset() > self.log[-1][1], "what is there can be acquired"
+
+    @rule(
+        member=members,
+        ranges=st.lists(st.tuples(st.integers(0, 25), st.integers(0, 6), kinds), min_size=1, max_size=3),
+    )
+    def acknowledge(self, member: str, ranges: list[tuple[int, int, int]]) -> None:
+        wanted: list[tuple[int, int, int]] = []
+        for first, length, kind in sorted(ranges):
+            if not wanted or first > wanted[-1][1]:
+                wanted.append((first, first + length, kind))
+        renewed: list[Record] = []
+        changed: list[tuple[Record, int]] = []
+        is_fine = True
+        for first, last, kind in wanted:
+            if last < self.start or not is_fine:
+                continue
+            if last >= self.end or first >= self.end:
+                is_fine = False
+                continue
+            for offset in range(max(first, self.start), last + 1):
+                record = self.records[offset]
+                if record.state != ACQUIRED or record.member != member or record.transition is not None:
+                    is_fine = False
+                    break
+                if kind == RENEW:
+                    renewed.append(record)
+                else:
+                    changed.append((record, STATES[kind]))
+        acknowledgements = [Acknowledgement(first, last, [kind]) for first, last, kind in wanted]
+        try:
+            transition = self.partition.acknowledge(member, acknowledgements, self.limits, self.now)
+        except AcknowledgeError:
+            assert not is_fine
+        else:
+            assert is_fine
+            self._begin(transition, changed)
+        for record in renewed:
+            record.deadline = self.now + self.limits.lock_s
+
+    def _begin(self, transition: Transition, changed: list[tuple[Record, int]]) -> None:
+        for record, state in changed:
+            record.previous = record.state, record.count, record.member
+            record.transition = transition
+            is_over = state == AVAILABLE and record.count >= self.limits.delivery_count
+            record.state, record.member = ARCHIVED if is_over else state, ""
+        if changed:
+            self.transitions.append(transition)
+
+    @rule(member=members)
+    def release(self, member: str) -> None:
+        transition = self.partition.release(member, self.limits)
+        held = [each for each in self.records.values() if each.member == member and each.transition is None]
+        self._begin(transition, [])
+        for record in held:
+            record.previous = record.state, record.count, record.member
+            record.transition = transition
+            record.state, record.member = AVAILABLE, ""
+            record.count -= 1
+        if held:
+            self.transitions.append(transition)
+
+    @precondition(lambda self: getattr(self, "transitions", None))
+    @rule(data=st.data(), is_persisted=st.booleans())
+    def complete(self, data: Any, is_persisted: bool) -> None:
+        transition = self.transitions.pop(data.draw(st.integers(0, len(self.transitions) - 1)))
+        self.partition.complete(transition, is_persisted, self.limits, self.now)
+        for record in self.records.values():
+            if record.transition is transition:
+                record.transition = None
+                if not is_persisted:
+                    record.state, record.count, record.member = record.previous
+                    if record.deadline <= self.now:
+                        record.unlock(self.limits.delivery_count)
+
+    @rule(seconds=st.integers(1, 12))
+    def expire(self, seconds: int) -> None:
+        self.now += seconds
+        self.partition.expire(self.limits, self.now)
+        for record in self.records.values():
+            if record.state == ACQUIRED and record.transition is None and record.deadline <= self.now:
+                record.unlock(self.limits.delivery_count)
+
+    @rule(offset=st.integers(0, 25))
+    def move_log_start(self, offset: int) -> None:
+        if offset <= self.log[-1][1]:
+            self.partition.log_start_moved(offset)
+            self.log = [each for each in self.log if each[1] >= offset]
+            for at in range(self.start, offset):
+                self.records[at] = Record()
+                self.records[at].state = ARCHIVED
+            self.start = max(self.start, offset)
+            self.end = max(self.end, offset)
+
+    @rule()
+    def move_leader(self) -> None:
+        """The next leader has what was persisted. Transitions that are not completed are."""
+        while self.transitions:
+            transition = self.transitions.pop()
+            self.partition.complete(transition, True, self.limits, self.now)
+            for record in self.records.values():
+                if record.transition is transition:
+                    record.transition = None
+        self._move_start()
+        stored = [
+            StateBatch(at, at, record.state, record.count)
+            for at in range(self.start, self.end)
+            if (record := self.records[at]).state in (ACKNOWLEDGED, ARCHIVED)
+        ]
+        for at in range(self.start, self.end):
+            record = self.records[at]
+            if record.state not in (ACKNOWLEDGED, ARCHIVED):
+                self.records[at] = Record()
+        self.partition = SharePartition(self.start, stored)
+        self.end = self.partition.end_offset
+
+    def _move_start(self) -> None:
+        while self.start < self.end:
+            record = self.records[self.start]
+            if record.state not in (ACKNOWLEDGED, ARCHIVED) or record.transition is not None:
+                break
+            self.start += 1
+
+    @invariant()
+    def every_record_is_as_in_the_model(self) -> None:
+        if not hasattr(self, "partition"):
+            return
+        self._move_start()
+        assert self.partition.start_offset == self.start
+        assert self.partition.end_offset == self.end
+        seen = self.start
+        for run in self.partition.runs():
+            assert run.first == seen, "the runs have no gaps"
+            for offset in range(run.first, run.last + 1):
+                record = self.records[offset]
+                assert (run.state, run.delivery_count, run.member_id) == (
+                    record.state,
+                    record.count,
+                    record.member,
+                )
+                assert run.transition is record.transition
+            seen = run.last + 1
+        assert seen == self.end
+        finished = sum(
+            self.records[at].state in (ACKNOWLEDGED, ARCHIVED) for at in range(self.start, self.end)
+        )
+        assert self.partition.delivery_complete_count == finished
+
+
+TestRecords = Records.TestCase
