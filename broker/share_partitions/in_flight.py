@@ -7,15 +7,21 @@ its runs cover it without gaps, except what was cut off at its start.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from barnabas.broker.share_coordinator.state_batches import ACKNOWLEDGED, ARCHIVED, AVAILABLE
-
-if TYPE_CHECKING:
-    from barnabas.broker.share_partitions.share_partition import Transition
+from barnabas.broker.share_coordinator.state_batches import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 
 TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
 NO_MEMBER: Final = ""
+
+
+class Transition:
+    """Changes that are being persisted."""
+
+    __slots__ = ("batches",)
+
+    def __init__(self) -> None:
+        self.batches: list[StateBatch] = []  # the new state
 
 
 class Run:

@@ -29,7 +29,7 @@ from barnabas.broker.share_coordinator.state_batches import (
     AVAILABLE,
     StateBatch,
 )
-from barnabas.broker.share_partitions.in_flight import NO_MEMBER, TERMINAL, InFlightBatch, Run
+from barnabas.broker.share_partitions.in_flight import NO_MEMBER, TERMINAL, InFlightBatch, Run, Transition
 from barnabas.wire.errors import ErrorCode
 
 # Acknowledge types
@@ -73,15 +73,6 @@ class AcknowledgeError(Exception):
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.error = error
-
-
-class Transition:
-    """Changes that are being persisted."""
-
-    __slots__ = ("batches",)
-
-    def __init__(self) -> None:
-        self.batches: list[StateBatch] = []  # the new state
 
 
 class Acquire(NamedTuple):

@@ -15,6 +15,7 @@ from barnabas.broker.share_coordinator.state_batches import (
     AVAILABLE,
     StateBatch,
 )
+from barnabas.broker.share_partitions.in_flight import Transition
 from barnabas.broker.share_partitions.share_partition import (
     ACCEPT,
     GAP,
@@ -27,7 +28,6 @@ from barnabas.broker.share_partitions.share_partition import (
     AcquiredRange,
     Limits,
     SharePartition,
-    Transition,
 )
 from barnabas.wire.errors import ErrorCode as E
 
@@ -352,7 +352,7 @@ class Records(RuleBasedStateMachine):
         if held:
             self.transitions.append(transition)
 
-    @precondition(lambda self: getattr(self, "transitions", None))
+    @precondition(lambda self: bool(getattr(self, "transitions", None)))
     @rule(data=st.data(), is_persisted=st.booleans())
     def complete(self, data: Any, is_persisted: bool) -> None:
         transition = self.transitions.pop(data.draw(st.integers(0, len(self.transitions) - 1)))
