@@ -37,6 +37,8 @@ from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
 from barnabas.broker.share_coordinator.coordinator import ShareCoordinator
+from barnabas.broker.share_partitions.manager import SharePartitionManager
+from barnabas.broker.share_partitions.persister import Persister
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
 from barnabas.controller.metadata.controller import Controller
@@ -373,7 +375,15 @@ class Node:
         # Of their own, so that a request that waits for replicas does not hold up others.
         for_markers = self._make_brokers(controller, authentication, "markers")
         for_verification = self._make_brokers(controller, authentication, "add-partitions-to-txn")
-        self._brokers = (for_markers, for_verification)
+        for_share_states = self._make_brokers(controller, authentication, "share-state")
+        self._brokers = (for_markers, for_verification, for_share_states)
+        share_coordinator = ShareCoordinator(
+            CoordinatorLog(SHARE_GROUP_STATE_TOPIC, partitions, runtime),
+            config,
+            runtime,
+            controller,
+            partial(create_topic, channel),
+        )
         transactions = TransactionCoordinator(
             CoordinatorLog(TRANSACTION_STATE_TOPIC, partitions, runtime),
             config,
@@ -397,12 +407,13 @@ class Node:
             add_partitions_to_txn=AddPartitionsToTxnManager(
                 runtime, for_verification.ask, transactions.topic.node_of
             ),
-            share_coordinator=ShareCoordinator(
-                CoordinatorLog(SHARE_GROUP_STATE_TOPIC, partitions, runtime),
-                config,
+            share_coordinator=share_coordinator,
+            share_partitions=SharePartitionManager(
                 runtime,
+                config,
                 controller,
-                partial(create_topic, channel),
+                partitions,
+                Persister(runtime, for_share_states.ask, share_coordinator.topic),
             ),
             producer_ids=producer_ids,
             controller_channel=channel,
@@ -649,6 +660,7 @@ class Node:
             if self._has_loaded:
                 self.services.groups.stop()
                 self.services.transactions.stop()
+                self.services.share_partitions.stop()
                 self.services.share_coordinator.stop()
             for brokers in self._brokers:
                 brokers.close()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.listener_tls import TlsListeners
     from barnabas.broker.share_coordinator.coordinator import ShareCoordinator
+    from barnabas.broker.share_partitions.manager import SharePartitionManager
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -63,6 +64,7 @@ class Services(msgspec.Struct, eq=False):
     transactions: TransactionCoordinator
     add_partitions_to_txn: AddPartitionsToTxnManager
     share_coordinator: ShareCoordinator
+    share_partitions: SharePartitionManager
     producer_ids: ProducerIdAllocator
     controller_channel: ControllerChannel
     large_requests: LargeRequests

@@ -104,6 +104,16 @@ class _Values:
     group_max_session_timeout_ms: int
     group_max_size: int
     group_min_session_timeout_ms: int
+    group_share_delivery_count_limit: int
+    group_share_max_delivery_count_limit: int
+    group_share_max_partition_max_record_locks: int
+    group_share_max_record_lock_duration_ms: int
+    group_share_max_share_sessions: int
+    group_share_min_delivery_count_limit: int
+    group_share_min_partition_max_record_locks: int
+    group_share_min_record_lock_duration_ms: int
+    group_share_partition_max_record_locks: int
+    group_share_record_lock_duration_ms: int
     inter_broker_listener_name: str | None
     log_cleaner_backoff_ms: int
     log_cleaner_dedupe_buffer_size: int

@@ -211,6 +211,8 @@ class Connection(BufferedProtocol):
             self._shared.memory.leave(self, self._granted)
             self._shared.limits.leave(self, was_admitted=self._is_admitted)
         self._session.disconnect()
+        if self.peer.on_close is not None:
+            self.peer.on_close()
 
     def pause_writing(self) -> None:
         """The transport's own flow control; nothing is written through the transport."""

@@ -118,8 +118,11 @@ _STANDARD_TEXT: Final = frozenset(
     }
 )
 _NO_TEXT: Final = frozenset(
-    {"ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "DeleteTopics", "DescribeProducers"}
-)
+    {
+        "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "DeleteTopics", "DescribeProducers", "ShareFetch",
+        "ShareAcknowledge",
+    }
+)  # fmt: skip
 
 
 def refusal_reason(api_key: int) -> str:

@@ -86,6 +86,8 @@ SERVED: Final[dict[int, Served]] = {
     73: Served("broker_to_controller", 0, 0, True),
     74: Served("list_config_resources", 0, 1, False),
     75: Served("describe_topic_partitions", 0, 0, False),
+    78: Served("share_fetch", 1, 2, False),
+    79: Served("share_fetch", 1, 2, False),
     80: Served("add_raft_voter", 0, 1, False),
     81: Served("remove_raft_voter", 0, 0, False),
     83: Served("share_group_state", 0, 0, False),

@@ -37,13 +37,14 @@ class RawResponse(msgspec.Struct, frozen=True):
 
 
 class PeerBroker:
-    """The broker at the other end of a connection, once it is authenticated (inter_broker_authentication.py)."""
+    """The other end of a connection: which broker it is, once it is authenticated (inter_broker_authentication.py)."""
 
-    __slots__ = ("broker_id", "handshake")
+    __slots__ = ("broker_id", "handshake", "on_close")
 
     def __init__(self, broker_id: int = -1) -> None:
         self.broker_id = broker_id  # -1: not authenticated as any broker
         self.handshake: object | None = None  # an authentication that has begun
+        self.on_close: Callable[[], object] | None = None  # to be called when the connection has ended
 
 
 class Reply(Protocol):

@@ -28,8 +28,7 @@ class Run:
     """Records of one state. `transition`: the change that is being persisted, with what was before it."""
 
     __slots__ = (
-        "deadline", "delivery_count", "first", "last", "member_id", "previous_count", "previous_member", "previous_state",
-        "state", "transition",
+        "deadline", "delivery_count", "first", "last", "member_id", "previous_member", "previous_state", "state", "transition",
     )  # fmt: skip
 
     def __init__(
@@ -50,7 +49,6 @@ class Run:
         self.deadline = deadline
         self.transition: Transition | None = None
         self.previous_state = state
-        self.previous_count = delivery_count
         self.previous_member = member_id
 
     def __len__(self) -> int:
@@ -70,20 +68,17 @@ class Run:
         second = Run(offset, self.last, self.state, self.delivery_count, self.member_id, self.deadline)
         second.transition = self.transition
         second.previous_state = self.previous_state
-        second.previous_count = self.previous_count
         second.previous_member = self.previous_member
         self.last = offset - 1
         return second
 
-    def begin(self, transition: Transition, state: int, delivery_count: int) -> None:
-        self.previous_state, self.previous_count = self.state, self.delivery_count
-        self.previous_member = self.member_id
+    def begin(self, transition: Transition, state: int) -> None:
+        self.previous_state, self.previous_member = self.state, self.member_id
         self.transition = transition
-        self.state, self.delivery_count, self.member_id = state, delivery_count, NO_MEMBER
+        self.state, self.member_id = state, NO_MEMBER
 
     def roll_back(self) -> None:
-        self.state, self.delivery_count = self.previous_state, self.previous_count
-        self.member_id = self.previous_member
+        self.state, self.member_id = self.previous_state, self.previous_member
         self.transition = None
 
     def equals(self, other: Run) -> bool:

@@ -4,8 +4,8 @@
     available    acquire                           acquired, delivery count + 1, locked for a time
     acquired     accept                            acknowledged
     acquired     reject, gap                       archived
-    acquired     release, lock expiry              available; archived at the last delivery
-    acquired     end of the session                available, delivery count - 1
+    acquired     release, lock expiry,             available; archived at the last delivery
+                 end of the session
     acquired     renew                             acquired, locked anew
 
 Acknowledged and archived are final. A change by an acknowledgement, or by the end of a session, is a transition: it is persisted
@@ -254,7 +254,7 @@ class SharePartition:
                     if kind == RENEW:
                         run.deadline = now + limits.lock_s
                     else:
-                        self._begin(transition, run, _STATES[kind], run.delivery_count, limits)
+                        self._begin(transition, run, _STATES[kind], limits)
 
     def _to_acknowledge(self, acknowledged: Acknowledgement) -> list[InFlightBatch]:
         """The batches of the offsets."""
@@ -276,20 +276,18 @@ class SharePartition:
                 )
         return found
 
-    def _begin(
-        self, transition: Transition, run: Run, state: int, delivery_count: int, limits: Limits
-    ) -> None:
-        if state == AVAILABLE and delivery_count >= limits.delivery_count:
+    def _begin(self, transition: Transition, run: Run, state: int, limits: Limits) -> None:
+        if state == AVAILABLE and run.delivery_count >= limits.delivery_count:
             state = ARCHIVED
-        run.begin(transition, state, delivery_count)
-        transition.batches.append(StateBatch(run.first, run.last, state, delivery_count))
+        run.begin(transition, state)
+        transition.batches.append(StateBatch(run.first, run.last, state, run.delivery_count))
 
     def release(self, member_id: str, limits: Limits) -> Transition:
-        """The member's session has ended: what it has acquired is available, as if it had not been delivered."""
+        """The member's session has ended: what it has acquired is released."""
         transition = Transition()
         for run in self.runs():
             if run.state == ACQUIRED and run.transition is None and run.member_id == member_id:
-                self._begin(transition, run, AVAILABLE, run.delivery_count - 1, limits)
+                self._begin(transition, run, AVAILABLE, limits)
         return transition
 
     def complete(self, transition: Transition, is_persisted: bool, limits: Limits, now: float) -> None:
@@ -505,9 +503,7 @@ def _ranges(acknowledged: Acknowledgement) -> Iterator[tuple[int, int, int]]:
 
 
 def _check_acknowledge(run: Run, member_id: str) -> None:
-    if run.transition is not None:
-        message = "The record state is invalid. The acknowledgement of delivery could not be completed."
-    elif run.state != ACQUIRED:
+    if run.state != ACQUIRED:  # also while another acknowledgement is being persisted
         message = "The offset cannot be acknowledged. The offset is not acquired."
     elif run.member_id != member_id:
         message = "Member is not the owner of offset"

@@ -77,6 +77,8 @@ APIS: dict[str, Api] = {
     "ConsumerGroupDescribe": Api(69, 0, 1),
     "ListConfigResources": Api(74, 0, 1),
     "DescribeTopicPartitions": Api(75, 0, 0),
+    "ShareFetch": Api(78, 1, 2),
+    "ShareAcknowledge": Api(79, 1, 2),
     "AddRaftVoter": Api(80, 0, 1),
     "RemoveRaftVoter": Api(81, 0, 0),
     "InitializeShareGroupState": Api(83, 0, 0),

@@ -111,6 +111,10 @@ from barnabas.wire.messages.offset_for_leader_epoch import (
 )
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
+from barnabas.wire.messages.share_acknowledge import ShareAcknowledgeRequest
+from barnabas.wire.messages.share_fetch import FetchPartition as ShareFetchPartition
+from barnabas.wire.messages.share_fetch import FetchTopic as ShareFetchTopic
+from barnabas.wire.messages.share_fetch import ShareFetchRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -126,6 +130,7 @@ from barnabas.wire.messages.write_txn_markers import (
 )
 from compat_tests.conform.batches import TRANSACTIONAL, batch
 
+_MEMBER_ID: Final = "AAAAAAAAAAAAAAAAAAAHAQ"
 Op, Kind = Operation, ResourceType
 Right = tuple[ResourceType, str, Operation]
 # APIs that need no right: they show what the sender may see, or are for every client.
@@ -312,6 +317,26 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
         *(
             AuthorizedRequest(api, partial(_made, made), CAF, [cluster(Op.CLUSTER_ACTION)])
             for api, made in _share_state_requests(names).items()
+        ),
+        AuthorizedRequest(
+            "ShareFetch",
+            lambda _: _share_fetch(names),
+            GAF,
+            [of_group(Op.READ)],
+            given=[topic(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "ShareFetch: of a topic",
+            lambda _: _share_fetch(names),
+            TAF,
+            [topic(Op.READ)],
+            given=[of_group(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "ShareAcknowledge",
+            lambda _: ShareAcknowledgeRequest(group, _MEMBER_ID, 1),
+            GAF,
+            [of_group(Op.READ)],
         ),
         AuthorizedRequest("JoinGroup", lambda _: _join(group), GAF, [of_group(Op.READ)]),
         AuthorizedRequest("Heartbeat", lambda _: HeartbeatRequest(group, 1, "m"), GAF, [of_group(Op.READ)]),
@@ -686,6 +711,13 @@ def _create_topic(name: str) -> CreateTopicsRequest:
 
 def _delete_topic(name: str) -> DeleteTopicsRequest:
     return DeleteTopicsRequest([DeleteTopicState(name)], [name], 1000)
+
+
+def _share_fetch(names: Names) -> ShareFetchRequest:
+    wanted = ShareFetchTopic(names.topic_id, [ShareFetchPartition(0)])
+    return ShareFetchRequest(
+        names.group, _MEMBER_ID, 0, 0, 1, 1 << 20, max_records=1, batch_size=1, topics=[wanted]
+    )
 
 
 def _made(request: object, _version: int) -> object:

@@ -122,11 +122,11 @@ def test_a_batch_that_was_delivered_often_comes_in_parts() -> None:
     assert acquire(partition, log) == [AcquiredRange(1, 1, 5)]
 
 
-def test_a_session_that_ends_has_not_delivered_anything() -> None:
+def test_a_session_that_ends_releases_what_it_has() -> None:
     partition = SharePartition(0)
     acquire(partition, log_of(10, 10))
     partition.complete(partition.release("m", LIMITS), True, LIMITS, 0.0)
-    assert acquire(partition, log_of(10, 10)) == [AcquiredRange(0, 9, 1)]
+    assert acquire(partition, log_of(10, 10), member="n") == [AcquiredRange(0, 9, 2)]
 
 
 def test_locks_expire_and_can_be_renewed() -> None:
@@ -228,7 +228,7 @@ class Record:
         self.member = ""
         self.deadline = 0.0
         self.transition: Transition | None = None
-        self.previous: tuple[int, int, str] = (0, 0, "")
+        self.previous: tuple[int, str] = (0, "")
 
     def unlock(self, limit: int) -> None:
         self.state = ARCHIVED if self.count >= limit else AVAILABLE
@@ -332,7 +332,7 @@ class Records(RuleBasedStateMachine):
 
     def _begin(self, transition: Transition, changed: list[tuple[Record, int]]) -> None:
         for record, state in changed:
-            record.previous = record.state, record.count, record.member
+            record.previous = record.state, record.member
             record.transition = transition
             is_over = state == AVAILABLE and record.count >= self.limits.delivery_count
             record.state, record.member = ARCHIVED if is_over else state, ""
@@ -343,14 +343,7 @@ class Records(RuleBasedStateMachine):
     def release(self, member: str) -> None:
         transition = self.partition.release(member, self.limits)
         held = [each for each in self.records.values() if each.member == member and each.transition is None]
-        self._begin(transition, [])
-        for record in held:
-            record.previous = record.state, record.count, record.member
-            record.transition = transition
-            record.state, record.member = AVAILABLE, ""
-            record.count -= 1
-        if held:
-            self.transitions.append(transition)
+        self._begin(transition, [(record, AVAILABLE) for record in held])
 
     @precondition(lambda self: bool(getattr(self, "transitions", None)))
     @rule(data=st.data(), is_persisted=st.booleans())
@@ -361,7 +354,7 @@ class Records(RuleBasedStateMachine):
             if record.transition is transition:
                 record.transition = None
                 if not is_persisted:
-                    record.state, record.count, record.member = record.previous
+                    record.state, record.member = record.previous
                     if record.deadline <= self.now:
                         record.unlock(self.limits.delivery_count)
 

@@ -78,6 +78,8 @@ from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
+from barnabas.wire.messages.share_acknowledge import ShareAcknowledgeRequest
+from barnabas.wire.messages.share_fetch import ShareFetchRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -196,6 +198,8 @@ def sample_requests(name: str) -> dict[str, object]:
         "ListTransactions": ListTransactionsRequest(state_filters=["Dead"]),
         "ListConfigResources": ListConfigResourcesRequest(resource_types=[2]),
         "DescribeTopicPartitions": DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)]),
+        "ShareFetch": ShareFetchRequest(group_id=name, member_id="m"),
+        "ShareAcknowledge": ShareAcknowledgeRequest(group_id=name, member_id="m"),
         "InitializeShareGroupState": InitializeShareGroupStateRequest(group_id=name),
         "ReadShareGroupState": ReadShareGroupStateRequest(group_id=name),
         "WriteShareGroupState": WriteShareGroupStateRequest(group_id=name),

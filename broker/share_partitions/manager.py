@@ -1,0 +1,292 @@
+"""The share partitions that this broker leads: loaded when a member first fetches from one, dropped with the leadership.
+
+A share partition belongs to one leader epoch. Reading its state fences the leaders of earlier epochs at the share coordinator;
+when this broker is fenced there itself, it drops the share partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.coordinator.timers import DeadlineTimer
+from barnabas.broker.share_coordinator.state import SharePartitionKey
+from barnabas.broker.share_coordinator.state_batches import NO_START
+from barnabas.broker.share_partitions.group_settings import ShareGroupSettings, share_group_settings
+from barnabas.broker.share_partitions.sessions import ShareSession, ShareSessionCache
+from barnabas.broker.share_partitions.share_partition import (
+    RENEW,
+    AcknowledgeError,
+    Acknowledgement,
+    SharePartition,
+)
+from barnabas.controller.metadata.image import GROUP_RESOURCE
+from barnabas.runtime.slices import StepQueue
+from barnabas.storage.errors import StorageError
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.fetch.purgatory import FetchWaiter
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.broker.partitions.partition_manager import PartitionManager
+    from barnabas.broker.share_coordinator.state_batches import StateBatch
+    from barnabas.broker.share_partitions.in_flight import Transition
+    from barnabas.broker.share_partitions.persister import Persister, StateWriter, StoredState
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.log.timestamps import TimestampOffset
+
+log = logging.getLogger("barnabas.share_partitions")
+
+LOCK_TIMER_MIN_S: Final = 0.01  # between two looks at locks that expire
+
+Acknowledged = Callable[[ErrorCode, str | None], object]
+
+
+class LedSharePartition:
+    """A share partition of a partition that is led here. `state` is None until it is loaded; `error` says why it is not."""
+
+    def __init__(self, manager: SharePartitionManager, key: SharePartitionKey, partition: Partition) -> None:
+        self.key = key
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.state: SharePartition | None = None
+        self.error = ErrorCode.NONE
+        self.waiters: dict[FetchWaiter, None] = {}
+        self._manager = manager
+        self._writer: StateWriter | None = None
+        self._timer = DeadlineTimer(manager.runtime, self._expire)
+
+    @property
+    def settings(self) -> ShareGroupSettings:
+        return self._manager.settings(self.key.group_id)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether this broker has led the partition since."""
+        partition = self.partition
+        return partition.is_leader and partition.leader_epoch == self.leader_epoch and not self.error
+
+    def loaded(self, state: SharePartition, writer: StateWriter) -> None:
+        self.state, self._writer = state, writer
+        self.wake()
+
+    def failed(self, error: ErrorCode) -> None:
+        """It can't be used; the next fetch loads it again."""
+        self.error = error
+        self._timer.cancel()
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the fetches that wait for it look again."""
+        for waiter in tuple(self.waiters):
+            waiter.changed(self.partition)
+
+    def refresh(self) -> SharePartition:
+        """The state, as of the log's start."""
+        assert self.state is not None
+        self.state.log_start_moved(self.partition.log.log_start_offset)
+        return self.state
+
+    def acquired(self) -> None:
+        """Watch the locks of records that were just acquired."""
+        if not self._timer.armed:
+            self._set_timer()
+
+    def acknowledge(
+        self, member_id: str, acknowledgements: Sequence[Acknowledgement], done: Acknowledged
+    ) -> None:
+        """`done(error, message)` when the new states are persisted; on an error nothing has changed."""
+        if self.state is None:
+            done(ErrorCode.INVALID_RECORD_STATE, None)
+            return
+        settings = self.settings
+        if not settings.allows_renewal and any(RENEW in each.types for each in acknowledgements):
+            done(ErrorCode.INVALID_RECORD_STATE, None)
+            return
+        try:
+            transition = self.refresh().acknowledge(
+                member_id, acknowledgements, settings.limits, self._manager.runtime.monotonic()
+            )
+        except AcknowledgeError as error:
+            done(error.error, str(error))
+            return
+        self._persist(transition, done)
+
+    def release(self, member_id: str, done: Acknowledged) -> None:
+        """The member's session has ended."""
+        if self.state is None or self.error:
+            done(ErrorCode.NONE, None)
+        else:
+            self._persist(self.refresh().release(member_id, self.settings.limits), done)
+
+    def _persist(self, transition: Transition, done: Acknowledged) -> None:
+        state = self.state
+        assert state is not None
+        if not transition.batches:
+            done(ErrorCode.NONE, None)
+            return
+
+        def written(error: ErrorCode) -> None:
+            now = self._manager.runtime.monotonic()
+            state.complete(transition, not error, self.settings.limits, now)
+            if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                self._manager.drop(self, error)
+            elif error and not self._timer.armed:
+                self._set_timer()
+            self.wake()
+            done(error, error.message if error else None)
+
+        self._write(transition.batches, written)
+
+    def _write(self, batches: Sequence[StateBatch], done: Callable[[ErrorCode], object]) -> None:
+        assert self.state is not None
+        assert self._writer is not None
+        self._writer.write(self.state.start_offset, self.state.delivery_complete_count, batches, done)
+
+    def _expire(self) -> None:
+        """Unlock what is locked for too long. This holds even if it can't be persisted."""
+        if not self.is_valid:
+            return
+        state = self.refresh()
+        changed = state.expire(self.settings.limits, self._manager.runtime.monotonic())
+        if changed:
+            self._write(changed, self._unlocked)
+            self.wake()
+        self._set_timer()
+
+    def _unlocked(self, error: ErrorCode) -> None:
+        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self._manager.drop(self, error)
+
+    def _set_timer(self) -> None:
+        assert self.state is not None
+        deadline = self.state.next_deadline()
+        if deadline is not None and not self.error:
+            delay_s = max(deadline - self._manager.runtime.monotonic(), LOCK_TIMER_MIN_S)
+            self._timer.set(round(delay_s * 1000 + 0.5))
+
+
+class SharePartitionManager:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        config: BrokerConfig,
+        controller: Controller,
+        partitions: PartitionManager,
+        persister: Persister,
+    ) -> None:
+        self.runtime = runtime
+        self._config = config
+        self._controller = controller
+        self._partitions = partitions
+        self._persister = persister
+        self._led: dict[SharePartitionKey, LedSharePartition] = {}
+        self._lookups = StepQueue(runtime)
+        self.sessions = ShareSessionCache(config.group_share_max_share_sessions, self._session_ended)
+
+    def stop(self) -> None:
+        """Nothing is persisted any more, and no lock expires."""
+        self._persister.close()
+        for led in tuple(self._led.values()):
+            self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def settings(self, group_id: str) -> ShareGroupSettings:
+        """Those of now."""
+        configs = self._controller.image.configs.get((GROUP_RESOURCE, group_id), {})
+        return share_group_settings(self._config, configs)
+
+    def find(self, group_id: str, topic_id: bytes, index: int) -> LedSharePartition | None:
+        """The share partition, if it is in use here."""
+        led = self._led.get(SharePartitionKey(group_id, topic_id, index))
+        if led is not None and not led.is_valid:
+            self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return None
+        return led
+
+    def get(self, group_id: str, partition: Partition) -> LedSharePartition:
+        """The share partition, which is loaded if it is not in use yet. The partition is led here."""
+        led = self.find(group_id, partition.topic_id, partition.partition)
+        if led is None or led.partition is not partition:
+            key = SharePartitionKey(group_id, partition.topic_id, partition.partition)
+            led = self._led[key] = LedSharePartition(self, key, partition)
+            self._load(led)
+        return led
+
+    def drop(self, led: LedSharePartition, error: ErrorCode) -> None:
+        """This broker does not lead it any more, or can't use it."""
+        if self._led.get(led.key) is led:
+            del self._led[led.key]
+        led.failed(error)
+
+    def release(self, session: ShareSession, done: Callable[[], object]) -> None:
+        """Release what the session's member has acquired, then `done()`, perhaps before this returns."""
+        missing = 1
+
+        def released(_error: ErrorCode, _message: str | None) -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
+                done()
+
+        group_id, member_id = session.key
+        for topic_id, index in session.partitions:
+            led = self.find(group_id, topic_id, index)
+            if led is not None:
+                missing += 1
+                led.release(member_id, released)
+        released(ErrorCode.NONE, None)
+
+    def _session_ended(self, session: ShareSession) -> None:
+        self.release(session, lambda: None)
+
+    # -- loading
+
+    def _load(self, led: LedSharePartition) -> None:
+        def read(stored: StoredState | None, error: ErrorCode) -> None:
+            if not led.is_valid:
+                self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif stored is None:
+                self.drop(led, error)
+            elif stored.start_offset == NO_START:
+                self._begin_at(led, stored)
+            else:
+                self._loaded(led, stored, stored.start_offset)
+
+        self._persister.read(led.key, led.leader_epoch, read)
+
+    def _begin_at(self, led: LedSharePartition, stored: StoredState) -> None:
+        """The group has no position: share.auto.offset.reset."""
+        settings = led.settings
+        partition = led.partition
+        end = partition.last_stable_offset if settings.is_read_committed else partition.high_watermark
+        if settings.reset == "latest":
+            self._loaded(led, stored, end)
+            return
+        if settings.reset == "earliest":
+            self._loaded(led, stored, partition.log.log_start_offset)
+            return
+        assert isinstance(settings.reset, int)
+
+        def found(result: TimestampOffset | None, error: BaseException | None) -> None:
+            if not led.is_valid:
+                self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif error is not None:
+                self.drop(led, ErrorCode.UNKNOWN_SERVER_ERROR)
+            else:
+                self._loaded(led, stored, end if result is None else min(result.offset, end))
+
+        time_ms = self.runtime.time_ms() - settings.reset
+        try:
+            self._lookups.add(partition.log.timestamp_lookup(time_ms), found)
+        except StorageError as error:
+            self.drop(led, error.error)
+
+    def _loaded(self, led: LedSharePartition, stored: StoredState, start_offset: int) -> None:
+        writer = self._persister.writer(led.key, stored.state_epoch, led.leader_epoch)
+        led.loaded(SharePartition(start_offset, stored.batches), writer)
+        log.debug("share partition %.300s begins at %d", led.key.text, start_offset)

@@ -1,0 +1,228 @@
+"""Reads and writes the state of share partitions, through their share coordinators: this broker or another.
+
+A coordinator that moves or is not available yet is asked again. Of one share partition one write is on its way at a time; those
+that come meanwhile are sent together after it, so that the start offset never goes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from barnabas.broker.share_coordinator.state import SharePartitionKey
+from barnabas.broker.share_coordinator.state_batches import StateBatch
+from barnabas.runtime.backoff import Backoff
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.cluster.peer_client import AskBroker
+    from barnabas.broker.coordinator.topic import CoordinatorTopic
+    from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger("barnabas.share_partitions")
+
+READ, READ_VERSION = 84, 0
+WRITE, WRITE_VERSION = 85, 1
+TRIES_MAX: Final = 8
+RETRY_FIRST_S: Final = 0.1
+RETRY_MAX_S: Final = 2.0
+
+_RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NETWORK_EXCEPTION,
+    }
+)
+# What the leader answers instead of the coordinator's error.
+_LEADER_ERRORS: Final = {
+    **dict.fromkeys(_RETRIABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
+}
+
+Done = Callable[[ErrorCode], object]
+
+
+class StoredState(msgspec.Struct, frozen=True):
+    """As the coordinator has it; a start offset of -1: the group has no position yet."""
+
+    state_epoch: int
+    start_offset: int
+    batches: tuple[StateBatch, ...]
+
+
+class Persister:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(self, runtime: Runtime, ask: AskBroker, topic: CoordinatorTopic) -> None:
+        """`topic`: __share_group_state."""
+        self._runtime = runtime
+        self._ask = ask
+        self._topic = topic
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Nothing is sent, and nobody is called back any more."""
+        self._is_closed = True
+
+    def read(
+        self,
+        key: SharePartitionKey,
+        leader_epoch: int,
+        done: Callable[[StoredState | None, ErrorCode], object],
+    ) -> None:
+        """`done(state, NONE)`, or `done(None, error)`. Leaders of earlier epochs can't write afterwards."""
+        from barnabas.wire.messages import (
+            read_share_group_state as messages,  # late: a start needs none of it
+        )
+
+        request = messages.ReadShareGroupStateRequest(
+            key.group_id,
+            [messages.ReadStateData(key.topic_id, [messages.PartitionData(key.partition, leader_epoch)])],
+        )
+
+        def answered(result: Any, error: ErrorCode) -> None:
+            if error:
+                done(None, error)
+                return
+            batches = tuple(
+                StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+                for each in result.state_batches
+            )
+            done(StoredState(result.state_epoch, result.start_offset, batches), ErrorCode.NONE)
+
+        _Question(self, key, READ, READ_VERSION, request, answered).ask()
+
+    def writer(self, key: SharePartitionKey, state_epoch: int, leader_epoch: int) -> StateWriter:
+        """For the leader of this epoch."""
+        return StateWriter(self, key, state_epoch, leader_epoch)
+
+    # -- of _Question
+
+    def ask(
+        self,
+        key: SharePartitionKey,
+        api_key: int,
+        version: int,
+        request: msgspec.Struct,
+        answered: Callable[[Any, ErrorCode], object],
+    ) -> None:
+        """Ask the coordinator once, creating the topic if it does not exist."""
+
+        def found(error: ErrorCode, node_id: int) -> None:
+            if error:
+                answered(None, error)
+            else:
+                self._ask(node_id, api_key, version, request, answered)
+
+        if not self._is_closed:
+            self._topic.find(key.text, found)
+
+    def later(self, delay_s: float, call: Callable[[], object]) -> None:
+        self._runtime.call_later(delay_s, lambda: None if self._is_closed else call())
+
+    def new_backoff(self) -> Backoff:
+        return Backoff(self._runtime, RETRY_FIRST_S, RETRY_MAX_S)
+
+
+class _Question:
+    """A request about one share partition, asked until there is an answer."""
+
+    def __init__(
+        self,
+        persister: Persister,
+        key: SharePartitionKey,
+        api_key: int,
+        version: int,
+        request: msgspec.Struct,
+        done: Callable[[Any, ErrorCode], object],
+    ) -> None:
+        """`done(result of the partition, NONE)`, or `done(None, the error that a leader answers)`."""
+        self._persister = persister
+        self._key = key
+        self._api_key = api_key
+        self._version = version
+        self._request = request
+        self._done = done
+        self._backoff = persister.new_backoff()
+
+    def ask(self) -> None:
+        self._persister.ask(self._key, self._api_key, self._version, self._request, self._answered)
+
+    def _answered(self, response: Any, error: ErrorCode) -> None:
+        result = None
+        if not error:
+            results = [each for topic in response.results for each in topic.partitions]
+            result = results[0] if len(results) == 1 else None
+            error = ErrorCode.UNKNOWN_SERVER_ERROR if result is None else ErrorCode.of(result.error_code)
+        if error in _RETRIABLE and self._backoff.failures < TRIES_MAX:
+            self._persister.later(self._backoff.next_s(), self.ask)
+        elif error:
+            log.info("the state of share partition %.300s: %s", self._key.text, error.name)
+            self._done(None, _LEADER_ERRORS.get(error, ErrorCode.UNKNOWN_SERVER_ERROR))
+        else:
+            self._done(result, ErrorCode.NONE)
+
+
+class StateWriter:
+    """The writes of one share partition, by the leader of one epoch."""
+
+    def __init__(
+        self, persister: Persister, key: SharePartitionKey, state_epoch: int, leader_epoch: int
+    ) -> None:
+        self._persister = persister
+        self._key = key
+        self._state_epoch = state_epoch
+        self._leader_epoch = leader_epoch
+        self._is_writing = False
+        self._waiting: list[tuple[Sequence[StateBatch], Done]] = []
+        self._start_offset = 0
+        self._complete_count = 0
+
+    def write(
+        self, start_offset: int, complete_count: int, batches: Sequence[StateBatch], done: Done
+    ) -> None:
+        """`done(error)` when they are persisted, or can't be; perhaps before this returns."""
+        self._start_offset, self._complete_count = start_offset, complete_count
+        self._waiting.append((batches, done))
+        if not self._is_writing:
+            self._send()
+
+    def _send(self) -> None:
+        from barnabas.wire.messages import write_share_group_state as messages  # late: as above
+
+        sent, self._waiting = self._waiting, []
+        self._is_writing = True
+        data = messages.PartitionData(
+            self._key.partition,
+            self._state_epoch,
+            self._leader_epoch,
+            self._start_offset,
+            self._complete_count,
+            [
+                messages.StateBatch(
+                    each.first_offset, each.last_offset, each.delivery_state, each.delivery_count
+                )
+                for batches, _ in sent
+                for each in batches
+            ],
+        )
+        request = messages.WriteShareGroupStateRequest(
+            self._key.group_id, [messages.WriteStateData(self._key.topic_id, [data])]
+        )
+
+        def answered(_result: Any, error: ErrorCode) -> None:
+            self._is_writing = False
+            for _, done in sent:
+                done(error)
+            if self._waiting and not self._is_writing:
+                self._send()
+
+        _Question(self._persister, self._key, WRITE, WRITE_VERSION, request, answered).ask()

@@ -1,0 +1,112 @@
+"""Share sessions (KIP-932): the partitions that a member of a share group fetches, bound to the member's connection.
+
+A session's epoch is 1 after the request that opened it, and rises with each that follows; behind the largest comes 1 again.
+When the connection ends the session does, and what the member has acquired is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.requests.context import PeerBroker
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+EPOCH_MAX: Final = 0x7FFFFFFF
+PARTITIONS_MAX: Final = 200_000  # in all sessions
+
+Key = tuple[str, str]  # group id, member id
+TopicPartition = tuple[bytes, int]  # topic id, partition index
+
+
+def next_epoch(epoch: int) -> int:
+    return 1 if epoch >= EPOCH_MAX else epoch + 1
+
+
+class ShareSession:
+    """`partitions` in the order in which they are served."""
+
+    __slots__ = ("epoch", "key", "partitions", "peer")
+
+    def __init__(self, key: Key, peer: PeerBroker) -> None:
+        self.key = key
+        self.peer = peer
+        self.epoch = 1
+        self.partitions: dict[TopicPartition, None] = {}
+
+    def served(self, partition: TopicPartition) -> None:
+        """It had records: the others come first, next time."""
+        if partition in self.partitions:
+            del self.partitions[partition]
+            self.partitions[partition] = None
+
+
+class ShareSessionCache:
+    """All share sessions of the broker."""
+
+    def __init__(self, sessions_max: int, ended: Callable[[ShareSession], object]) -> None:
+        """`sessions_max`: group.share.max.share.sessions. `ended(session)`: with its connection."""
+        self._sessions_max = sessions_max
+        self._ended = ended
+        self._sessions: dict[Key, ShareSession] = {}
+        self._by_peer: dict[PeerBroker, dict[Key, None]] = {}
+        self._partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[ShareSession]:
+        return iter(tuple(self._sessions.values()))
+
+    def open(self, key: Key, peer: PeerBroker) -> ShareSession | None:
+        """A new session in place of one that the member has; None if there are too many."""
+        self.remove(key)
+        if len(self._sessions) >= self._sessions_max:
+            return None
+        session = self._sessions[key] = ShareSession(key, peer)
+        self._by_peer.setdefault(peer, {})[key] = None
+        peer.on_close = partial(self._closed, peer)
+        return session
+
+    def find(self, key: Key, epoch: int) -> ShareSession | ErrorCode:
+        """The session that a request with this epoch continues or, with FINAL_EPOCH, ends."""
+        session = self._sessions.get(key)
+        if session is None:
+            return ErrorCode.SHARE_SESSION_NOT_FOUND
+        if epoch not in (session.epoch, FINAL_EPOCH):
+            return ErrorCode.INVALID_SHARE_SESSION_EPOCH
+        return session
+
+    def update(
+        self, session: ShareSession, added: Iterable[TopicPartition], forgotten: Iterable[TopicPartition]
+    ) -> bool:
+        """False if all sessions together have too many partitions now."""
+        before = len(session.partitions)
+        for each in added:
+            session.partitions.setdefault(each)
+        for each in forgotten:
+            session.partitions.pop(each, None)
+        self._partition_count += len(session.partitions) - before
+        return self._partition_count <= PARTITIONS_MAX
+
+    def remove(self, key: Key) -> None:
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return
+        self._partition_count -= len(session.partitions)
+        of_peer = self._by_peer[session.peer]
+        del of_peer[key]
+        if not of_peer:
+            del self._by_peer[session.peer]
+            session.peer.on_close = None
+
+    def _closed(self, peer: PeerBroker) -> None:
+        for key in tuple(self._by_peer.get(peer, ())):
+            session = self._sessions[key]
+            self.remove(key)
+            self._ended(session)

@@ -1,0 +1,391 @@
+"""ShareFetch and ShareAcknowledge of a whole node: waiting, sessions, locks, restarts, and a coordinator that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from barnabas.broker.requests.context import Outcome, RawResponse
+from barnabas.broker.share_partitions.manager import LedSharePartition
+from barnabas.broker.tests.one_node import OneNode
+from barnabas.broker.tests.reply import Reply, as_received, send
+from barnabas.controller.metadata.image import GROUP_RESOURCE
+from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages import incremental_alter_configs as altering
+from barnabas.wire.messages import initialize_share_group_state as initializing
+from barnabas.wire.messages import read_share_group_state_summary as summarizing
+from barnabas.wire.messages import share_acknowledge as acknowledging
+from barnabas.wire.messages import share_fetch as fetching
+from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.registry import request_type, response_type
+
+SHARE_FETCH = 78
+ACCEPT, RELEASE = 1, 2
+NOW = 1_700_000_000_000
+NewWorld = Callable[..., "World"]
+SETTINGS = ("share.coordinator.state.topic.num.partitions=2",)
+
+
+class World:
+    """A node with one topic, and the state of one share group."""
+
+    def __init__(self, directory: Path, *settings: str, start: int = 0) -> None:
+        self.node = OneNode(f"log.dirs={directory}", *SETTINGS, *settings)
+        self.runtime = self.node.runtime
+        self.topic_id = self.node.create("orders", 2)
+        self.initialize(start)
+
+    @property
+    def services(self) -> Any:
+        return self.node.node.services
+
+    def initialize(self, start: int = 0, group: str = "g") -> None:
+        self.node.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=[f"{group}:{'A' * 22}:0"]))
+        for index in range(2):
+            wanted = initializing.PartitionData(index, 0, start)
+            request = initializing.InitializeShareGroupStateRequest(
+                group, [initializing.InitializeStateData(self.topic_id, [wanted])]
+            )
+            assert self.node.ask(request).results[0].partitions[0].error_code == 0
+
+    def configure(self, group: str = "g", **configs: str) -> None:
+        changes = [
+            altering.AlterableConfig(name.replace("_", "."), 0, value) for name, value in configs.items()
+        ]
+        resource = altering.AlterConfigsResource(GROUP_RESOURCE, group, changes)
+        answer = self.node.ask(altering.IncrementalAlterConfigsRequest([resource]))
+        assert answer.responses[0].error_code == 0
+
+    def produce(self, *values: bytes, partition: int = 0) -> None:
+        """Records that are two hours old."""
+        time_ms = self.runtime.time_ms() - 2 * 3_600_000
+        batch = build_batch([Record(index, time_ms, None, value) for index, value in enumerate(values)])
+        data = PartitionProduceData(partition, batch)
+        request = ProduceRequest(None, -1, 1000, [TopicProduceData("orders", partition_data=[data])])
+        answer = self.node.ask(request, 9).responses[0].partition_responses[0]
+        assert answer.error_code == 0
+
+    def summary(self) -> Any:
+        wanted = summarizing.PartitionData(0, -1)
+        request = summarizing.ReadShareGroupStateSummaryRequest(
+            "g", [summarizing.ReadStateSummaryData(self.topic_id, [wanted])]
+        )
+        return self.node.ask(request).results[0].partitions[0]
+
+    def led(self, index: int = 0) -> LedSharePartition:
+        found = self.services.share_partitions.find("g", self.topic_id, index)
+        assert isinstance(found, LedSharePartition)
+        return found
+
+
+@pytest.fixture
+def new_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    """World(settings, start=...)."""
+    worlds: list[World] = []
+
+    def make(*settings: str, start: int = 0) -> World:
+        worlds.append(World(tmp_path, *settings, start=start))
+        return worlds[-1]
+
+    yield make
+    for world in worlds:
+        world.node.node.stop()
+
+
+class Member:
+    """A member of the group, with its connection."""
+
+    def __init__(self, world: World, name: str = "m", group: str = "g") -> None:
+        self.world = world
+        self.name = name
+        self.group = group
+        self.epoch = 0
+        self.connection = Reply()
+
+    def request(self, *acknowledged: tuple[int, int, int], **fields: Any) -> fetching.ShareFetchRequest:
+        batches = [fetching.AcknowledgementBatch(first, last, [kind]) for first, last, kind in acknowledged]
+        topics = [fetching.FetchTopic(self.world.topic_id, [fetching.FetchPartition(0, batches)])]
+        wanted: dict[str, Any] = {
+            "group_id": self.group,
+            "member_id": self.name,
+            "share_session_epoch": self.epoch,
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "max_records": 500,
+            "batch_size": 500,
+            "topics": topics,
+        }
+        self.epoch += 1
+        return fetching.ShareFetchRequest(**(wanted | fields))
+
+    def send(self, *acknowledged: tuple[int, int, int], **fields: Any) -> Reply:
+        """As a connection does: its replies have one peer."""
+        reply = Reply()
+        reply.peer = self.connection.peer
+        received = as_received(request_type(SHARE_FETCH), 2, self.request(*acknowledged, **fields))
+        send(self.world.services, SHARE_FETCH, 2, received, reply)
+        self.world.runtime.advance(0)
+        return reply
+
+    def fetch(self, *acknowledged: tuple[int, int, int], **fields: Any) -> Any:
+        return answer_of(self.send(*acknowledged, **fields))
+
+    def acquired(self, *acknowledged: tuple[int, int, int], **fields: Any) -> list[tuple[int, int, int]]:
+        return ranges(self.fetch(*acknowledged, **fields))
+
+    def acknowledge(self, first: int, last: int, kind: int = ACCEPT, epoch: int | None = None) -> Any:
+        batch = acknowledging.AcknowledgementBatch(first, last, [kind])
+        partition = acknowledging.AcknowledgePartition(0, [batch])
+        request = acknowledging.ShareAcknowledgeRequest(
+            self.group,
+            self.name,
+            self.epoch if epoch is None else epoch,
+            False,
+            [acknowledging.AcknowledgeTopic(self.world.topic_id, [partition])],
+        )
+        self.epoch += 1
+        answer = self.world.node.ask(request)
+        return answer.responses[0].partitions[0] if answer.responses else answer
+
+    def disconnect(self) -> None:
+        on_close = self.connection.peer.on_close
+        assert on_close is not None
+        on_close()
+
+
+def answer_of(reply: Reply) -> Any:
+    (response,) = reply.responses
+    if isinstance(response, RawResponse):
+        return response_type(SHARE_FETCH).decode(2, response.body)[0]
+    assert not isinstance(response, Outcome)
+    return response
+
+
+def ranges(answer: Any) -> list[tuple[int, int, int]]:
+    return [
+        (each.first_offset, each.last_offset, each.delivery_count)
+        for topic in answer.responses
+        for partition in topic.partitions
+        for each in partition.acquired_records
+    ]
+
+
+def test_records_are_fetched_once_and_the_position_is_kept(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a", b"b")
+    member = Member(world)
+    answer = member.fetch()
+    assert ranges(answer) == [(0, 1, 1)]
+    assert answer.acquisition_lock_timeout_ms == 30_000
+    assert bytes(answer.responses[0].partitions[0].records)[:8] == bytes(8)
+    assert Member(world, "n").acquired() == []
+    assert member.acknowledge(0, 0).error_code == 0
+    assert (world.summary().start_offset, world.summary().delivery_complete_count) == (0, 1)
+    member.acknowledge(1, 1)
+    world.node.restart()
+    assert Member(world).acquired() == []
+
+
+def test_what_is_not_acknowledged_comes_again_after_a_restart(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a", b"b", b"c")
+    member = Member(world)
+    member.fetch()
+    member.acknowledge(1, 1)
+    world.node.restart()
+    assert Member(world).acquired() == [(0, 0, 1), (2, 2, 1)]
+
+
+def test_a_fetch_waits_for_records(new_world: NewWorld) -> None:
+    world = new_world()
+    reply = Member(world).send(max_wait_ms=500)
+    assert not reply.done
+    world.produce(b"a")
+    world.runtime.advance(0)
+    assert ranges(answer_of(reply)) == [(0, 0, 1)]
+    assert not world.services.purgatory.waiting
+
+
+def test_a_fetch_waits_for_so_many_bytes_or_so_long(new_world: NewWorld) -> None:
+    world = new_world()
+    reply = Member(world).send(max_wait_ms=500, min_bytes=100_000)
+    world.produce(b"a")
+    world.runtime.advance(0.4)
+    assert not reply.done
+    world.runtime.advance(0.2)
+    assert ranges(answer_of(reply)) == [(0, 0, 1)]
+
+
+def test_a_fetch_waits_for_records_that_are_released(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a")
+    first = Member(world, "m")
+    first.fetch()
+    reply = Member(world, "n").send(max_wait_ms=500)
+    assert not reply.done
+    first.acknowledge(0, 0, RELEASE)
+    world.runtime.advance(0)
+    assert ranges(answer_of(reply)) == [(0, 0, 2)]
+
+
+def test_a_client_that_goes_while_it_waits_acquires_nothing(new_world: NewWorld) -> None:
+    world = new_world()
+    reply = Member(world).send(max_wait_ms=500)
+    assert reply.disconnected is not None
+    reply.disconnected()
+    world.produce(b"a")
+    assert Member(world, "n").acquired() == [(0, 0, 1)]
+    assert not world.services.purgatory.waiting
+
+
+def test_locks_expire(new_world: NewWorld) -> None:
+    world = new_world(
+        "group.share.min.record.lock.duration.ms=1000", "group.share.record.lock.duration.ms=2000"
+    )
+    world.produce(b"a")
+    Member(world, "m").fetch()
+    world.runtime.advance(1.9)
+    other = Member(world, "n")
+    assert other.acquired() == []
+    reply = other.send(max_wait_ms=1000)
+    world.runtime.advance(0.2)
+    assert ranges(answer_of(reply)) == [(0, 0, 2)]
+    assert other.acknowledge(0, 0).error_code == 0
+
+
+def test_a_session_ends_with_its_connection(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a")
+    member = Member(world)
+    member.fetch()
+    assert len(world.services.share_partitions.sessions) == 1
+    member.disconnect()
+    assert len(world.services.share_partitions.sessions) == 0
+    assert Member(world, "n").acquired() == [(0, 0, 2)]
+
+
+def test_there_are_not_too_many_sessions(new_world: NewWorld) -> None:
+    world = new_world("group.share.max.share.sessions=1")
+    Member(world, "m").fetch()
+    reply = Member(world, "n").send(max_wait_ms=100)
+    assert not reply.done
+    world.runtime.advance(0.2)
+    assert answer_of(reply).error_code == E.SHARE_SESSION_LIMIT_REACHED
+    assert Member(world, "m").fetch().error_code == 0, "a member's new session replaces its old one"
+
+
+@pytest.mark.parametrize(
+    ("reset", "expected"),
+    [
+        ("earliest", [(0, 0, 1)]),
+        ("latest", []),
+        ("by_duration:PT1H", []),
+        ("by_duration:PT2H30M", [(0, 0, 1)]),
+    ],
+)
+def test_a_group_without_a_position_begins_where_its_config_says(
+    new_world: NewWorld, reset: str, expected: list[tuple[int, int, int]]
+) -> None:
+    world = new_world(start=-1)
+    world.configure(share_auto_offset_reset=reset)
+    world.produce(b"a")
+    world.runtime.advance(0)
+    reply = Member(world).send(max_wait_ms=10)
+    world.runtime.advance(0.1)
+    assert ranges(answer_of(reply)) == expected
+
+
+def test_a_group_that_was_not_initialized_gets_an_error(new_world: NewWorld) -> None:
+    world = new_world()
+    reply = Member(world, group="other").send(max_wait_ms=500)
+    (partition,) = answer_of(reply).responses[0].partitions
+    assert partition.error_code == E.UNKNOWN_SERVER_ERROR
+
+
+def test_group_configs_count_at_once_and_within_the_brokers_bounds(new_world: NewWorld) -> None:
+    world = new_world()
+    world.configure(share_record_lock_duration_ms="20000")
+    assert Member(world).fetch().acquisition_lock_timeout_ms == 20_000
+
+
+def test_deleted_records_are_passed_over(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a", b"b")
+    world.produce(b"c")
+    member = Member(world)
+    member.fetch()
+    partition = world.services.partitions.get("orders", 0)
+    partition.log.increment_log_start_offset(2)
+    partition.interrupt_waiters()
+    assert member.acknowledge(0, 1).error_code == 0, "what is gone needs no acknowledgement"
+    assert member.acknowledge(2, 2).error_code == 0
+    assert world.summary().start_offset == 2
+
+
+def test_a_deleted_topic_ends_the_wait_and_its_state_is_deleted(new_world: NewWorld) -> None:
+    world = new_world()
+    reply = Member(world).send(max_wait_ms=500)
+    assert any(shard.summary() for shard in world.services.share_coordinator.shards.loaded())
+    world.node.ask(DeleteTopicsRequest([DeleteTopicState("orders")], timeout_ms=1000))
+    world.runtime.advance(0.1)
+    (partition,) = answer_of(reply).responses[0].partitions
+    assert partition.error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert not any(shard.summary() for shard in world.services.share_coordinator.shards.loaded())
+
+
+def test_a_failed_write_takes_the_acknowledgement_back(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a")
+    member = Member(world)
+    member.fetch()
+    coordinator = world.services.share_coordinator
+    coordinator.shards.stop()
+    batch = acknowledging.AcknowledgementBatch(0, 0, [ACCEPT])
+    request = acknowledging.ShareAcknowledgeRequest(
+        "g",
+        "m",
+        member.epoch,
+        False,
+        [acknowledging.AcknowledgeTopic(world.topic_id, [acknowledging.AcknowledgePartition(0, [batch])])],
+    )
+    reply = send(world.services, 79, 2, as_received(request_type(79), 2, request))
+    assert not reply.done
+    world.runtime.advance(20)
+    assert reply.answer.responses[0].partitions[0].error_code == E.COORDINATOR_NOT_AVAILABLE
+    coordinator.shards.metadata_changed(coordinator.topic.image())
+    world.runtime.advance(0)
+    member.epoch += 1
+    assert member.acknowledge(0, 0).error_code == 0
+
+
+def test_a_leader_that_is_fenced_drops_the_share_partition(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a")
+    member = Member(world)
+    member.fetch()
+    led = world.led()
+    world.services.share_coordinator.read(led.key, led.leader_epoch + 1, lambda _: None)
+    assert member.acknowledge(0, 0).error_code == E.NOT_LEADER_OR_FOLLOWER
+    assert world.services.share_partitions.find("g", world.topic_id, 0) is None
+
+
+def test_aborted_transactions_are_left_out_where_the_group_wants_that(new_world: NewWorld) -> None:
+    world = new_world()
+    world.configure(share_isolation_level="read_committed")
+    partition = world.services.partitions.get("orders", 0)
+    values = [Record(index, NOW, None, b"x") for index in range(2)]
+    aborted = build_batch(values, producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+    verification = partition.begin_verification(7, 0, 0, supports_epoch_bump=False)
+    partition.append(aborted, verification=verification)
+    world.produce(b"a")
+    assert Member(world).acquired() == [], "the transaction is open"
+    partition.append_marker(
+        7, 0, commit=False, coordinator_epoch=0, transaction_version=0, done=lambda _: None
+    )
+    assert Member(world, "n").acquired() == [(2, 3, 1)]
