@@ -175,7 +175,12 @@ class _ShareFetch:
         )
         services = context.services
         delayed = DelayedShareFetch(
-            services.runtime, services.purgatory, [led for _, led in self._led], asked, self._done
+            services.runtime,
+            services.purgatory,
+            [led for _, led in self._led],
+            services.share_partitions.settings(self._session.key[0]),
+            asked,
+            self._done,
         )
         context.on_disconnect(delayed.cancel)
         delayed.serve()

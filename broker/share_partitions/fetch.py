@@ -22,6 +22,7 @@ from barnabas.wire.record_batch import RecordBatchError
 
 if TYPE_CHECKING:
     from barnabas.broker.fetch.purgatory import FetchPurgatory, FetchWaiter
+    from barnabas.broker.share_partitions.group_settings import ShareGroupSettings
     from barnabas.broker.share_partitions.manager import LedSharePartition
     from barnabas.broker.share_partitions.reader import ReadBatches
     from barnabas.runtime.interface import Runtime
@@ -52,19 +53,22 @@ class ShareFetch(msgspec.Struct, frozen=True):
 
 
 class DelayedShareFetch:
-    """One fetch. `done(fetched)` is called once, with one Fetched for each share partition, unless it is cancelled."""
+    """One fetch, of share partitions of one group. `done(fetched)` is called once, with one Fetched for each, unless it is
+    cancelled."""
 
     def __init__(
         self,
         runtime: Runtime,
         purgatory: FetchPurgatory,
         led: Sequence[LedSharePartition],
+        settings: ShareGroupSettings,
         asked: ShareFetch,
         done: Callable[[list[Fetched]], object],
     ) -> None:
         self._runtime = runtime
         self._purgatory = purgatory
         self._led = led
+        self._settings = settings
         self._asked = asked
         self._done = done
         self._deadline = runtime.monotonic() + max(asked.max_wait_ms, 0) / 1000
@@ -114,8 +118,7 @@ class DelayedShareFetch:
             if led.error or led.state is None:
                 continue
             state = led.refresh()
-            settings = led.settings
-            if state.can_acquire(settings.limits):
+            if state.can_acquire(self._settings.limits):
                 offset = state.next_fetch_offset()
                 if offset < self._end_offset(led):
                     found.append((led, offset))
@@ -123,7 +126,7 @@ class DelayedShareFetch:
 
     def _end_offset(self, led: LedSharePartition) -> int:
         partition = led.partition
-        return partition.last_stable_offset if led.settings.is_read_committed else partition.high_watermark
+        return partition.last_stable_offset if self._settings.is_read_committed else partition.high_watermark
 
     def _read_all(self) -> list[tuple[LedSharePartition, int, ReadBatches]]:
         """What can be acquired, one partition after the other until there is enough. WouldWait."""
@@ -160,7 +163,7 @@ class DelayedShareFetch:
         self, led: LedSharePartition, offset: int, read: ReadBatches, records_max: int, fetched: Fetched
     ) -> int:
         """Returns how many records the member gets."""
-        settings = led.settings
+        settings = self._settings
         state = led.refresh()
         request = self._asked.acquire._replace(records_max=records_max)
         aborted: list[tuple[int, int]] = []
@@ -181,8 +184,8 @@ class DelayedShareFetch:
     def _watch(self) -> None:
         remaining_s = max(self._deadline - self._runtime.monotonic(), 0)
         waiter = self._waiter = self._purgatory.wait(1, remaining_s, self.serve)
+        waiter.committed = self._settings.is_read_committed
         for led in self._led:
-            waiter.committed = waiter.committed or led.settings.is_read_committed
             led.waiters[waiter] = None
             led.partition.fetch_waiters[waiter] = None
 

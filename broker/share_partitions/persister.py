@@ -69,7 +69,7 @@ class Persister:
         self._is_closed = False
 
     def close(self) -> None:
-        """Nothing is sent, and nobody is called back any more."""
+        """Nothing is sent any more, and no callback is called."""
         self._is_closed = True
 
     def read(

@@ -272,7 +272,7 @@ def acknowledges(session: Session) -> None:
     member.acknowledge("again", (6, 7, [ACCEPT]))
     member.acknowledge("types for each", (8, 11, [ACCEPT, GAP, REJECT, RELEASE]))
     other.acknowledge("of another", (2, 3, [ACCEPT]))
-    other.acknowledge("of nobody", (11, 11, [ACCEPT]))
+    other.acknowledge("of a record that no member has", (11, 11, [ACCEPT]))
     member.acknowledge("one is refused, all are", (2, 2, [ACCEPT]), (6, 6, [ACCEPT]))
     member.acknowledge("behind the end", (14, 15, [ACCEPT]))
     member.acknowledge("far behind the end", (50, 51, [ACCEPT]))
