@@ -1,0 +1,229 @@
+"""Share partitions over three whole nodes on a virtual network: leaders and coordinators on different brokers, which die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from barnabas.broker.requests.context import RawResponse
+from barnabas.broker.share_coordinator.state import SharePartitionKey
+from barnabas.broker.tests.reply import Reply, as_received, send
+from barnabas.broker.tests.virtual_cluster import NODE_IDS, VirtualCluster
+from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages import initialize_share_group_state as initializing
+from barnabas.wire.messages import read_share_group_state_summary as summarizing
+from barnabas.wire.messages import share_acknowledge as acknowledging
+from barnabas.wire.messages import share_fetch as fetching
+from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.records import Record, build_batch
+from barnabas.wire.registry import request_type, response_type
+
+PARTITIONS = 6
+RECORDS = 4
+GROUP = "group:with:colons"
+ACCEPT = 1
+
+
+class ShareCluster(VirtualCluster):
+    """With a topic of six partitions on all nodes, four records in each, and a share group that begins at 0."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "share.coordinator.state.topic.num.partitions=3",
+            "share.coordinator.state.topic.replication.factor=3",
+            "share.coordinator.state.topic.min.isr=2",
+        )
+        self.advance(10)
+        self.dead: set[int] = set()
+        topic = CreatableTopic(name="t", num_partitions=PARTITIONS, replication_factor=3)
+        (created,) = self.ask(1, 19, 7, CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics
+        self.topic_id = bytes(created.topic_id)
+        self.advance(2)
+        batch = build_batch([Record(index, 0, None, b"x") for index in range(RECORDS)])
+        for index in range(PARTITIONS):
+            data = [TopicProduceData("t", partition_data=[PartitionProduceData(index, batch)])]
+            answer = self.ask(self.leader(index), 0, 9, ProduceRequest(None, -1, 10_000, data))
+            assert answer.responses[0].partition_responses[0].error_code == E.NONE
+            self.initialize(index)
+
+    def key(self, index: int) -> SharePartitionKey:
+        return SharePartitionKey(GROUP, self.topic_id, index)
+
+    def alive(self) -> int:
+        return next(each for each in NODE_IDS if each not in self.dead)
+
+    def kill(self, node_id: int) -> None:
+        self.dead.add(node_id)
+        self.runtimes[node_id].end()
+
+    def ask(self, node_id: int, key: int, version: int, request: Any) -> Any:
+        """The response, at the moment at which it is there."""
+        reply = Reply()
+        received = as_received(request_type(key), version, request)
+        send(self.nodes[node_id].services, key, version, received, reply)
+        self.run_until(lambda: reply.done)
+        if isinstance(reply.answer, RawResponse):
+            return response_type(key).decode(version, reply.answer.body)[0]
+        return reply.answer
+
+    def leader(self, index: int) -> int:
+        def state() -> Any:
+            return self.nodes[self.alive()].services.controller.image.topics["t"].partitions[index]
+
+        self.run_until(lambda: state().leader >= 0 and state().leader not in self.dead)
+        return int(state().leader)
+
+    def coordinator(self, index: int) -> int:
+        """As a node knows it that is alive."""
+        find = FindCoordinatorRequest(key_type=2, coordinator_keys=[self.key(index).text])
+        found: list[int] = []
+
+        def is_found() -> bool:
+            (answer,) = self.ask(self.alive(), 10, 6, find).coordinators
+            found[:] = [answer.node_id]
+            return answer.error_code == E.NONE and answer.node_id not in self.dead
+
+        self.until(is_found)
+        return found[0]
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        for _ in range(200):
+            if reached():
+                return
+            self.advance(0.5)
+        pytest.fail("it did not come to be")
+
+    def initialize(self, index: int) -> None:
+        wanted = [initializing.InitializeStateData(self.topic_id, [initializing.PartitionData(index, 0, 0)])]
+        request = initializing.InitializeShareGroupStateRequest(GROUP, wanted)
+
+        def is_done() -> bool:
+            answer = self.ask(self.coordinator(index), 83, 0, request)
+            return bool(answer.results[0].partitions[0].error_code == E.NONE)
+
+        self.until(is_done)
+
+    def start_offset(self, index: int) -> int:
+        wanted = [summarizing.ReadStateSummaryData(self.topic_id, [summarizing.PartitionData(index, -1)])]
+        request = summarizing.ReadShareGroupStateSummaryRequest(GROUP, wanted)
+        found: list[int] = []
+
+        def is_read() -> bool:
+            (result,) = self.ask(self.coordinator(index), 87, 1, request).results[0].partitions
+            found[:] = [result.start_offset]
+            return bool(result.error_code == E.NONE)
+
+        self.until(is_read)
+        return found[0]
+
+    def fetch(self, index: int, member: str) -> list[tuple[int, int, int]]:
+        """What a member acquires with a new session, once there is something."""
+        found: list[tuple[int, int, int]] = []
+
+        def is_acquired() -> bool:
+            request = fetching.ShareFetchRequest(
+                GROUP,
+                member,
+                0,
+                100,
+                1,
+                1 << 20,
+                500,
+                500,
+                topics=[fetching.FetchTopic(self.topic_id, [fetching.FetchPartition(index)])],
+            )
+            answer = self.ask(self.leader(index), 78, 2, request)
+            found[:] = [
+                (each.first_offset, each.last_offset, each.delivery_count)
+                for topic in answer.responses
+                for partition in topic.partitions
+                for each in partition.acquired_records
+            ]
+            return bool(found)
+
+        self.until(is_acquired)
+        return found
+
+    def acknowledge(self, index: int, member: str, first: int, last: int, epoch: int = 1) -> E:
+        batches = [acknowledging.AcknowledgementBatch(first, last, [ACCEPT])]
+        topics = [
+            acknowledging.AcknowledgeTopic(
+                self.topic_id, [acknowledging.AcknowledgePartition(index, batches)]
+            )
+        ]
+        request = acknowledging.ShareAcknowledgeRequest(GROUP, member, epoch, False, topics)
+        answer = self.ask(self.leader(index), 79, 2, request)
+        return E(answer.responses[0].partitions[0].error_code if answer.responses else answer.error_code)
+
+
+@pytest.fixture
+def cluster() -> ShareCluster:
+    return ShareCluster()
+
+
+def test_leaders_reach_coordinators_on_other_brokers(cluster: ShareCluster) -> None:
+    pairs = [(cluster.leader(index), cluster.coordinator(index)) for index in range(PARTITIONS)]
+    assert any(leader != coordinator for leader, coordinator in pairs)
+    for index in range(PARTITIONS):
+        assert cluster.fetch(index, "m") == [(0, 3, 1)]
+        assert cluster.acknowledge(index, "m", 0, 2) == E.NONE
+        assert cluster.start_offset(index) <= 3
+
+
+def test_an_acknowledgement_waits_for_the_next_coordinator(cluster: ShareCluster) -> None:
+    index = next(each for each in range(PARTITIONS) if cluster.leader(each) != cluster.coordinator(each))
+    cluster.fetch(index, "m")
+    cluster.kill(cluster.coordinator(index))
+    error = cluster.acknowledge(index, "m", 0, 3)
+    epoch = 2
+    while error == E.COORDINATOR_NOT_AVAILABLE:
+        error = cluster.acknowledge(index, "m", 0, 3, epoch)
+        epoch += 1
+    assert error == E.NONE
+    cluster.acknowledge(index, "m", 0, 3, epoch)
+    led = cluster.nodes[cluster.leader(index)].services.share_partitions.find(*cluster.key(index))
+    assert led is not None
+    assert led.state is not None
+    assert led.state.start_offset == RECORDS
+
+
+def test_the_next_leader_hands_out_what_was_not_acknowledged(cluster: ShareCluster) -> None:
+    index = 0
+    cluster.fetch(index, "m")
+    assert cluster.acknowledge(index, "m", 1, 2) == E.NONE
+    former = cluster.leader(index)
+    cluster.kill(former)
+    assert cluster.fetch(index, "n") == [(0, 0, 1), (3, 3, 1)]
+    assert cluster.acknowledge(index, "n", 0, 0) == E.NONE
+    assert cluster.acknowledge(index, "n", 3, 3, 2) == E.NONE
+    led = cluster.nodes[cluster.leader(index)].services.share_partitions.find(*cluster.key(index))
+    assert led is not None
+    assert led.state is not None
+    assert led.state.start_offset == RECORDS
+
+
+def test_a_leader_that_does_not_know_of_the_next_one_can_write_nothing(cluster: ShareCluster) -> None:
+    index = 0
+    former = cluster.leader(index)
+    cluster.fetch(index, "m")
+    others = [each for each in NODE_IDS if each != former]
+    for each in others:
+        cluster.network.block(f"n{former}", f"n{each}")
+        cluster.network.block(f"n{each}", f"n{former}")
+    cluster.dead.add(former)
+    assert cluster.fetch(index, "n") == [(0, 3, 1)]
+    reply = Reply()
+    batches = [acknowledging.AcknowledgementBatch(0, 3, [ACCEPT])]
+    topics = [
+        acknowledging.AcknowledgeTopic(cluster.topic_id, [acknowledging.AcknowledgePartition(index, batches)])
+    ]
+    request = acknowledging.ShareAcknowledgeRequest(GROUP, "m", 1, False, topics)
+    send(cluster.nodes[former].services, 79, 2, request, reply)
+    cluster.advance(60)
+    if reply.done:
+        assert reply.answer.responses[0].partitions[0].error_code != E.NONE
+    assert cluster.acknowledge(index, "n", 0, 3) == E.NONE
