@@ -13,6 +13,18 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
+from barnabas.wire.uuids import uuid_to_string
+from compat_tests.conform.cases.share_state import (
+    delete_request,
+    initialize_request,
+    read_request,
+    summary_request,
+    write_request,
+)
+from compat_tests.conform.client import Connection
+from compat_tests.conform.session import Topic
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker, BrokerFailed
@@ -355,3 +367,108 @@ def test_kafka_can_use_the_directory_after_a_failed_start(travel: Callable[..., 
     assert not (ours.log_dir / METADATA_LOG / "quorum-state").exists()
     [checkpoint] = (ours.log_dir / METADATA_LOG).glob("*.checkpoint")
     assert b"topic" in checkpoint.read_bytes()
+
+
+class ShareStates:
+    """The share coordinator's APIs of a broker, for the partitions of one topic; the group's states live in one partition."""
+
+    def __init__(self, broker: Broker, topic_id: bytes) -> None:
+        self._connection = Connection(broker.host, broker.port)
+        self._topic = Topic("shared", topic_id)
+        coordinated = FindCoordinatorRequest(
+            key_type=2, coordinator_keys=[f"shares:{uuid_to_string(topic_id)}:0"]
+        )
+
+        def is_found() -> bool:
+            return not any(each.error_code for each in self._connection.ask(coordinated, 6).coordinators)
+
+        eventually(is_found, 60)
+
+    def ask(self, request: Any, version: int) -> Any:
+        """The result of the one partition, once the coordinator has loaded it."""
+        results: list[Any] = []
+
+        def is_done() -> bool:
+            (topic,) = self._connection.ask(request, version).results
+            results[:] = topic.partitions
+            return results[0].error_code not in (14, 15, 16)
+
+        eventually(is_done, 60)
+        assert results[0].error_code == 0, results
+        return results[0]
+
+    def initialize(self, partition: int, state_epoch: int, start: int) -> None:
+        self.ask(
+            initialize_request("shares", self._topic, start, partition=partition, state_epoch=state_epoch), 0
+        )
+
+    def write(self, partition: int, *batches: tuple[int, int, int, int], start: int, complete: int) -> None:
+        self.ask(
+            write_request(
+                "shares", self._topic, *batches, start=start, complete=complete, partition=partition
+            ),
+            1,
+        )
+
+    def delete(self, partition: int) -> None:
+        self.ask(delete_request("shares", self._topic, partition), 0)
+
+    def read(self, partition: int) -> tuple[int, int, list[tuple[int, int, int, int]]]:
+        """State epoch, start offset, batches."""
+        found = self.ask(read_request("shares", self._topic, partition=partition), 0)
+        return (
+            found.state_epoch,
+            found.start_offset,
+            [
+                (each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)
+                for each in found.state_batches
+            ],
+        )
+
+    def summary(self, partition: int) -> tuple[int, int]:
+        """Start offset, how many deliveries behind it are complete."""
+        found = self.ask(summary_request("shares", self._topic, partition), 1)
+        return found.start_offset, found.delivery_complete_count
+
+
+@pytest.mark.parametrize("first", ["apache", "barnabas"])
+def test_states_of_share_groups_cross_both_ways(
+    travel: Callable[..., Broker], java_tools: JavaTools, first: str
+) -> None:
+    second = "barnabas" if first == "apache" else "apache"
+    settings = {
+        "share.coordinator.state.topic.num.partitions": "1",
+        "share.coordinator.snapshot.update.records.per.snapshot": "3",
+    }
+    broker = travel(first, settings)
+    create_topic(broker.bootstrap, "shared", 3)
+    connection = Connection(broker.host, broker.port)
+    wanted = MetadataRequest(topics=[MetadataRequestTopic(name="shared")])
+    topic_id = bytes(connection.ask(wanted, 12).topics[0].topic_id)
+    states = ShareStates(broker, topic_id)
+    for partition in range(3):
+        states.initialize(partition, 2, 5)
+    for number in range(6):  # more than belong to a snapshot
+        states.write(0, (5 + 2 * number, 5 + 2 * number, 2, 1), start=5, complete=number + 1)
+    states.delete(1)
+    expected = (2, 5, [(offset, offset, 2, 1) for offset in range(5, 16, 2)])
+    assert states.read(0) == expected
+    broker = travel(second, settings)
+    states = ShareStates(broker, topic_id)
+    assert states.read(0) == expected
+    assert states.summary(0) == (5, 6)
+    assert states.summary(1) == (-1, -1)
+    states.write(0, (7, 10, 4, 2), start=7, complete=4)
+    states.initialize(1, 1, 3)
+    broker = travel(first, settings)
+    states = ShareStates(broker, topic_id)
+    assert states.read(0) == (2, 7, [(7, 10, 4, 2), (11, 11, 2, 1), (13, 13, 2, 1), (15, 15, 2, 1)])
+    assert states.read(1) == (1, 3, [])
+    assert states.read(2) == (2, 5, [])
+    broker.stop()
+    (segment,) = broker.log_dir.glob("__share_group_state-0/*.log")
+    dumped = java_tools.run(
+        "kafka-dump-log", "--share-group-state-decoder", "--deep-iteration", "--files", str(segment)
+    ).stdout
+    assert "isvalid: false" not in dumped
+    assert dumped.count("payload: ") == 12

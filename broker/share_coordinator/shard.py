@@ -197,9 +197,11 @@ class ShareCoordinatorShard:
             yield
 
     def snapshot_cold(self, interval_ms: int) -> Iterator[None]:
-        """Snapshot the states whose last snapshot is as old, so that they do not keep old records, in steps."""
+        """Snapshot the states whose last snapshot is as old, so that they do not keep old records, in steps. Nothing is written
+        if all of them were cold the last time, and nothing has changed since."""
         if not self._changed_since_snapshots:
             return
+        is_any_left = False
         for key, kept in tuple(self._kept.items()):
             now_ms = self._runtime.time_ms()
             state = kept.current
@@ -207,8 +209,10 @@ class ShareCoordinatorShard:
                 return
             if state is not None and now_ms - state.write_time_ms >= interval_ms:
                 self._append(states.snapshot_again(key, state, now_ms), _ignore_error)
+            else:
+                is_any_left = True
             yield
-        self._changed_since_snapshots = False
+        self._changed_since_snapshots = is_any_left
 
     def prune(self) -> None:
         """Delete the records that no state needs."""

@@ -7,7 +7,7 @@ when this broker is fenced there itself, it drops the share partition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.timers import DeadlineTimer
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from barnabas.broker.share_partitions.in_flight import Transition
     from barnabas.broker.share_partitions.persister import Persister, StateWriter, StoredState
     from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.timestamps import TimestampOffset
 
@@ -132,9 +133,8 @@ class LedSharePartition:
         def written(error: ErrorCode) -> None:
             now = self._manager.runtime.monotonic()
             state.complete(transition, not error, self.settings.limits, now)
-            if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                self._manager.drop(self, error)
-            elif error and not self._timer.armed:
+            self._check_written(error)
+            if error and not self._timer.armed:
                 self._set_timer()
             self.wake()
             done(error, error.message if error else None)
@@ -153,12 +153,13 @@ class LedSharePartition:
         state = self.refresh()
         changed = state.expire(self.settings.limits, self._manager.runtime.monotonic())
         if changed:
-            self._write(changed, self._unlocked)
+            self._write(changed, self._check_written)
             self.wake()
         self._set_timer()
 
-    def _unlocked(self, error: ErrorCode) -> None:
-        if error == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+    def _check_written(self, error: ErrorCode) -> None:
+        """Unless the coordinator could not be reached, the stored state is not the one that was loaded: load it again."""
+        if error not in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._manager.drop(self, error)
 
     def _set_timer(self) -> None:
@@ -194,6 +195,14 @@ class SharePartitionManager:
         self._persister.close()
         for led in tuple(self._led.values()):
             self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def metadata_changed(
+        self, _image: MetadataImage, topic_ids: Collection[bytes], _config_topics: set[str]
+    ) -> None:
+        """These topics changed: drop the share partitions that are not led here any more."""
+        for led in tuple(self._led.values()):
+            if led.key.topic_id in topic_ids and not led.is_valid:
+                self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def settings(self, group_id: str) -> ShareGroupSettings:
         """Those of now."""

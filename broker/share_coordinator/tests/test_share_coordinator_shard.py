@@ -160,6 +160,9 @@ def test_records_before_the_first_needed_snapshot_are_deleted() -> None:
     world.log.commit(9)
     world.shard.prune()
     assert world.replica.deleted_before == 6 << 10
+    world.runtime.advance(300)
+    for _ in world.shard.snapshot_cold(300_000):
+        pass
     before = len(world.log.batches)
     world.runtime.advance(300)
     for _ in world.shard.snapshot_cold(300_000):
