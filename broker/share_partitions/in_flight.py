@@ -6,11 +6,14 @@ its runs cover it without gaps, except what was cut off at its start.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import Final
 
 from barnabas.broker.share_coordinator.state_batches import ACKNOWLEDGED, ARCHIVED, AVAILABLE, StateBatch
 
+_first = attrgetter("first")
 TERMINAL: Final = frozenset({ACKNOWLEDGED, ARCHIVED})
 NO_MEMBER: Final = ""
 
@@ -108,7 +111,7 @@ class InFlightBatch:
 
     def within(self, first: int, last: int) -> Iterator[Run]:
         """The runs between these offsets, cut at them."""
-        index = 0
+        index = max(0, bisect_right(self.runs, first, key=_first) - 1)
         while index < len(self.runs):
             run = self.runs[index]
             if run.first > last:
