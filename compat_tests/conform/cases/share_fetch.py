@@ -6,15 +6,28 @@ from typing import Any
 
 from barnabas.wire.messages import share_acknowledge as acknowledging
 from barnabas.wire.messages import share_fetch as fetching
+from barnabas.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from barnabas.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from barnabas.wire.uuids import uuid_to_string
 from compat_tests.conform.batches import batch
 from compat_tests.conform.case import case
 from compat_tests.conform.cases.share_state import initialized
 from compat_tests.conform.session import Session, Topic, made_up_id
+from compat_tests.conform.transactional import Producer, produce_request
 from compat_tests.harness.eventually import eventually
 
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 RECORD_LIMIT = 1
+GROUP = 32  # ConfigResource.Type
 WAIT_MS = 3000
 Range = tuple[int, int, list[int]]  # first and last offset, acknowledge types
 
@@ -258,6 +271,115 @@ def session_ends(session: Session) -> None:
     session.drop(other.label)
     third = Member(session, member.group, member.topic, 3)
     third.fetch_offsets("after a disconnect", max_wait_ms=WAIT_MS)
+
+
+def configure(session: Session, group: str, name: str, value: str) -> None:
+    resource = AlterConfigsResource(GROUP, group, [AlterableConfig(name, 0, value)])
+    answer = session.quiet(IncrementalAlterConfigsRequest([resource]))
+    assert answer.responses[0].error_code == 0, answer
+    described = DescribeConfigsRequest([DescribeConfigsResource(GROUP, group, [name])])
+
+    def has_it() -> bool:
+        (found,) = session.quiet(described).results[0].configs
+        return bool(found.value == value)
+
+    eventually(has_it, 60)
+
+
+@case("ShareFetch")
+def committed_records(session: Session) -> None:
+    """A group with read_committed gets nothing of aborted transactions."""
+    group = session.name("g")
+    configure(session, group, "share.isolation.level", "read_committed")
+    topic = session.create_topic()
+    producer = Producer(session, "txn")
+    for sequence, committed in ((0, True), (2, False), (4, True), (6, None)):
+        producer.add((topic, 0))
+        records = {(topic, 0): producer.batch(sequence, (b"a", b"b"))}
+        answer = session.quiet(produce_request(records, producer.transactional_id))
+        assert not answer.responses[0].partition_responses[0].error_code, answer
+        if committed is not None:
+            producer.end(committed)
+    initialized(session, group, topic)
+    member = Member(session, group, topic)
+    offsets: list[int] = []
+
+    def have_all() -> bool:
+        answer = session.quiet(member.fetch_request(max_wait_ms=WAIT_MS), on=member.label)
+        for each in answer.responses[0].partitions[0].acquired_records if answer.responses else ():
+            offsets.extend(range(each.first_offset, each.last_offset + 1))
+        return len(offsets) >= 7
+
+    eventually(have_all, 60)
+    session.record("all but the aborted ones", offsets)
+    member.acknowledge("accepted", (0, 1, [ACCEPT]))
+    member.acknowledge("of an aborted transaction", (3, 4, [ACCEPT]))
+    producer.end(True)
+    member.fetch_offsets("and then the last one", max_wait_ms=WAIT_MS)
+
+
+@case("ShareFetch")
+def deleted_records(session: Session) -> None:
+    member = prepared(session, 5, 5)
+    member.fetch_offsets("all", max_wait_ms=WAIT_MS)
+    partition = DeleteRecordsPartition(partition_index=0, offset=7)
+    session.quiet(DeleteRecordsRequest([DeleteRecordsTopic(member.topic.name, [partition])], 10_000))
+    member.acknowledge("what is deleted, and what is not", (5, 9, [ACCEPT]))
+    member.fetch_offsets("nothing is left")
+    session.produce(member.topic, batch([b"a"]))
+    session.quiet(
+        DeleteRecordsRequest(
+            [DeleteRecordsTopic(member.topic.name, [DeleteRecordsPartition(partition_index=0, offset=11)])],
+            10_000,
+        )
+    )
+    session.produce(member.topic, batch([b"a"]))
+    acquired: list[int] = []
+
+    def have_it() -> bool:  # Kafka looks at the new start of the log with one fetch, and reads with the next
+        answer = session.quiet(member.fetch_request(max_wait_ms=WAIT_MS), on=member.label)
+        for topic in answer.responses:
+            acquired.extend(each.first_offset for each in topic.partitions[0].acquired_records)
+        return bool(acquired)
+
+    eventually(have_it, 60)
+    session.record("what came afterwards", acquired)
+
+
+@case("ShareFetch", first=2)
+def locks_that_expire(session: Session) -> None:
+    configure(session, session.name("g"), "share.record.lock.duration.ms", "1000")
+    member = prepared(session, 4)
+    member.fetch("locked", max_wait_ms=WAIT_MS)
+    member.fetch_offsets("again, after the lock", max_wait_ms=3 * WAIT_MS)
+    member.acknowledge("accepted", (0, 3, [ACCEPT]))
+
+
+@case("ShareFetch", first=2)
+def limit_of_locks(session: Session) -> None:
+    configure(session, session.name("g"), "share.partition.max.record.locks", "100")
+    member = prepared(session, 60, 60, 60)
+    member.fetch_offsets("up to the limit", max_wait_ms=WAIT_MS)
+    member.fetch_offsets("beyond it")
+    member.release(30, 31)
+    member.fetch_offsets("released ones", max_wait_ms=WAIT_MS)
+    member.acknowledge("the start moves", (0, 59, [ACCEPT]))
+    member.fetch_offsets("so there is room", max_wait_ms=WAIT_MS)
+
+
+@case("ShareFetch")
+def first_position(session: Session) -> None:
+    """share.auto.offset.reset of a group without a position."""
+    for reset, count in (("earliest", 2), ("latest", 0)):
+        group = session.name(reset)
+        configure(session, group, "share.auto.offset.reset", reset)
+        topic = session.create_topic(reset)
+        session.produce(topic, batch([b"a"] * 2))
+        initialized(session, group, topic, -1)
+        member = Member(session, group, topic)
+        member.fetch_offsets(f"{reset}: {count}", max_wait_ms=WAIT_MS)
+        session.produce(topic, batch([b"a"]))
+        member.fetch_offsets(f"{reset}, the next", max_wait_ms=WAIT_MS)
 
 
 @case("ShareAcknowledge")
