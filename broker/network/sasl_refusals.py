@@ -26,6 +26,7 @@ _ERROR: Final = ErrorCode.ILLEGAL_SASL_STATE
 _Lists: TypeAlias = "Sequence[tuple[str, str]]"
 _PARTITIONS: Final = (("topics", "topics"), ("partitions", "partitions"))
 _INDEXES: Final = (("topics", "topics"), ("partitions", "partition_indexes"))
+_SHARE_STATES: Final[_Lists] = (("results", "topics"), ("partitions", "partitions"))
 # (API, first version) -> lists; of an API the last one that the version has reached. Others name nothing.
 _LISTS: Final[dict[tuple[str, int], _Lists]] = {
     ("Produce", 0): (("responses", "topic_data"), ("partition_responses", "partition_data")),
@@ -72,6 +73,11 @@ _LISTS: Final[dict[tuple[str, int], _Lists]] = {
     ("DescribeProducers", 0): _INDEXES,
     ("DescribeTransactions", 0): (("transaction_states", "transactional_ids"),),
     ("DescribeTopicPartitions", 0): (("topics", "topics"),),
+    ("InitializeShareGroupState", 0): _SHARE_STATES,
+    ("ReadShareGroupState", 0): _SHARE_STATES,
+    ("WriteShareGroupState", 0): _SHARE_STATES,
+    ("DeleteShareGroupState", 0): _SHARE_STATES,
+    ("ReadShareGroupStateSummary", 0): _SHARE_STATES,
 }
 # Fields of the response -> of the request
 _NAMES: Final = {
@@ -109,18 +115,14 @@ _VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
 # Whose ErrorMessage is the error's own text, and whose is none; others have the reason of the refusal.
 _STANDARD_TEXT: Final = frozenset(
     {
-        "FindCoordinator",
-        "DescribeConfigs",
-        "AlterClientQuotas",
-        "DescribeQuorum",
-        "AddRaftVoter",
-        "RemoveRaftVoter",
+        "FindCoordinator", "DescribeConfigs", "AlterClientQuotas", "DescribeQuorum", "AddRaftVoter", "RemoveRaftVoter",
+        "ReadShareGroupState", "WriteShareGroupState", "ReadShareGroupStateSummary",
     }
-)
+)  # fmt: skip
 _NO_TEXT: Final = frozenset(
     {
         "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "DeleteTopics", "DescribeProducers", "ShareFetch",
-        "ShareAcknowledge",
+        "ShareAcknowledge", "InitializeShareGroupState", "DeleteShareGroupState",
     }
 )  # fmt: skip
 
