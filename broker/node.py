@@ -37,8 +37,8 @@ from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.broker.requests.large_requests import LargeRequests
 from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
 from barnabas.broker.share_coordinator.coordinator import ShareCoordinator
+from barnabas.broker.share_coordinator.persister import Persister
 from barnabas.broker.share_partitions.manager import SharePartitionManager
-from barnabas.broker.share_partitions.persister import Persister
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
 from barnabas.controller.metadata.controller import Controller

@@ -17,6 +17,7 @@ from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import are_too_many_partitions
 from barnabas.broker.services import HandlerContext
+from barnabas.broker.share_partitions.acquisition import Acquire
 from barnabas.broker.share_partitions.fetch import DelayedShareFetch, Fetched, ShareFetch
 from barnabas.broker.share_partitions.sessions import (
     FINAL_EPOCH,
@@ -25,7 +26,7 @@ from barnabas.broker.share_partitions.sessions import (
     TopicPartition,
     next_epoch,
 )
-from barnabas.broker.share_partitions.share_partition import RENEW, Acknowledgement, Acquire
+from barnabas.broker.share_partitions.share_partition import RENEW, Acknowledgement
 from barnabas.controller.metadata.acls import Operation
 from barnabas.runtime.slices import in_slices
 from barnabas.wire.errors import ErrorCode

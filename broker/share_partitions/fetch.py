@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.broker.share_partitions.acquisition import Acquire
 from barnabas.broker.share_partitions.reader import aborted_ranges, read_batches
-from barnabas.broker.share_partitions.share_partition import Acquire
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.share_fetch import AcquiredRecords

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.broker.share_partitions.share_partition import Limits
+from barnabas.broker.share_partitions.acquisition import Limits
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from barnabas.broker.fetch.purgatory import FetchWaiter
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.partition_manager import PartitionManager
+    from barnabas.broker.share_coordinator.persister import Persister, StateWriter, StoredState
     from barnabas.broker.share_coordinator.state_batches import StateBatch
     from barnabas.broker.share_partitions.in_flight import Transition
-    from barnabas.broker.share_partitions.persister import Persister, StateWriter, StoredState
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime
@@ -41,6 +41,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.share_partitions")
 
+# What the leader answers instead of the coordinator's error.
+_LEADER_ERRORS: Final = {
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    **{
+        each: each
+        for each in (
+            ErrorCode.NONE,
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.GROUP_ID_NOT_FOUND,
+        )
+    },
+}
 LOCK_TIMER_MIN_S: Final = 0.01  # between two looks at locks that expire
 
 Acknowledged = Callable[[ErrorCode, str | None], object]
@@ -144,7 +158,12 @@ class LedSharePartition:
     def _write(self, batches: Sequence[StateBatch], done: Callable[[ErrorCode], object]) -> None:
         assert self.state is not None
         assert self._writer is not None
-        self._writer.write(self.state.start_offset, self.state.delivery_complete_count, batches, done)
+        self._writer.write(
+            self.state.start_offset,
+            self.state.delivery_complete_count,
+            batches,
+            lambda error: done(_leader_error(error)),
+        )
 
     def _expire(self) -> None:
         """Unlock what is locked for too long. This holds even if it can't be persisted."""
@@ -185,14 +204,14 @@ class SharePartitionManager:
         self._config = config
         self._controller = controller
         self._partitions = partitions
-        self._persister = persister
+        self.persister = persister
         self._led: dict[SharePartitionKey, LedSharePartition] = {}
         self._lookups = StepQueue(runtime)
         self.sessions = ShareSessionCache(config.group_share_max_share_sessions, self._session_ended)
 
     def stop(self) -> None:
         """Nothing is persisted any more, and no lock expires."""
-        self._persister.close()
+        self.persister.close()
         for led in tuple(self._led.values()):
             self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -260,13 +279,13 @@ class SharePartitionManager:
             if not led.is_valid:
                 self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             elif stored is None:
-                self.drop(led, error)
+                self.drop(led, _leader_error(error))
             elif stored.start_offset == NO_START:
                 self._begin_at(led, stored)
             else:
                 self._loaded(led, stored, stored.start_offset)
 
-        self._persister.read(led.key, led.leader_epoch, read)
+        self.persister.read(led.key, led.leader_epoch, read)
 
     def _begin_at(self, led: LedSharePartition, stored: StoredState) -> None:
         """The group has no position: share.auto.offset.reset."""
@@ -296,6 +315,10 @@ class SharePartitionManager:
             self.drop(led, error.error)
 
     def _loaded(self, led: LedSharePartition, stored: StoredState, start_offset: int) -> None:
-        writer = self._persister.writer(led.key, stored.state_epoch, led.leader_epoch)
+        writer = self.persister.writer(led.key, stored.state_epoch, led.leader_epoch)
         led.loaded(SharePartition(start_offset, stored.batches), writer)
         log.debug("share partition %.300s begins at %d", led.key.text, start_offset)
+
+
+def _leader_error(error: ErrorCode) -> ErrorCode:
+    return _LEADER_ERRORS.get(error, ErrorCode.UNKNOWN_SERVER_ERROR)

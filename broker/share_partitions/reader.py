@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.share_partitions.share_partition import AcquiredRange
+    from barnabas.broker.share_partitions.acquisition import AcquiredRange
 
 WINDOW_BYTES: Final = 64 * 1024  # read at a time, for the headers
 

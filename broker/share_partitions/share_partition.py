@@ -20,8 +20,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-import msgspec
-
 from barnabas.broker.share_coordinator.state_batches import (
     ACKNOWLEDGED,
     ACQUIRED,
@@ -29,6 +27,7 @@ from barnabas.broker.share_coordinator.state_batches import (
     AVAILABLE,
     StateBatch,
 )
+from barnabas.broker.share_partitions.acquisition import Acquire, AcquiredRange, Acquisition, Limits
 from barnabas.broker.share_partitions.in_flight import NO_MEMBER, TERMINAL, InFlightBatch, Run, Transition
 from barnabas.wire.errors import ErrorCode
 
@@ -37,26 +36,6 @@ GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 _STATES: Final = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
 
 _first = attrgetter("first")
-
-
-class Limits(msgspec.Struct, frozen=True):
-    """group.share.delivery.count.limit, group.share.record.lock.duration.ms, group.share.partition.max.record.locks."""
-
-    delivery_count: int = 5
-    lock_s: float = 30.0
-    locks: int = 2000
-
-    @property
-    def throttled_from(self) -> int:
-        """The delivery count from which on a batch is handed out in smaller and smaller parts: one of its records may be what
-        makes its consumers fail."""
-        return max(2, (self.delivery_count + 1) // 2)
-
-
-class AcquiredRange(NamedTuple):
-    first: int
-    last: int
-    delivery_count: int
 
 
 class Acknowledgement(NamedTuple):
@@ -73,15 +52,6 @@ class AcknowledgeError(Exception):
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
         self.error = error
-
-
-class Acquire(NamedTuple):
-    """A request for records. `is_record_limit`: the limit counts for single records, otherwise for batches that begin within it."""
-
-    member_id: str
-    records_max: int
-    batch_size: int
-    is_record_limit: bool = False
 
 
 class SharePartition:
@@ -164,7 +134,7 @@ class SharePartition:
             records_max = min(request.records_max, self.end_offset - fetch_offset)
         if fetch_offset < base:  # compaction has removed what was there
             self._archive_available(fetch_offset, base - 1)
-        acquiring = _Acquiring(self, request, limits, records_max, log_batches, now)
+        acquiring = Acquisition(request, limits, records_max, log_batches, now, self._add, self._carve)
         for batch in self._between(base, last):
             if acquiring.is_full:
                 break
@@ -200,7 +170,7 @@ class SharePartition:
         self._advance()
         return kept
 
-    def add(self, batch: InFlightBatch) -> None:
+    def _add(self, batch: InFlightBatch) -> None:
         """Records that are new in flight."""
         if not self._batches:
             self.start_offset = batch.first
@@ -208,7 +178,7 @@ class SharePartition:
         self.end_offset = max(self.end_offset, batch.last + 1)
         self._may_have_available = self._may_have_available or any(run.is_available for run in batch.runs)
 
-    def carve(self, gap: InFlightBatch, first: int, last: int) -> None:
+    def _carve(self, gap: InFlightBatch, first: int, last: int) -> None:
         """Take these records out of a gap."""
         index = bisect_left(self._batches, gap.first, key=_first)
         pieces = [list(gap.within(gap.first, first - 1)), list(gap.within(last + 1, gap.last))]
@@ -369,124 +339,6 @@ class SharePartition:
         else:
             self.start_offset = self.end_offset
         del self._batches[:done]
-
-
-class _Acquiring:
-    """The records that one request acquires."""
-
-    def __init__(
-        self,
-        partition: SharePartition,
-        request: Acquire,
-        limits: Limits,
-        records_max: int,
-        log_batches: Sequence[tuple[int, int]],
-        now: float,
-    ) -> None:
-        self._partition = partition
-        self._request = request
-        self._limits = limits
-        self._missing = records_max
-        self._log_batches = log_batches
-        self._deadline = now + limits.lock_s
-        self._is_over = False
-        self.acquired: list[AcquiredRange] = []
-
-    @property
-    def is_full(self) -> bool:
-        return self._is_over or self._missing <= 0
-
-    def take(self, batch: InFlightBatch, first: int, last: int) -> None:
-        """What is available of a batch that was acquired before: all of it, unless single records are counted, or the batch has
-        been delivered too often."""
-        limits, in_batch = self._limits, 0
-        available = [
-            run for run in batch.runs if run.is_available and run.last >= first and run.first <= last
-        ]
-        if not available:
-            return
-        is_throttled = max(run.delivery_count for run in available) >= limits.throttled_from
-        if is_throttled and self.acquired:
-            self._is_over = True  # it comes alone, next time
-            return
-        part_max = len(batch)
-        is_part_set = False
-        for run in available:
-            count = run.delivery_count
-            is_last_delivery = limits.delivery_count > 2 and count == limits.delivery_count - 1
-            if is_last_delivery and in_batch:
-                break
-            if count >= limits.throttled_from and not is_part_set:
-                part_max = max(1, len(batch) >> (count - limits.throttled_from + 1))
-                is_part_set = True
-            wanted = 1 if is_last_delivery else part_max - in_batch
-            if self._request.is_record_limit:
-                wanted = min(wanted, self._missing)
-            if wanted <= 0:
-                break
-            low = max(run.first, first)
-            in_batch += self._take(batch, low, min(run.last, last, low + wanted - 1))
-            if is_last_delivery:
-                break
-        batch.join()
-        self._is_over = self._is_over or (is_throttled and in_batch > 0)
-
-    def take_gap(self, gap: InFlightBatch, first: int, last: int) -> None:
-        """Records of which the stored state has said nothing: as new ones. What else is available there comes next time."""
-        for run in gap.runs:
-            if run.is_available and run.first <= last and run.last >= first:
-                first = max(run.first, first)
-                last = self._last_of(first, min(run.last, last))
-                self._partition.carve(gap, first, last)
-                self.take_new(first, last)
-                return
-
-    def take_new(self, first: int, last: int) -> None:
-        """Records that were not in flight."""
-        last = self._last_of(first, last)
-        if self._request.is_record_limit or last - first < self._request.batch_size:
-            firsts = [first]
-        else:
-            firsts = self._firsts(first, last)
-        for low, following in zip(firsts, [*firsts[1:], last + 1], strict=True):
-            batch = InFlightBatch(low, following - 1, [Run(low, following - 1)])
-            high = following - 1
-            if self._request.is_record_limit:
-                high = min(high, low + self._missing - 1)
-            self._take(batch, low, high)
-            self._partition.add(batch)
-
-    def _take(self, batch: InFlightBatch, first: int, last: int) -> int:
-        for run in batch.within(first, last):
-            run.state = ACQUIRED
-            run.delivery_count += 1
-            run.member_id = self._request.member_id
-            run.deadline = self._deadline
-            previous = self.acquired[-1] if self.acquired else None
-            self.acquired.append(AcquiredRange(run.first, run.last, run.delivery_count))
-            assert previous is None or previous.last < run.first
-        self._missing -= last - first + 1
-        return last - first + 1
-
-    def _last_of(self, first: int, last: int) -> int:
-        """The end of the batch of the log with which there are enough records."""
-        wanted = first + self._missing - 1
-        if wanted >= last:
-            return last
-        index = bisect_right(self._log_batches, wanted, key=lambda each: each[0]) - 1
-        if index >= 0 and wanted <= self._log_batches[index][1]:
-            return min(self._log_batches[index][1], last)
-        return wanted
-
-    def _firsts(self, first: int, last: int) -> list[int]:
-        """Where to split, at batches of the log, so that parts are not much larger than the batch size."""
-        firsts = [first]
-        for base, _ in self._log_batches:
-            if base > last:
-                break
-            if base - firsts[-1] >= self._request.batch_size and base > firsts[-1]:
-                firsts.append(base)
-        return firsts
 
 
 def _ranges(acknowledged: Acknowledgement) -> Iterator[tuple[int, int, int]]:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from barnabas.broker.requests.context import RawResponse
+from barnabas.broker.share_coordinator.persister import Persister, StateSummary
 from barnabas.broker.share_coordinator.state import SharePartitionKey
 from barnabas.broker.tests.reply import Reply, as_received, send
 from barnabas.broker.tests.virtual_cluster import NODE_IDS, VirtualCluster
 from barnabas.wire.errors import ErrorCode as E
-from barnabas.wire.messages import initialize_share_group_state as initializing
-from barnabas.wire.messages import read_share_group_state_summary as summarizing
 from barnabas.wire.messages import share_acknowledge as acknowledging
 from barnabas.wire.messages import share_fetch as fetching
 from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -97,28 +96,24 @@ class ShareCluster(VirtualCluster):
             self.advance(0.5)
         pytest.fail("it did not come to be")
 
+    def persister(self, node_id: int) -> Persister:
+        return self.nodes[node_id].services.share_partitions.persister
+
     def initialize(self, index: int) -> None:
-        wanted = [initializing.InitializeStateData(self.topic_id, [initializing.PartitionData(index, 0, 0)])]
-        request = initializing.InitializeShareGroupStateRequest(GROUP, wanted)
+        """From a broker that need not be the coordinator."""
+        answers: list[E] = []
+        self.persister(index % 3 + 1).initialize(self.key(index), 0, 0, answers.append)
+        self.run_until(lambda: answers)
+        assert answers == [E.NONE]
 
-        def is_done() -> bool:
-            answer = self.ask(self.coordinator(index), 83, 0, request)
-            return bool(answer.results[0].partitions[0].error_code == E.NONE)
-
-        self.until(is_done)
-
-    def start_offset(self, index: int) -> int:
-        wanted = [summarizing.ReadStateSummaryData(self.topic_id, [summarizing.PartitionData(index, -1)])]
-        request = summarizing.ReadShareGroupStateSummaryRequest(GROUP, wanted)
-        found: list[int] = []
-
-        def is_read() -> bool:
-            (result,) = self.ask(self.coordinator(index), 87, 1, request).results[0].partitions
-            found[:] = [result.start_offset]
-            return bool(result.error_code == E.NONE)
-
-        self.until(is_read)
-        return found[0]
+    def summary(self, index: int) -> StateSummary:
+        answers: list[StateSummary | E] = []
+        self.persister(self.alive()).read_summary(
+            self.key(index), lambda found, error: answers.append(error if found is None else found)
+        )
+        self.run_until(lambda: answers)
+        assert isinstance(answers[0], StateSummary), answers
+        return answers[0]
 
     def fetch(self, index: int, member: str) -> list[tuple[int, int, int]]:
         """What a member acquires with a new session, once there is something."""
@@ -171,7 +166,13 @@ def test_leaders_reach_coordinators_on_other_brokers(cluster: ShareCluster) -> N
     for index in range(PARTITIONS):
         assert cluster.fetch(index, "m") == [(0, 3, 1)]
         assert cluster.acknowledge(index, "m", 0, 2) == E.NONE
-        assert cluster.start_offset(index) <= 3
+        assert cluster.acknowledge(index, "m", 3, 3, 2) == E.NONE
+        assert (cluster.summary(index).start_offset, cluster.summary(index).delivery_complete_count) == (3, 1)
+    answers: list[E] = []
+    cluster.persister(1).delete(cluster.key(0), answers.append)
+    cluster.run_until(lambda: answers)
+    assert answers == [E.NONE]
+    assert cluster.summary(0).start_offset == -1
 
 
 def test_an_acknowledgement_waits_for_the_next_coordinator(cluster: ShareCluster) -> None:

@@ -15,6 +15,7 @@ from barnabas.broker.share_coordinator.state_batches import (
     AVAILABLE,
     StateBatch,
 )
+from barnabas.broker.share_partitions.acquisition import Acquire, AcquiredRange, Limits
 from barnabas.broker.share_partitions.in_flight import Transition
 from barnabas.broker.share_partitions.share_partition import (
     ACCEPT,
@@ -24,9 +25,6 @@ from barnabas.broker.share_partitions.share_partition import (
     RENEW,
     AcknowledgeError,
     Acknowledgement,
-    Acquire,
-    AcquiredRange,
-    Limits,
     SharePartition,
 )
 from barnabas.wire.errors import ErrorCode as E

@@ -1,4 +1,4 @@
-"""Reads and writes the state of share partitions, through their share coordinators: this broker or another.
+"""The client of share coordinators, this broker or another: reads and writes the state of share partitions.
 
 A coordinator that moves or is not available yet is asked again. Of one share partition one write is on its way at a time; those
 that come meanwhile are sent together after it, so that the start offset never goes back.
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from barnabas.broker.share_coordinator.state import SharePartitionKey
+from barnabas.broker.share_coordinator.state import NO_EPOCH, SharePartitionKey
 from barnabas.broker.share_coordinator.state_batches import StateBatch
 from barnabas.runtime.backoff import Backoff
 from barnabas.wire.errors import ErrorCode
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinator.topic import CoordinatorTopic
     from barnabas.runtime.interface import Runtime
 
-log = logging.getLogger("barnabas.share_partitions")
+log = logging.getLogger("barnabas.share_coordinator")
 
+INITIALIZE, DELETE = 83, 86
 READ, READ_VERSION = 84, 0
 WRITE, WRITE_VERSION = 85, 1
+READ_SUMMARY, READ_SUMMARY_VERSION = 87, 1
 TRIES_MAX: Final = 8
 RETRY_FIRST_S: Final = 0.1
 RETRY_MAX_S: Final = 2.0
@@ -38,14 +40,6 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
     }
 )
-# What the leader answers instead of the coordinator's error.
-_LEADER_ERRORS: Final = {
-    **dict.fromkeys(_RETRIABLE, ErrorCode.COORDINATOR_NOT_AVAILABLE),
-    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.FENCED_STATE_EPOCH: ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.GROUP_ID_NOT_FOUND: ErrorCode.GROUP_ID_NOT_FOUND,
-}
 
 Done = Callable[[ErrorCode], object]
 
@@ -56,6 +50,15 @@ class StoredState(msgspec.Struct, frozen=True):
     state_epoch: int
     start_offset: int
     batches: tuple[StateBatch, ...]
+
+
+class StateSummary(msgspec.Struct, frozen=True):
+    """Without batches. Where there is no state the start offset and the count are -1."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
 
 
 class Persister:
@@ -78,7 +81,8 @@ class Persister:
         leader_epoch: int,
         done: Callable[[StoredState | None, ErrorCode], object],
     ) -> None:
-        """`done(state, NONE)`, or `done(None, error)`. Leaders of earlier epochs can't write afterwards."""
+        """`done(state, NONE)`, or `done(None, error)`: INVALID_REQUEST if there is no state. Leaders of earlier epochs can't write
+        afterwards."""
         from barnabas.wire.messages import (
             read_share_group_state as messages,  # late: a start needs none of it
         )
@@ -99,6 +103,50 @@ class Persister:
             done(StoredState(result.state_epoch, result.start_offset, batches), ErrorCode.NONE)
 
         _Question(self, key, READ, READ_VERSION, request, answered).ask()
+
+    def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int, done: Done) -> None:
+        """Give the share partition a new state; a start offset of -1: its leader chooses one."""
+        from barnabas.wire.messages import initialize_share_group_state as messages  # late: as above
+
+        wanted = messages.PartitionData(key.partition, state_epoch, start_offset)
+        request = messages.InitializeShareGroupStateRequest(
+            key.group_id, [messages.InitializeStateData(key.topic_id, [wanted])]
+        )
+        _Question(self, key, INITIALIZE, 0, request, lambda _, error: done(error)).ask()
+
+    def delete(self, key: SharePartitionKey, done: Done) -> None:
+        """Delete the state, if there is one."""
+        from barnabas.wire.messages import delete_share_group_state as messages  # late: as above
+
+        request = messages.DeleteShareGroupStateRequest(
+            key.group_id, [messages.DeleteStateData(key.topic_id, [messages.PartitionData(key.partition)])]
+        )
+        _Question(self, key, DELETE, 0, request, lambda _, error: done(error)).ask()
+
+    def read_summary(
+        self, key: SharePartitionKey, done: Callable[[StateSummary | None, ErrorCode], object]
+    ) -> None:
+        """`done(summary, NONE)`, or `done(None, error)`. It fences no leader."""
+        from barnabas.wire.messages import read_share_group_state_summary as messages  # late: as above
+
+        wanted = messages.PartitionData(key.partition, NO_EPOCH)
+        request = messages.ReadShareGroupStateSummaryRequest(
+            key.group_id, [messages.ReadStateSummaryData(key.topic_id, [wanted])]
+        )
+
+        def answered(result: Any, error: ErrorCode) -> None:
+            if error:
+                done(None, error)
+            else:
+                summary = StateSummary(
+                    result.state_epoch,
+                    result.leader_epoch,
+                    result.start_offset,
+                    result.delivery_complete_count,
+                )
+                done(summary, ErrorCode.NONE)
+
+        _Question(self, key, READ_SUMMARY, READ_SUMMARY_VERSION, request, answered).ask()
 
     def writer(self, key: SharePartitionKey, state_epoch: int, leader_epoch: int) -> StateWriter:
         """For the leader of this epoch."""
@@ -144,7 +192,7 @@ class _Question:
         request: msgspec.Struct,
         done: Callable[[Any, ErrorCode], object],
     ) -> None:
-        """`done(result of the partition, NONE)`, or `done(None, the error that a leader answers)`."""
+        """`done(result of the partition, NONE)`, or `done(None, error)`: COORDINATOR_NOT_AVAILABLE for all that was tried again."""
         self._persister = persister
         self._key = key
         self._api_key = api_key
@@ -166,7 +214,7 @@ class _Question:
             self._persister.later(self._backoff.next_s(), self.ask)
         elif error:
             log.info("the state of share partition %.300s: %s", self._key.text, error.name)
-            self._done(None, _LEADER_ERRORS.get(error, ErrorCode.UNKNOWN_SERVER_ERROR))
+            self._done(None, ErrorCode.COORDINATOR_NOT_AVAILABLE if error in _RETRIABLE else error)
         else:
             self._done(result, ErrorCode.NONE)
 
