@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -30,11 +32,13 @@ ACCEPT = 1
 class ShareCluster(VirtualCluster):
     """With a topic of six partitions on all nodes, four records in each, and a share group that begins at 0."""
 
-    def __init__(self) -> None:
+    def __init__(self, *settings: str) -> None:
         super().__init__(
             "share.coordinator.state.topic.num.partitions=3",
             "share.coordinator.state.topic.replication.factor=3",
             "share.coordinator.state.topic.min.isr=2",
+            "min.insync.replicas=2",
+            *settings,
         )
         self.advance(10)
         self.dead: set[int] = set()
@@ -228,3 +232,101 @@ def test_a_leader_that_does_not_know_of_the_next_one_can_write_nothing(cluster: 
     if reply.done:
         assert reply.answer.responses[0].partitions[0].error_code != E.NONE
     assert cluster.acknowledge(index, "n", 0, 3) == E.NONE
+
+
+DELIVERIES_MAX = 10
+STANDSTILL_S = 30.0
+
+
+class Consumers:
+    """Two members that accept what they get. `accepted`: what was answered, by partition; `delivered`: how often each record was."""
+
+    def __init__(self, cluster: ShareCluster, seed: int) -> None:
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.accepted: set[tuple[int, int]] = set()
+        self.delivered: Counter[tuple[int, int]] = Counter()
+
+    def attempt(self, index: int, key: int, request: Any) -> Any:
+        """The answer of the partition's leader, None if there is none in time. Nodes may stand still."""
+        asking = self.random.choice(NODE_IDS)
+        topic = self.cluster.nodes[asking].services.controller.image.topics["t"]
+        leader = topic.partitions[index].leader
+        if leader not in NODE_IDS or self.cluster.runtimes[leader].held_until > self.cluster.now:
+            self.cluster.advance(1)
+            return None
+        reply = Reply()
+        received = as_received(request_type(key), 2, request)
+        send(self.cluster.nodes[leader].services, key, 2, received, reply)
+        for _ in range(20):
+            if reply.done:
+                break
+            self.cluster.advance(0.5)
+        else:
+            if reply.disconnected is not None:
+                reply.disconnected()
+        if isinstance(reply.answer, RawResponse):
+            return response_type(key).decode(2, reply.answer.body)[0]
+        return reply.answer
+
+    def step(self) -> None:
+        """One of the members fetches from one of the partitions, and accepts what it gets."""
+        index = self.random.randrange(PARTITIONS)
+        member = self.random.choice(("m", "n"))
+        topics = [fetching.FetchTopic(self.cluster.topic_id, [fetching.FetchPartition(index)])]
+        fetch = fetching.ShareFetchRequest(GROUP, member, 0, 100, 1, 1 << 20, 500, 500, topics=topics)
+        fetch.max_records = self.random.randint(1, RECORDS)
+        fetch.share_acquire_mode = self.random.randint(0, 1)
+        answer = self.attempt(index, 78, fetch)
+        epoch = 0
+        for topic in () if answer is None else answer.responses:
+            for acquired in topic.partitions[0].acquired_records:
+                offsets = [
+                    (index, offset) for offset in range(acquired.first_offset, acquired.last_offset + 1)
+                ]
+                assert self.accepted.isdisjoint(offsets), "what was accepted is not delivered again"
+                self.delivered.update(offsets)
+                epoch += 1
+                self.accept(index, member, acquired, epoch)
+
+    def accept(self, index: int, member: str, acquired: Any, epoch: int) -> None:
+        batch = acknowledging.AcknowledgementBatch(acquired.first_offset, acquired.last_offset, [ACCEPT])
+        topics = [
+            acknowledging.AcknowledgeTopic(
+                self.cluster.topic_id, [acknowledging.AcknowledgePartition(index, [batch])]
+            )
+        ]
+        request = acknowledging.ShareAcknowledgeRequest(GROUP, member, epoch, False, topics)
+        answer = self.attempt(index, 79, request)
+        if answer is not None and answer.responses and not answer.responses[0].partitions[0].error_code:
+            first, last = acquired.first_offset, acquired.last_offset
+            self.accepted.update((index, offset) for offset in range(first, last + 1))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_record_is_accepted_while_brokers_stand_still(seed: int) -> None:
+    cluster = ShareCluster(
+        "group.share.min.record.lock.duration.ms=1000",
+        "group.share.record.lock.duration.ms=5000",
+        f"group.share.delivery.count.limit={DELIVERIES_MAX}",
+    )
+    consumers = Consumers(cluster, seed)
+    for _ in range(12):
+        node_id = consumers.random.choice(NODE_IDS)
+        cluster.runtimes[node_id].hold_until(cluster.now + consumers.random.uniform(1, STANDSTILL_S))
+        for _ in range(consumers.random.randint(1, 3)):
+            consumers.step()
+    cluster.advance(2 * STANDSTILL_S)
+
+    def is_over() -> bool:
+        """Every record was accepted, also by acknowledgements without an answer, or delivered too often."""
+        consumers.step()
+        for index in range(PARTITIONS):
+            partitions = cluster.nodes[cluster.leader(index)].services.share_partitions
+            led = partitions.find(*cluster.key(index))
+            if led is None or led.state is None or led.state.start_offset < RECORDS:
+                return False
+        return True
+
+    cluster.until(is_over)
+    assert len(consumers.accepted) > RECORDS
