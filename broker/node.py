@@ -383,6 +383,7 @@ class Node:
             runtime,
             controller,
             partial(create_topic, channel),
+            partitions.has_session,
         )
         transactions = TransactionCoordinator(
             CoordinatorLog(TRANSACTION_STATE_TOPIC, partitions, runtime),

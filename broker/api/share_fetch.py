@@ -181,6 +181,7 @@ class _ShareFetch:
             [led for _, led in self._led],
             services.share_partitions.settings(self._session.key[0]),
             asked,
+            services.partitions.has_session,
             self._done,
         )
         context.on_disconnect(delayed.cancel)

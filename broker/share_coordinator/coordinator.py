@@ -43,8 +43,11 @@ class ShareCoordinator:
         runtime: Runtime,
         controller: Controller,
         create_topic: CreateTopic,
+        has_session: Callable[[], bool],
     ) -> None:
-        """`create_topic`: see CoordinatorTopic."""
+        """`create_topic`: see CoordinatorTopic. `has_session`: see PartitionManager; without a session another broker may be the
+        coordinator, and what is said without an append may be old."""
+        self._has_session = has_session
         self._log = coordinator_log
         self._config = config
         self._runtime = runtime
@@ -177,6 +180,8 @@ class ShareCoordinator:
         found = self.shards.of(key.text)
         if isinstance(found, ErrorCode):
             return refusal(found)
+        if not self._has_session():
+            return refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if key.partition < 0:
             return NEGATIVE_PARTITION
         if uninitialized is not None and not found.has(key):

@@ -63,8 +63,11 @@ class DelayedShareFetch:
         led: Sequence[LedSharePartition],
         settings: ShareGroupSettings,
         asked: ShareFetch,
+        has_session: Callable[[], bool],
         done: Callable[[list[Fetched]], object],
     ) -> None:
+        """`has_session`: see PartitionManager; without a session nothing is acquired, as another broker may lead the partitions."""
+        self._has_session = has_session
         self._runtime = runtime
         self._purgatory = purgatory
         self._led = led
@@ -111,7 +114,9 @@ class DelayedShareFetch:
 
     def _to_read(self) -> list[tuple[LedSharePartition, int]]:
         """Those that may have something to acquire, with the offset of it."""
-        found = []
+        found: list[tuple[LedSharePartition, int]] = []
+        if not self._has_session():
+            return found
         for led in self._led:
             if not led.error and not led.is_valid:
                 led.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)

@@ -46,7 +46,8 @@ class ShareCluster(VirtualCluster):
         (created,) = self.ask(1, 19, 7, CreateTopicsRequest(topics=[topic], timeout_ms=10_000)).topics
         self.topic_id = bytes(created.topic_id)
         self.advance(2)
-        batch = build_batch([Record(index, 0, None, b"x") for index in range(RECORDS)])
+        time_ms = self.runtimes[1].time_ms()
+        batch = build_batch([Record(index, time_ms, None, b"x") for index in range(RECORDS)])
         for index in range(PARTITIONS):
             data = [TopicProduceData("t", partition_data=[PartitionProduceData(index, batch)])]
             answer = self.ask(self.leader(index), 0, 9, ProduceRequest(None, -1, 10_000, data))
@@ -228,10 +229,10 @@ def test_a_leader_that_does_not_know_of_the_next_one_can_write_nothing(cluster: 
     ]
     request = acknowledging.ShareAcknowledgeRequest(GROUP, "m", 1, False, topics)
     send(cluster.nodes[former].services, 79, 2, request, reply)
+    assert cluster.acknowledge(index, "n", 0, 3) == E.NONE
     cluster.advance(60)
     if reply.done:
         assert reply.answer.responses[0].partitions[0].error_code != E.NONE
-    assert cluster.acknowledge(index, "n", 0, 3) == E.NONE
 
 
 DELIVERIES_MAX = 10
