@@ -28,7 +28,7 @@ from compat_tests.harness.eventually import eventually
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 RECORD_LIMIT = 1
 GROUP = 32  # ConfigResource.Type
-WAIT_MS = 3000
+WAIT_MS = 3000  # where records are expected: Kafka answers at once with nothing while another fetch ends
 Range = tuple[int, int, list[int]]  # first and last offset, acknowledge types
 
 
@@ -161,11 +161,11 @@ def acquires(session: Session) -> None:
 def limits(session: Session) -> None:
     member = prepared(session, 4, 4, 4, 4)
     member.fetch("one record: a whole batch", max_records=1, max_wait_ms=WAIT_MS)
-    member.fetch("batches of two", max_records=5, batch_size=2)
+    member.fetch("batches of two", max_records=5, batch_size=2, max_wait_ms=WAIT_MS)
     member.fetch("no records", max_records=0)
     member.fetch("negative records", max_records=-1)
     member.fetch("no bytes", max_bytes=0)
-    member.fetch("few bytes", max_bytes=1)
+    member.fetch("few bytes", max_bytes=1, max_wait_ms=WAIT_MS)
 
 
 @case("ShareFetch")
@@ -196,9 +196,9 @@ def record_limit(session: Session) -> None:
     member = prepared(session, 10, 10)
     limited: dict[str, Any] = {"share_acquire_mode": RECORD_LIMIT}
     member.fetch("three of ten", max_records=3, max_wait_ms=WAIT_MS, **limited)
-    member.fetch_offsets("four more", max_records=4, **limited)
-    member.fetch_offsets("beyond the batch", max_records=6, **limited)
-    member.fetch_offsets("the rest", max_records=500, **limited)
+    member.fetch_offsets("four more", max_records=4, max_wait_ms=WAIT_MS, **limited)
+    member.fetch_offsets("beyond the batch", max_records=6, max_wait_ms=WAIT_MS, **limited)
+    member.fetch_offsets("the rest", max_wait_ms=WAIT_MS, **limited)
     member.fetch("a mode that is none", share_acquire_mode=2)
 
 
@@ -400,7 +400,7 @@ def acknowledges(session: Session) -> None:
     member.acknowledge("far behind the end", (50, 51, [ACCEPT]))
     member.acknowledge("over the end of a batch", (2, 5, [ACCEPT]))
     member.acknowledge("nothing")
-    other.fetch_offsets("what was released")
+    other.fetch_offsets("what was released", max_wait_ms=WAIT_MS)
 
 
 @case("ShareAcknowledge")
