@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from barnabas.broker.security.authorizer import Authorizer
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.security.listener_tls import TlsListeners
+    from barnabas.broker.telemetry.client_metrics import ClientMetrics
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -62,6 +63,7 @@ class Services(msgspec.Struct, eq=False):
     transactions: TransactionCoordinator
     add_partitions_to_txn: AddPartitionsToTxnManager
     producer_ids: ProducerIdAllocator
+    client_metrics: ClientMetrics
     controller_channel: ControllerChannel
     large_requests: LargeRequests
     # Queues of work that decompresses batches, few at a time, so that its memory is bounded: of batches to be appended, of

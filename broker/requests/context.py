@@ -28,6 +28,7 @@ class Outcome(enum.Enum):
 PENDING: Final = Outcome.PENDING
 NO_RESPONSE: Final = Outcome.NO_RESPONSE
 CLOSE_CONNECTION: Final = Outcome.CLOSE
+UNKNOWN_SOFTWARE: Final = "unknown"
 
 
 class RawResponse(msgspec.Struct, frozen=True):
@@ -36,21 +37,26 @@ class RawResponse(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class PeerBroker:
-    """The broker at the other end of a connection, once it is authenticated (inter_broker_authentication.py)."""
+class Peer:
+    """The other end of a connection: the software that it says it is, and the broker that it has been authenticated as
+    (inter_broker_authentication.py)."""
 
-    __slots__ = ("broker_id", "handshake")
+    __slots__ = ("broker_id", "handshake", "on_close", "port", "software_name", "software_version")
 
     def __init__(self, broker_id: int = -1) -> None:
         self.broker_id = broker_id  # -1: not authenticated as any broker
         self.handshake: object | None = None  # an authentication that has begun
+        self.port = 0
+        self.software_name = UNKNOWN_SOFTWARE  # of its last ApiVersions request (KIP-511)
+        self.software_version = UNKNOWN_SOFTWARE
+        self.on_close: Callable[[], object] | None = None  # called once the connection has ended
 
 
 class Reply(Protocol):
     """The connection's side of a request: takes the response when it is ready."""
 
     @property
-    def peer(self) -> PeerBroker: ...
+    def peer(self) -> Peer: ...
 
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None: ...
 
@@ -138,7 +144,7 @@ NewContext = Callable[[Reply, int, int, str | None, Caller], RequestContext[Any]
 class LocalReply:
     """The reply of a request that came over no client connection."""
 
-    peer: Final = PeerBroker()
+    peer: Final = Peer()
 
     def __init__(
         self,
