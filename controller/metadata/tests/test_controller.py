@@ -356,9 +356,11 @@ def test_a_start_registers_the_broker_and_finalizes_the_features() -> None:
     disk = MemoryDisk()
     first = World(disk).image
     again = World(disk, seed=2).image
-    assert first.features == again.features == {"metadata.version": 30, "transaction.version": 2}
-    assert (first.offset, again.offset) == (2, 3)
-    assert (first.brokers[1].broker_epoch, again.brokers[1].broker_epoch) == (2, 3)
+    levels = {"metadata.version": 30, "transaction.version": 2, "eligible.leader.replicas.version": 1}
+    assert first.features == again.features == levels
+    assert first.configs == {(4, ""): {"min.insync.replicas": "1"}}  # which those replicas need
+    assert (first.offset, again.offset) == (4, 5)
+    assert (first.brokers[1].broker_epoch, again.brokers[1].broker_epoch) == (4, 5)
     assert first.brokers[1].incarnation_id != again.brokers[1].incarnation_id
     assert (again.brokers[1].rack, again.brokers[1].fenced) == ("r1", False)
     assert again.usable_brokers() == [1]
