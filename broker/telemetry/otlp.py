@@ -49,7 +49,7 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def decode_metrics(data: bytes, points_max: int) -> Generator[None, None, tuple[list[Point], int]]:
-    """The points, and how many there were beyond `points_max`; yields after each field. OtlpError."""
+    """The points, and how many there were beyond `points_max`; yields after each field and part. OtlpError."""
     decoder = _Decoder(data, points_max)
     yield from decoder.metrics_data((0, len(data)))
     return decoder.points, decoder.left_out
@@ -81,6 +81,7 @@ class _Decoder:
             elif number == 2:
                 scopes.append(_message(wire_type, start, end))
         for scope in scopes:
+            yield
             for number, wire_type, start, end in self._fields(scope):
                 yield
                 if number == 2:
@@ -96,6 +97,7 @@ class _Decoder:
             elif number in (5, 7):
                 data.append((number == 7, _message(wire_type, start, end)))
         for is_sum, part in data:
+            yield
             yield from self._number_points(part, name, of_resource, is_sum)
 
     def _number_points(self, message: Range, name: str, of_resource: Attributes, is_sum: bool) -> Steps:
@@ -110,6 +112,10 @@ class _Decoder:
             elif number == 3 and is_sum and wire_type == _VARINT:
                 is_monotonic = bool(start)
         for point in points:
+            yield
+            if len(self.points) >= self._points_max:
+                self.left_out += 1
+                continue
             attributes = dict(of_resource)
             value: float | None = None
             for number, wire_type, start, _ in self._fields(point):
@@ -119,11 +125,7 @@ class _Decoder:
                 elif number == 6 and wire_type == _FIXED64:
                     (value,) = _unpack_sfixed64(self._data, start)
             yield from self._attributes(point, 7, attributes)
-            if value is None:  # the flag "no recorded value"
-                continue
-            if len(self.points) >= self._points_max:
-                self.left_out += 1
-            else:
+            if value is not None:  # else it has the flag "no recorded value"
                 self.points.append(Point(name, attributes, value, is_delta, is_monotonic))
 
     def _attributes(self, message: Range, field: int, into: Attributes) -> Steps:
