@@ -22,13 +22,12 @@ pytestmark = [pytest.mark.barnabas_only, pytest.mark.jvm]
 # Not served, of what a Kafka without plugins advertises.
 MISSING = {
     "AddRaftVoter", "RemoveRaftVoter",
-    "ConsumerGroupHeartbeat", "ConsumerGroupDescribe",
     "ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge",
     "InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState",
     "ReadShareGroupStateSummary", "DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets",
     "StreamsGroupHeartbeat", "StreamsGroupDescribe",
 }  # fmt: skip
-MISSING_FEATURES = {"group.version", "share.version", "streams.version", "kraft.version"}
+MISSING_FEATURES = {"share.version", "streams.version", "kraft.version"}
 # Kafka advertises these two where a plugin takes the metrics of clients.
 TELEMETRY = {"GetTelemetrySubscriptions": (0, 0), "PushTelemetry": (0, 0)}
 

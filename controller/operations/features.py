@@ -23,6 +23,7 @@ METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0
 KRAFT_VERSION: Final = "kraft.version"  # 1: the metadata log names the voters (KIP-853)
 ELR_VERSION: Final = "eligible.leader.replicas.version"
 TRANSACTION_VERSION: Final = "transaction.version"
+GROUP_VERSION: Final = "group.version"
 MIN_ISR: Final = "min.insync.replicas"
 
 
@@ -43,7 +44,7 @@ FEATURES: Final = (
         TRANSACTION_VERSION, 0, 2, 2
     ),  # 2: each end of a transaction raises its producer's epoch (KIP-890)
     Feature(ELR_VERSION, 0, 1, 1),  # KIP-966
-    Feature("group.version", 0, 1, 0),  # KIP-848
+    Feature(GROUP_VERSION, 0, 1, 1),  # 1: consumer groups (KIP-848)
     Feature("share.version", 0, 1, 0),  # KIP-932
     Feature("streams.version", 0, 1, 0),  # KIP-1071
 )

@@ -459,11 +459,8 @@ def test_a_cluster_begins_with_eligible_leader_replicas_and_one_min_isr() -> Non
     image = MetadataImage()
     for record in begin_cluster(image, SETTINGS).records:
         image.replay(record, MetadataDelta())
-    assert image.features == {
-        "metadata.version": 30,
-        "transaction.version": 2,
-        "eligible.leader.replicas.version": 1,
-    }
+    assert image.features == {each.name: each.served for each in FEATURES if each.served}
+    assert image.features["eligible.leader.replicas.version"] == 1
     assert image.configs == {(4, ""): {"min.insync.replicas": "2"}}
     assert begin_cluster(image, SETTINGS).records == []
 
@@ -489,10 +486,10 @@ def test_feature_updates_succeed_or_fail_together() -> None:
             **{name: getattr(broker, name) for name in broker.__struct_fields__} | {"features": features}
         )
     down = FeatureUpdate("eligible.leader.replicas.version", 0, 2)
-    refused = update_features(image, SETTINGS, [down, FeatureUpdate("group.version", 1, 1)])
+    refused = update_features(image, SETTINGS, [down, FeatureUpdate("no.such.feature", 1, 1)])
     assert refused.response is not None
     assert refused.response.message == (
-        "Invalid update version 1 for feature group.version. Local controller 1 does not support this feature."
+        "Invalid update version 1 for feature no.such.feature. Local controller 1 does not support this feature."
     )
     assert refused.records == []
     apply(image, update_features(image, SETTINGS, [down]))
