@@ -71,8 +71,8 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
-from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from barnabas.wire.messages.push_telemetry import PushTelemetryRequest
+from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
 from barnabas.wire.messages.renew_delegation_token import RenewDelegationTokenRequest
 from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
