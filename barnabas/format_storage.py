@@ -99,7 +99,7 @@ def _format(
                 )
             failures: list[str] = []
             controller.run(
-                lambda image: _begin(image, users),
+                lambda image: _begin(image, config, users),
                 lambda _: None,
                 lambda _, message: failures.append(message),
             )
@@ -113,8 +113,8 @@ def _format(
     return log_manager.directories.cluster_id
 
 
-def _begin(image: MetadataImage, users: Sequence[msgspec.Struct]) -> Decision[None]:
-    return Decision([*first_features(image), *users], None)
+def _begin(image: MetadataImage, config: BrokerConfig, users: Sequence[msgspec.Struct]) -> Decision[None]:
+    return Decision([*first_features(image, config), *users], None)
 
 
 def parse_user(text: str, runtime: Runtime) -> UserScramCredentialRecord:

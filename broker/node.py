@@ -39,6 +39,8 @@ from barnabas.broker.services import LOOKUPS_AT_ONCE, Services
 from barnabas.broker.share_coordinator.coordinator import ShareCoordinator
 from barnabas.broker.share_coordinator.persister import Persister
 from barnabas.broker.share_partitions.manager import SharePartitionManager
+from barnabas.broker.telemetry.client_metrics import ClientMetrics
+from barnabas.broker.telemetry.receiver import ClientMetricsReceiver
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
 from barnabas.controller.metadata.controller import Controller
@@ -395,6 +397,11 @@ class Node:
             producer_ids,
             for_markers.ask,
         )
+        client_metrics = ClientMetrics(
+            runtime,
+            config.telemetry_max_bytes,
+            None if config.metrics_address is None else ClientMetricsReceiver(runtime),
+        )
         self.services = Services(
             runtime=runtime,
             config=config,
@@ -417,6 +424,7 @@ class Node:
                 Persister(runtime, for_share_states.ask, share_coordinator.topic),
             ),
             producer_ids=producer_ids,
+            client_metrics=client_metrics,
             controller_channel=channel,
             large_requests=LargeRequests(runtime),
             inspections=StepQueue(runtime),
@@ -438,6 +446,8 @@ class Node:
             tls=self._security.tls,
         )
         controller.add_config_listener(self._configs_changed)
+        client_metrics.load(controller.image)
+        controller.add_config_listener(client_metrics.configs_changed)
         controller.add_quota_listener(self._client_quotas_changed)
         self._partitions = partitions
         self._directories = LogDirectories(
@@ -664,6 +674,7 @@ class Node:
                 self.services.transactions.stop()
                 self.services.share_partitions.stop()
                 self.services.share_coordinator.stop()
+            self.services.client_metrics.stop()
             for brokers in self._brokers:
                 brokers.close()
         self._close_metadata()
@@ -685,7 +696,12 @@ class Node:
 
     def _metric_sources(self, lag: EventLoopLag) -> list[Source] | None:
         """The sources of metrics; None before the metadata is known."""
-        from barnabas.broker.metrics.node import node_metrics, quota_metrics, security_metrics
+        from barnabas.broker.metrics.node import (
+            client_metrics,
+            node_metrics,
+            quota_metrics,
+            security_metrics,
+        )
 
         if self._partitions is None:
             return None
@@ -711,6 +727,7 @@ class Node:
                 self.services.authorizer,
                 len(controller.image.acls.by_id),
             ),
+            lambda: client_metrics(self.services.client_metrics),
             *self._extensions.metrics(),
         ]
 

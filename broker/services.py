@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from barnabas.broker.security.listener_tls import TlsListeners
     from barnabas.broker.share_coordinator.coordinator import ShareCoordinator
     from barnabas.broker.share_partitions.manager import SharePartitionManager
+    from barnabas.broker.telemetry.client_metrics import ClientMetrics
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -66,6 +67,7 @@ class Services(msgspec.Struct, eq=False):
     share_coordinator: ShareCoordinator
     share_partitions: SharePartitionManager
     producer_ids: ProducerIdAllocator
+    client_metrics: ClientMetrics
     controller_channel: ControllerChannel
     large_requests: LargeRequests
     # Queues of work that decompresses batches, few at a time, so that its memory is bounded: of batches to be appended, of

@@ -297,7 +297,7 @@ def test_to_kafka_and_back(travel: Callable[..., Broker], java_tools: JavaTools)
     assert set(read_on(ours, 60)) == {"b1"}
     assert set(read_on(ours, 60, "consumer", "new-protocol")) == {"b1"}
     before = look(ours.bootstrap, TOPICS, [GROUP])
-    assert before.configs["BROKER", "1"] == {"log.cleaner.threads": "2"}
+    assert before.configs["BROKER", "1"] == {"log.cleaner.threads": "2", "min.insync.replicas": "1"}
     leave_transactions(ours)
     ours.stop()
     dumped = dump(ours.log_dir / METADATA_LOG, java_tools)

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import kafka
+import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -71,6 +72,37 @@ def test_retention_moves_the_logs_start(fresh_broker: BrokerFactory) -> None:
     folder = Path(broker.log_dir) / "t-0"
     eventually(lambda: sorted(int(path.stem) for path in folder.glob("*.log")) == [24, 27])
     eventually(lambda: not list(folder.glob("*.deleted")))
+
+
+@pytest.mark.barnabas_only
+def test_retention_by_number_of_messages(fresh_broker: BrokerFactory) -> None:
+    """Of a topic, then of the broker's default, which is changed while it runs."""
+    broker = fresh_broker(SETTINGS)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    create_topic(
+        broker.bootstrap,
+        "t",
+        1,
+        {"segment.bytes": str(MEGABYTE), "barnabas.retention.messages": "10", "retention.ms": "-1"},
+    )
+
+    def earliest() -> int:
+        wanted = TopicPartition("t", 0)
+        return int(admin.list_offsets({wanted: OffsetSpec.earliest()})[wanted].result(30).offset)
+
+    def change(kind: ResourceType, name: str, operation: AlterConfigOpType, value: str) -> None:
+        entry = ConfigEntry("barnabas.retention.messages", value, incremental_operation=operation)
+        resource = ConfigResource(kind, name, incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    with RawConnection(broker.bootstrap) as connection:
+        for offset in range(30):
+            batch = raw.good_batch(bytes(MEGABYTE // 4))  # three to a segment
+            assert raw.produce(connection, "t", batch) == (0, offset)
+    eventually(lambda: earliest() == 18)
+    change(ResourceType.BROKER, "1", AlterConfigOpType.SET, "5")
+    change(ResourceType.TOPIC, "t", AlterConfigOpType.DELETE, "")
+    eventually(lambda: earliest() == 24)
 
 
 def test_a_fetch_that_waits_below_the_new_start_is_answered(fresh_broker: BrokerFactory) -> None:

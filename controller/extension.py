@@ -15,6 +15,8 @@ from barnabas.controller.config.config_def import ConfigDef, ConfigKey
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
 from barnabas.controller.metadata.image import MetadataImage
 
+OWN_PREFIX: Final = "barnabas."  # of the names of properties that Kafka does not have
+
 
 class NodeValues(Protocol):
     """The properties of the deciding node, and the defaults of topics."""
@@ -72,6 +74,13 @@ class ConfigTables:
             self.topic = TOPIC_CONFIGS.extended(each.topic_configs for each in extensions)
             self.broker = BROKER_CONFIGS.extended(broker_configs, self._open_ended)
             self.updatable = UPDATABLE_CONFIGS.extended(broker_configs, self._open_ended)
+
+    def is_kafkas(self, name: str) -> bool:
+        """Whether Kafka may have a property of this name: it is neither Barnabas's own nor an extension's."""
+        return not name.startswith(OWN_PREFIX) and not any(
+            name in each.topic_configs or name in each.broker_configs or each.broker_key(name) is not None
+            for each in self.extensions
+        )
 
     def documentation(self, resource_type: int, name: str) -> str | None:
         """The text for a property of a resource type (ConfigResource.Type); None when there is none."""

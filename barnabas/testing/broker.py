@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from barnabas.testing.broker_security import BrokerSecurity
-    from barnabas.testing.contents import Group, StoredRecord
+    from barnabas.testing.contents import ClientMetric, Group, StoredRecord
     from barnabas.testing.operations import Done, Ends, Start
     from barnabas.testing.security import Security
     from barnabas.testing.steering.partitions import PartitionInfo
@@ -274,6 +274,10 @@ class Broker:
     def effective_config(self, topic: str) -> dict[str, str]:
         """Every config of a topic with the value that counts. UnknownTopic."""
         return self._loop.call(lambda: contents.effective_config(self.nodes, topic))
+
+    def client_metrics(self) -> list[ClientMetric]:
+        """What clients have pushed of their own metrics (KIP-714); they push nothing unless barnabas.metrics.listener is set."""
+        return self._loop.call(lambda: contents.client_metrics(self.nodes))
 
     # -- what is put into it
 

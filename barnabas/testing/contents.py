@@ -55,6 +55,14 @@ class StoredRecord(msgspec.Struct, frozen=True):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
+class ClientMetric(msgspec.Struct, frozen=True):
+    """The last value of one series that a client has pushed, under its Prometheus name."""
+
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
 class GroupMember(msgspec.Struct, frozen=True):
     """One member of a group. `epoch`: its generation in a classic group; `partitions`: what it has, in a consumer group."""
 
@@ -274,3 +282,16 @@ def effective_config(nodes: Sequence[BrokerNode], topic: str) -> dict[str, str]:
     partition_indexes(nodes, topic)
     services = services_of(nodes)[0]
     return services.config.topic_properties(services.controller.image.topic_configs(topic))
+
+
+def client_metrics(nodes: Sequence[BrokerNode]) -> list[ClientMetric]:
+    """What clients have pushed to the nodes that run, by name."""
+    found: list[ClientMetric] = []
+    for services in services_of(nodes):
+        receiver = services.client_metrics.receiver
+        if receiver is not None:
+            for each in receiver.series():
+                if each is not None:
+                    name, labels, value = each
+                    found.append(ClientMetric(name, dict(labels), value))
+    return sorted(found, key=lambda metric: (metric.name, sorted(metric.labels.items())))

@@ -8,8 +8,10 @@ newer client can fall back.
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from barnabas.broker.requests.api_index import SERVED
+from barnabas.broker.requests.context import UNKNOWN_SOFTWARE
 from barnabas.broker.requests.registry import api
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.operations.features import SUPPORTED_FEATURES
@@ -23,6 +25,8 @@ from barnabas.wire.messages.api_versions import (
     SupportedFeatureKey,
 )
 
+# GetTelemetrySubscriptions and PushTelemetry are served without a receiver as well, but clients need not know.
+TELEMETRY: Final = (71, 72)
 # Software names and versions that Kafka accepts: they become parts of metric names.
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -42,12 +46,16 @@ def api_versions(context: HandlerContext, request: ApiVersionsRequest | None) ->
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    peer = context.reply.peer
+    peer.software_name = request.client_software_name or UNKNOWN_SOFTWARE
+    peer.software_version = request.client_software_version or UNKNOWN_SOFTWARE
+    receives_metrics = context.services.client_metrics.receiver is not None
     features = context.services.controller.image.features
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=key, min_version=served.advertised_min, max_version=served.max_version)
             for key, served in SERVED.items()
-            if not served.is_internal
+            if not served.is_internal and (receives_metrics or key not in TELEMETRY)
         ],
         supported_features=[
             SupportedFeatureKey(name=name, min_version=low, max_version=high)

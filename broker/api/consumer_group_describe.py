@@ -73,8 +73,11 @@ def _answer(
 ) -> Generator[None, None, ConsumerGroupDescribeResponse]:
     repetitions = Repetitions()
     response = ConsumerGroupDescribeResponse()
+    are_served = context.services.groups.serves_consumer_groups
     for group_id in request.group_ids:
-        if not allows_group(context, Operation.DESCRIBE, group_id):
+        if not are_served:
+            group = _failed(group_id, ErrorCode.UNSUPPORTED_VERSION)
+        elif not allows_group(context, Operation.DESCRIBE, group_id):
             group = _failed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED)
         elif repetitions.are_too_many(group_id):
             group = _failed(group_id, ErrorCode.INVALID_REQUEST, MESSAGE)

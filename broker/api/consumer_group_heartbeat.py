@@ -30,6 +30,8 @@ from barnabas.wire.messages.consumer_group_heartbeat import (
 def consumer_group_heartbeat(
     context: HandlerContext, request: ConsumerGroupHeartbeatRequest
 ) -> Generator[None, None, ConsumerGroupHeartbeatResponse | Outcome]:
+    if not context.services.groups.serves_consumer_groups:
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     try:
         yield from _check(context, request)
     except ApiError as refusal:

@@ -3,10 +3,13 @@
 Synonyms are the values that a property has in its sources, from highest to lowest precedence: the resource itself, dynamic on
 this broker, dynamic for the cluster, server.properties, the default. The list starts at the property's own broker name, so a
 topic's retention.ms shows log.retention.hours only behind a log.retention.ms that is set, as in Kafka.
+
+The entries have Kafka's order, which is that of a Java HashMap of so many names.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -53,7 +56,7 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
         if key.name in TOPIC_SYNONYMS:
             synonyms += broker_synonyms(config, TOPIC_SYNONYMS[key.name][0][0])
         entries.append(_entry(tables, key, values.get(key.name), synonyms, read_only=False))
-    return entries
+    return _in_order(tables, entries)
 
 
 def broker_entries(config: BrokerConfig) -> list[Entry]:
@@ -73,15 +76,16 @@ def broker_entries(config: BrokerConfig) -> list[Entry]:
     for name in others:
         if name not in tables.broker:
             entries.append(_stored_entry(tables, name, others[name], broker_synonyms(config, name)))
-    return entries
+    return _in_order(tables, entries)
 
 
 def cluster_entries(config: BrokerConfig, stored: Mapping[str, str]) -> list[Entry]:
     """The dynamic values for the whole cluster, and nothing else (resource name "")."""
-    return [
+    entries = [
         _stored_entry(config.tables, name, text, _own(config.tables, name, stored, DYNAMIC_CLUSTER))
         for name, text in stored.items()
     ]
+    return _in_order(config.tables, entries)
 
 
 def group_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
@@ -98,13 +102,13 @@ def group_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[En
         elif key.default is not None:
             synonyms.append(_synonym(tables, key.name, key.default, DEFAULT))
         entries.append(_entry(tables, key, value, synonyms, read_only=False))
-    return entries
+    return _in_order(tables, entries)
 
 
 def client_metrics_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Entry]:
     """Every property of a client metrics subscription that sets `overrides`."""
     tables = config.tables
-    return [
+    entries = [
         _entry(
             tables,
             key,
@@ -114,6 +118,7 @@ def client_metrics_entries(config: BrokerConfig, overrides: Mapping[str, str]) -
         )
         for key in _listed(CLIENT_METRICS_CONFIGS)
     ]
+    return _in_order(tables, entries)
 
 
 def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
@@ -143,6 +148,24 @@ def broker_synonyms(config: BrokerConfig, name: str) -> list[Synonym]:
 
 def _listed(table: ConfigDef) -> Iterable[ConfigKey]:
     return (key for key in table.values() if not key.internal)
+
+
+def _in_order(tables: ConfigTables, entries: list[Entry]) -> list[Entry]:
+    """Kafka's properties in Kafka's order; the others are among them."""
+    count = sum(tables.is_kafkas(entry.name) for entry in entries)
+    buckets = 16
+    while count > buckets * 3 // 4:
+        buckets *= 2
+    return sorted(entries, key=lambda entry: _java_hash(entry.name) & (buckets - 1))
+
+
+@functools.lru_cache(maxsize=2048)
+def _java_hash(name: str) -> int:
+    """String.hashCode, spread as HashMap does."""
+    found = 0
+    for char in name:
+        found = (31 * found + ord(char)) & 0xFFFFFFFF
+    return found ^ found >> 16
 
 
 def _open_ended(config: BrokerConfig) -> Iterable[ConfigKey]:

@@ -16,6 +16,7 @@ from barnabas.broker.coordinator.topic import CoordinatorTopic
 from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.offsets import DeletedTopic
 from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
+from barnabas.controller.operations.features import GROUP_VERSION
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, group_metadata_topic
 from barnabas.wire.errors import ErrorCode
 
@@ -54,6 +55,7 @@ class GroupCoordinator:
         self._runtime = runtime
         self._controller = controller
         self._wall_clock = wall_clock
+        self._rebalance_protocols = frozenset(config.group_coordinator_rebalance_protocols)
         self.topic = CoordinatorTopic(
             GROUP_METADATA_TOPIC, controller, partial(group_metadata_topic, config), create_topic
         )
@@ -66,6 +68,12 @@ class GroupCoordinator:
         from barnabas.broker.groups.shard import Shard  # late: a broker without groups does not load it
 
         return Shard(index, self._log, self._runtime, self._settings, self._configs, self._usage)
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether the protocol of KIP-848 is switched on."""
+        features = self._controller.image.features
+        return "consumer" in self._rebalance_protocols and features.get(GROUP_VERSION, 0) > 0
 
     # -- life
 

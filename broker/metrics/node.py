@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.quotas.connection_rates import ConnectionRates
     from barnabas.broker.security.authorizer import Authorizer
+    from barnabas.broker.telemetry.client_metrics import ClientMetrics
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
     from barnabas.controller.metadata.controller import Controller
@@ -119,6 +120,46 @@ def quota_metrics(quotas: tuple[ClientQuotas, ConnectionRates] | None) -> Iterab
             ),
         ):
             yield _one(f"barnabas_throttled_{name}_total", value, help_text, COUNTER)
+
+
+def client_metrics(source: ClientMetrics) -> Iterable[Family | None]:
+    """What clients have pushed (KIP-714), by name, behind Kafka's metrics about that."""
+    if source.receiver is None:
+        return
+    for name, value, help_text in (
+        ("instance_count", len(source.instances), "Clients that have asked what to push"),
+        (
+            "unknown_subscription_request_count",
+            source.unknown_subscriptions,
+            "Pushes for an old subscription",
+        ),
+        ("throttle_count", source.throttled, "Requests before the push interval was over"),
+        ("plugin_export_count", source.received, "Pushes taken"),
+        ("plugin_error_count", source.invalid, "Pushes that could not be read"),
+    ):
+        family = Family(f"kafka_server_client_metrics_{name}", GAUGE, help_text)
+        family.add(value)
+        yield family
+    left_out = Family(
+        "barnabas_client_metrics_left_out_total",
+        COUNTER,
+        "Values of clients that were left out for want of room",
+    )
+    left_out.add(source.receiver.left_out)
+    yield left_out
+    families: dict[str, Family] = {}
+    for each in source.receiver.series():
+        if each is None:
+            yield None
+            continue
+        name, labels, last = each
+        found = families.get(name)
+        if found is None:
+            kind = COUNTER if name.endswith("_total") else GAUGE
+            found = families[name] = Family(name, kind, "Pushed by clients")
+        found.add(last, labels)
+    for name in sorted(families):
+        yield families[name]
 
 
 def security_metrics(

@@ -34,7 +34,7 @@ from barnabas.broker.network.session import (
     IllegalTransition,
     Session,
 )
-from barnabas.broker.requests.context import Outcome, PeerBroker
+from barnabas.broker.requests.context import Outcome, Peer
 from barnabas.broker.security.caller import ANONYMOUS, Caller
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.frame import FrameBuffer, FrameSizeError, unpack_size
@@ -144,7 +144,7 @@ class Connection(BufferedProtocol):
         self.client_host = ""
         self.caller = Caller(ANONYMOUS, listener, "")
         self.address = ""  # the client's, with its port
-        self.peer = PeerBroker()
+        self.peer = Peer()
 
     # -- called by the event loop ---------------------------------------------------------------------
 
@@ -154,6 +154,7 @@ class Connection(BufferedProtocol):
         self.client_host = peer[0]
         self.caller = Caller(ANONYMOUS, self.listener, self.client_host)
         self.address = f"{peer[0]}:{peer[1]}"
+        self.peer.port = peer[1]
         self._last_active = self._shared.runtime.monotonic()
         try:
             self._writer = self._make_writer(transport)
@@ -211,8 +212,7 @@ class Connection(BufferedProtocol):
             self._shared.memory.leave(self, self._granted)
             self._shared.limits.leave(self, was_admitted=self._is_admitted)
         self._session.disconnect()
-        if self.peer.on_close is not None:
-            self.peer.on_close()
+        self.peer.closed()
 
     def pause_writing(self) -> None:
         """The transport's own flow control; nothing is written through the transport."""

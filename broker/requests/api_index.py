@@ -83,6 +83,8 @@ SERVED: Final[dict[int, Served]] = {
     67: Served("broker_to_controller", 0, 0, True),
     68: Served("consumer_group_heartbeat", 0, 1, False),
     69: Served("consumer_group_describe", 0, 1, False),
+    71: Served("client_telemetry", 0, 0, False),
+    72: Served("client_telemetry", 0, 0, False),
     73: Served("broker_to_controller", 0, 0, True),
     74: Served("list_config_resources", 0, 1, False),
     75: Served("describe_topic_partitions", 0, 0, False),

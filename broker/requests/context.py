@@ -28,6 +28,7 @@ class Outcome(enum.Enum):
 PENDING: Final = Outcome.PENDING
 NO_RESPONSE: Final = Outcome.NO_RESPONSE
 CLOSE_CONNECTION: Final = Outcome.CLOSE
+UNKNOWN_SOFTWARE: Final = "unknown"
 
 
 class RawResponse(msgspec.Struct, frozen=True):
@@ -36,22 +37,41 @@ class RawResponse(msgspec.Struct, frozen=True):
     body: bytes
 
 
-class PeerBroker:
-    """The other end of a connection: which broker it is, once it is authenticated (inter_broker_authentication.py)."""
+class Peer:
+    """The other end of a connection: the software that it says it is, and the broker that it has been authenticated as
+    (inter_broker_authentication.py)."""
 
-    __slots__ = ("broker_id", "handshake", "on_close")
+    __slots__ = ("_on_close", "broker_id", "handshake", "port", "software_name", "software_version")
 
     def __init__(self, broker_id: int = -1) -> None:
         self.broker_id = broker_id  # -1: not authenticated as any broker
         self.handshake: object | None = None  # an authentication that has begun
-        self.on_close: Callable[[], object] | None = None  # to be called when the connection has ended
+        self.port = 0
+        self.software_name = UNKNOWN_SOFTWARE  # of its last ApiVersions request (KIP-511)
+        self.software_version = UNKNOWN_SOFTWARE
+        self._on_close: dict[str, Callable[[], object]] | None = None
+
+    def when_closed(self, owner: str, callback: Callable[[], object] | None) -> None:
+        """Call back once the connection has ended; each owner has one callback, None for none."""
+        if self._on_close is None:
+            self._on_close = {}
+        if callback is None:
+            self._on_close.pop(owner, None)
+        else:
+            self._on_close[owner] = callback
+
+    def closed(self) -> None:
+        """The connection has ended."""
+        callbacks, self._on_close = self._on_close, None
+        for callback in () if callbacks is None else callbacks.values():
+            callback()
 
 
 class Reply(Protocol):
     """The connection's side of a request: takes the response when it is ready."""
 
     @property
-    def peer(self) -> PeerBroker: ...
+    def peer(self) -> Peer: ...
 
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None: ...
 
@@ -139,7 +159,7 @@ NewContext = Callable[[Reply, int, int, str | None, Caller], RequestContext[Any]
 class LocalReply:
     """The reply of a request that came over no client connection."""
 
-    peer: Final = PeerBroker()
+    peer: Final = Peer()
 
     def __init__(
         self,

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Final
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.requests.context import PeerBroker
+    from barnabas.broker.requests.context import Peer
 
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EPOCH_MAX: Final = 0x7FFFFFFF
+_OWNER: Final = "share sessions"  # of the callback when a connection has ended
 PARTITIONS_MAX: Final = 200_000  # in all sessions
 
 Key = tuple[str, str]  # group id, member id
@@ -33,7 +34,7 @@ class ShareSession:
 
     __slots__ = ("epoch", "key", "partitions", "peer")
 
-    def __init__(self, key: Key, peer: PeerBroker) -> None:
+    def __init__(self, key: Key, peer: Peer) -> None:
         self.key = key
         self.peer = peer
         self.epoch = 1
@@ -54,7 +55,7 @@ class ShareSessionCache:
         self._sessions_max = sessions_max
         self._ended = ended
         self._sessions: dict[Key, ShareSession] = {}
-        self._by_peer: dict[PeerBroker, dict[Key, None]] = {}
+        self._by_peer: dict[Peer, dict[Key, None]] = {}
         self._partition_count = 0
 
     def __len__(self) -> int:
@@ -63,14 +64,14 @@ class ShareSessionCache:
     def __iter__(self) -> Iterator[ShareSession]:
         return iter(tuple(self._sessions.values()))
 
-    def open(self, key: Key, peer: PeerBroker) -> ShareSession | None:
+    def open(self, key: Key, peer: Peer) -> ShareSession | None:
         """A new session in place of one that the member has; None if there are too many."""
         self.remove(key)
         if len(self._sessions) >= self._sessions_max:
             return None
         session = self._sessions[key] = ShareSession(key, peer)
         self._by_peer.setdefault(peer, {})[key] = None
-        peer.on_close = partial(self._closed, peer)
+        peer.when_closed(_OWNER, partial(self._closed, peer))
         return session
 
     def find(self, key: Key, epoch: int) -> ShareSession | ErrorCode:
@@ -103,9 +104,9 @@ class ShareSessionCache:
         del of_peer[key]
         if not of_peer:
             del self._by_peer[session.peer]
-            session.peer.on_close = None
+            session.peer.when_closed(_OWNER, None)
 
-    def _closed(self, peer: PeerBroker) -> None:
+    def _closed(self, peer: Peer) -> None:
         for key in tuple(self._by_peer.get(peer, ())):
             session = self._sessions[key]
             self.remove(key)

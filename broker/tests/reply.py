@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from barnabas.broker.requests.context import Outcome, PeerBroker, RequestContext
+from barnabas.broker.requests.context import Outcome, Peer, RequestContext
 from barnabas.broker.requests.registry import REGISTRATIONS
 from barnabas.broker.security.caller import ANONYMOUS, Caller, Principal
 from barnabas.broker.services import Services
@@ -19,7 +19,7 @@ class Reply:
     `peer_broker_id`: the broker that the connection is authenticated as."""
 
     def __init__(self, peer_broker_id: int = -1) -> None:
-        self.peer = PeerBroker(peer_broker_id)
+        self.peer = Peer(peer_broker_id)
         self.closed = False
         self.answer: Any = None
         self.outcome: Outcome | None = None

@@ -43,10 +43,6 @@ def _own_setting(difference: Difference) -> bool:
     )
 
 
-def _cluster_min_insync(difference: Difference) -> bool:
-    return "[min.insync.replicas]" in difference.path
-
-
 def _message_where_none(difference: Difference) -> bool:
     return (
         difference.path.endswith(".error_message")
@@ -112,11 +108,6 @@ ALLOWED: tuple[Allowed, ...] = (
         "a setting of this broker's own",
         "settings named barnabas.* and nats.* exist here only",
         _own_setting,
-    ),
-    Allowed(
-        "min.insync.replicas of the whole cluster",
-        "Kafka stores it as a dynamic default when eligible.leader.replicas is on; a node alone runs without those",
-        _cluster_min_insync,
     ),
     Allowed(
         "a reason where Kafka gives none",

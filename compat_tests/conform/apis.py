@@ -75,6 +75,8 @@ APIS: dict[str, Api] = {
     "ListTransactions": Api(66, 0, 2),
     "ConsumerGroupHeartbeat": Api(68, 0, 1),
     "ConsumerGroupDescribe": Api(69, 0, 1),
+    "GetTelemetrySubscriptions": Api(71, 0, 0),
+    "PushTelemetry": Api(72, 0, 0),
     "ListConfigResources": Api(74, 0, 1),
     "DescribeTopicPartitions": Api(75, 0, 0),
     "ShareFetch": Api(78, 1, 2),

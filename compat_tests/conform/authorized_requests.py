@@ -138,6 +138,7 @@ WITHOUT_RIGHTS: Final = frozenset(
     {
         "ApiVersions", "SaslHandshake", "SaslAuthenticate", "ListGroups", "ListTransactions", "DescribeCluster",
         "CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken", "DescribeDelegationToken",
+        "GetTelemetrySubscriptions", "PushTelemetry",
     }
 )  # fmt: skip
 

@@ -4,8 +4,12 @@ bench`."""
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Callable
 
+from barnabas.broker.telemetry.subscriptions import INTERVAL_MS, subscription_id
+from barnabas.broker.telemetry.tests.otlp_payload import attribute, double, gauge, text
+from barnabas.broker.telemetry.tests.otlp_payload import payload as otlp_payload
 from barnabas.wire.compression import Codec
 from barnabas.wire.tests.lying_batches import NOW_MS, batch, bomb, many_records, wide_batch, zstd_bomb
 from compat_tests.fuzz.case import Case, Pace, framed
@@ -13,6 +17,7 @@ from compat_tests.harness.raw import array, request, string, varint
 
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, JOIN_GROUP, DESCRIBE_CONFIGS = 1, 2, 3, 8, 11, 32
 CREATE_TOPICS, INCREMENTAL_ALTER_CONFIGS, API_VERSIONS = 19, 44, 18
+PUSH_TELEMETRY = 72
 WIDE = 300_000  # records of a batch
 BOMB_MB = 1000
 _BOMB_MB = {Codec.GZIP: 500, Codec.LZ4: 200, Codec.SNAPPY: 15}
@@ -111,6 +116,26 @@ def _early_tags() -> Case:
     return Case([framed(head + tags) for tags in (b"\x01", b"\x01\x80", b"\x02\x00", b"\x01\x00\x05ab", b"")])
 
 
+def _pushes(payload: bytes, codec: Codec = Codec.NONE) -> Case:
+    """Twenty clients push the same metrics, for the subscription id of a broker without subscriptions."""
+    frames = []
+    for number in range(20):
+        instance_id = struct.pack(">QII", 7, zlib.crc32(payload), number)
+        head = struct.pack(">hhi", PUSH_TELEMETRY, 0, number) + string("raw") + b"\0"
+        fields = instance_id + struct.pack(
+            ">i?b", subscription_id((), INTERVAL_MS, instance_id), False, int(codec)
+        )
+        frames.append(framed(head + fields + varint(len(payload) + 1) + payload + b"\0"))
+    return Case(frames)
+
+
+def _wide_points() -> bytes:
+    """A resource with many attributes, and points that each get a copy of them."""
+    attributes = b"".join(attribute(1, f"key-{number}", text("v" * 300)) for number in range(24))
+    points = [double(4, number) + attribute(7, "n", text(str(number))) for number in range(10_000)]
+    return otlp_payload(gauge("m", *points), resource=attributes)
+
+
 WORST: dict[str, Callable[[], Case]] = {
     "wide batch far ahead": _produced("fuzz-plain", lambda: wide_batch(WIDE, far_ahead=True)),
     "wide batch far ahead, not compressed": _produced(
@@ -152,6 +177,11 @@ WORST: dict[str, Callable[[], Case]] = {
     "half requests of 64 clients": lambda: Case(
         [struct.pack(">i", 1 << 20) + bytes(500_000)], Pace.SILENT, connections=64
     ),
+    "pushed metrics of 290,000 empty points": lambda: _pushes(otlp_payload(gauge("m", *[b""] * 145_000))),
+    "pushed metrics of 1,000,000 fields": lambda: _pushes(b"\x48\x00" * 500_000),
+    "pushed metrics of wide points": lambda: _pushes(_wide_points()),
+    "pushed metrics that are a bomb, zstd": lambda: _pushes(zstd_bomb(BOMB_MB), Codec.ZSTD),
+    "pushed metrics that are a bomb, gzip": lambda: _pushes(bomb(Codec.GZIP, 500), Codec.GZIP),
     "tagged fields of a header, 10,000": lambda: Case(
         [
             framed(

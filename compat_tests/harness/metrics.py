@@ -12,11 +12,15 @@ from compat_tests.harness.broker import Broker
 LISTENER = "barnabas.metrics.listener"
 
 
-def metrics(broker: Broker) -> dict[tuple[str, str], float]:
-    """Values by name and partition ("topic-0") or listener, "" for the node's own."""
+def page(broker: Broker) -> str:
+    """The text that the node's listener serves."""
     port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
-        text = answer.read().decode()
+        return str(answer.read().decode())
+
+
+def metrics(broker: Broker) -> dict[tuple[str, str], float]:
+    """Values by name and partition ("topic-0") or listener, "" for the node's own."""
     return {
         (
             sample.name,
@@ -24,6 +28,6 @@ def metrics(broker: Broker) -> dict[tuple[str, str], float]:
                 [sample.labels[name] for name in ("listener", "topic", "partition") if name in sample.labels]
             ),
         ): (sample.value)
-        for family in text_string_to_metric_families(text)
+        for family in text_string_to_metric_families(page(broker))
         for sample in family.samples
     }

@@ -177,7 +177,7 @@ FOUND_BY = {
     "wiped-replica-counts": 4,
     "early-acknowledgement": 4,
     "unclean-member-stays": 0,
-    "without-h1": 102,
+    "without-h1": 141,
     "without-h2": 4,
     "every-clock-is-trusted": 0,
     "followers-expire": 4,

@@ -24,6 +24,7 @@ from barnabas.broker.requests import sliced_handler
 from barnabas.broker.transactions import transaction
 from barnabas.controller.operations import features
 from barnabas.controller.operations import producer_ids as controller_ids
+from barnabas.controller.operations.features import Feature
 from barnabas.runtime import slices
 from barnabas.storage.log import producers
 from barnabas.wire.errors import ErrorCode
@@ -164,6 +165,11 @@ class TransactionSimulation(Simulation):
 
     # -- the course of the simulation
 
+    def _features(self) -> tuple[Feature, ...]:
+        """With the transaction.version of this seed."""
+        level = {features.TRANSACTION_VERSION: self.transaction_version}
+        return tuple(each._replace(served=level.get(each.name, each.served)) for each in features.FEATURES)
+
     @contextmanager
     def _tuned(self) -> Iterator[None]:
         """The levels and epochs of this seed."""
@@ -172,7 +178,7 @@ class TransactionSimulation(Simulation):
                 (transaction, "LAST_CLIENT_EPOCH", self.max_epoch - 1),
                 (transaction, "MAX_PRODUCER_EPOCH", self.max_epoch),
                 (producers, "MAX_PRODUCER_EPOCH", self.max_epoch),
-                (features, "TRANSACTION_VERSION_LEVEL", self.transaction_version),
+                (features, "FEATURES", self._features()),
                 *((module, "TURN_S", self.turn_s) for module in (slices, produce, sliced_handler)),
                 (produce, "FIRST_TURN_S", self.turn_s),
                 (controller_ids, "BLOCK_SIZE", self.block_size),  # brokers run out of producer ids

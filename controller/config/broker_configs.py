@@ -22,6 +22,7 @@ OWN_TABLE: Final = """
 barnabas.controller.secret.file string - * high
 barnabas.event.loop string auto in:auto,uvloop,asyncio low
 barnabas.metrics.listener string "" * low
+barnabas.retention.messages long -1 [-1,...] medium cluster
 barnabas.validate.records boolean false * medium cluster
 """
 
@@ -86,6 +87,7 @@ initial.broker.registration.timeout.ms int 60000 * medium
 broker.heartbeat.interval.ms int 2000 * medium
 broker.session.timeout.ms int 9000 * medium
 controller.listener.names list ! list+nonempty high
+sasl.mechanism.controller.protocol string GSSAPI * high
 controller.performance.sample.period.ms long 60000 [100,...] medium internal
 controller.performance.always.log.threshold.ms long 2000 [0,...] medium internal
 server.max.startup.time.ms long 9223372036854775807 [0,...] medium internal
@@ -312,7 +314,6 @@ add.partitions.to.txn.retry.backoff.ms int 20 [1,...] high
 
 # TLS, SASL and delegation tokens
 SECURITY_TABLE: Final = """
-sasl.mechanism.controller.protocol string GSSAPI * high
 connections.max.reauth.ms long 0 * medium
 sasl.server.max.receive.size int 524288 * medium
 security.providers string - * low

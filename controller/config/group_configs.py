@@ -90,8 +90,8 @@ def validate_client_metrics(properties: Mapping[str, str]) -> None:
             f"Invalid value {interval} for interval.ms, interval must be between 100 and 3600000 (1 hour)",
         )
     for pattern in filter(None, (part.strip() for part in properties.get("match", "").split(","))):
-        parameter, equals, expression = pattern.partition("=")
-        if not equals or parameter.strip() not in MATCH_PARAMETERS or not _compiles(expression):
+        parts = pattern.rstrip("=").split("=")
+        if len(parts) != 2 or parts[0].strip() not in MATCH_PARAMETERS or not _compiles(parts[1]):
             raise ConfigError(f"Illegal client matching pattern: {pattern}")
 
 

@@ -1,4 +1,4 @@
-"""Kafka 4.3's topic properties, one a line (config_def.py explains the columns), and that of Barnabas.
+"""Kafka 4.3's topic properties, one a line (config_def.py explains the columns), and those of Barnabas.
 
 A topic's value for a property is the first of: set on the topic; set for its broker or the cluster while
 running, under the property's broker name (its synonyms below); given in server.properties; the default.
@@ -47,6 +47,7 @@ local.retention.bytes long -2 [-2,...] medium
 remote.log.copy.disable boolean false * medium
 remote.log.delete.on.disable boolean false * medium
 internal.segment.bytes int - * medium internal
+barnabas.retention.messages long -1 [-1,...] medium
 barnabas.validate.records boolean false * medium
 """
 
@@ -82,6 +83,7 @@ message.timestamp.before.max.ms log.message.timestamp.before.max.ms
 message.timestamp.after.max.ms log.message.timestamp.after.max.ms
 local.retention.ms log.local.retention.ms
 local.retention.bytes log.local.retention.bytes
+barnabas.retention.messages barnabas.retention.messages
 barnabas.validate.records barnabas.validate.records
 """
 

@@ -14,6 +14,7 @@ import msgspec
 
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations.features import (
+    FEATURES,
     KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
@@ -23,7 +24,7 @@ from barnabas.wire.messages import metadata_records as wire
 
 DIRECTORIES_SINCE: Final = 17  # metadata.version 3.7-IV2; Kafka refuses records that its level does not have
 # The features of a new 4.3 cluster that only Kafka has; written for metadata that was never Kafka's.
-NEW_CLUSTER_FEATURES: Final = (("group.version", 1), ("share.version", 1), ("streams.version", 1))
+NEW_CLUSTER_FEATURES: Final = tuple((each.name, each.highest) for each in FEATURES if not each.served)
 
 
 def kafka_records(

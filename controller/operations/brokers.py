@@ -60,11 +60,9 @@ class ListenerSettings(Protocol):
     def advertised_port(self) -> int: ...
 
 
-class BrokerSettings(Protocol):
+class BrokerSettings(ControllerSettings, Protocol):
     """The parts of the broker's configuration that the metadata has."""
 
-    @property
-    def node_id(self) -> int: ...
     @property
     def broker_rack(self) -> str | None: ...
     @property
@@ -80,7 +78,7 @@ def register_broker(
     On empty metadata its features are finalized first. A port of 0 stands for one that is known once the listener is open;
     clients do not get it from here.
     """
-    records = first_features(image)
+    records = first_features(image, settings)
     broker_epoch = image.offset + 1 + len(records)
     records.append(
         RegisterBrokerRecord(

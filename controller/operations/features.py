@@ -1,13 +1,13 @@
 """Features (KIP-584): the levels that this release supports, those of a new cluster, and changing them.
 
-Only implemented features are supported. The image has the finalized levels (FeatureLevelRecord). Other features that Kafka has
+Only features that work here are supported (FEATURES). The image has the finalized levels (FeatureLevelRecord). Other features that Kafka has
 finalized are kept for Kafka and can't be changed here. Texts are Kafka's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -23,15 +23,35 @@ METADATA_VERSION_LEVEL: Final = 30  # 4.3-IV0
 KRAFT_VERSION: Final = "kraft.version"  # 1: the metadata log names the voters (KIP-853)
 ELR_VERSION: Final = "eligible.leader.replicas.version"
 TRANSACTION_VERSION: Final = "transaction.version"
-TRANSACTION_VERSION_LEVEL: Final = 2  # each end of a transaction raises its producer's epoch (KIP-890)
+GROUP_VERSION: Final = "group.version"
 MIN_ISR: Final = "min.insync.replicas"
 
-# name -> (lowest, highest) level, as Kafka 4.3 states them
+
+class Feature(NamedTuple):
+    """A feature with the levels of Kafka 4.3.1. `served`: the highest one that works here, 0 for none; brokers support the levels
+    up to it, and new metadata begins with it."""
+
+    name: str
+    lowest: int
+    highest: int
+    served: int
+
+
+# A new Kafka 4.3.1 begins with the highest level of each. kraft.version is not here: it depends on how the voters are configured.
+FEATURES: Final = (
+    Feature(METADATA_VERSION, METADATA_VERSION_MIN, METADATA_VERSION_LEVEL, METADATA_VERSION_LEVEL),
+    Feature(
+        TRANSACTION_VERSION, 0, 2, 2
+    ),  # 2: each end of a transaction raises its producer's epoch (KIP-890)
+    Feature(ELR_VERSION, 0, 1, 1),  # KIP-966
+    Feature(GROUP_VERSION, 0, 1, 1),  # 1: consumer groups (KIP-848)
+    Feature("share.version", 0, 1, 0),  # KIP-932
+    Feature("streams.version", 0, 1, 0),  # KIP-1071
+)
+# name -> (lowest, highest) level
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
-    ELR_VERSION: (0, 1),
+    **{each.name: (each.lowest, each.served) for each in FEATURES if each.served},
     KRAFT_VERSION: (0, 1),
-    METADATA_VERSION: (METADATA_VERSION_MIN, METADATA_VERSION_LEVEL),
-    TRANSACTION_VERSION: (0, TRANSACTION_VERSION_LEVEL),
 }
 
 UPGRADE: Final = 1  # FeatureUpdate.UpgradeType
@@ -52,26 +72,27 @@ def with_elr(image: MetadataImage) -> bool:
     return image.features.get(ELR_VERSION, 0) > 0
 
 
-def first_features(image: MetadataImage) -> list[msgspec.Struct]:
+def first_features(image: MetadataImage, settings: ControllerSettings) -> list[msgspec.Struct]:
     """The features of new metadata, metadata.version first, which defines how to read the rest; none when it has begun
     already. As in Kafka older metadata stays as it is until UpdateFeatures raises it."""
     if METADATA_VERSION in image.features:
         return []
     return [
-        FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
-        FeatureLevelRecord(name=TRANSACTION_VERSION, feature_level=TRANSACTION_VERSION_LEVEL),
+        *(FeatureLevelRecord(name=each.name, feature_level=each.served) for each in FEATURES if each.served),
+        *_common_min_isr(image, settings),
     ]
 
 
 def begin_cluster(
     image: MetadataImage, settings: ControllerSettings, *, dynamic: bool = False
 ) -> Decision[None]:
-    """The first records of a cluster of several nodes; none when it has begun already. A single node does not use eligible
-    leader replicas, which need more than one broker. `dynamic`: the configuration does not name the voters, so the log does."""
-    records = first_features(image)
+    """The first records of a cluster of several nodes; none when it has begun already. Metadata of a single node from before
+    those used eligible leader replicas gets that feature now. `dynamic`: the configuration does not name the voters, so the log
+    does."""
+    records = first_features(image, settings)
     if dynamic and records:
         records.append(FeatureLevelRecord(name=KRAFT_VERSION, feature_level=1))
-    if ELR_VERSION not in image.features and len(image.brokers) <= 1:
+    if not records and ELR_VERSION not in image.features and len(image.brokers) <= 1:
         records.append(FeatureLevelRecord(name=ELR_VERSION, feature_level=1))
         records += _common_min_isr(image, settings)
     return Decision(records, None)

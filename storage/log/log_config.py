@@ -15,7 +15,8 @@ LONG_MAX = (1 << 63) - 1
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one topic. `validate_records` is `barnabas.validate.records`."""
+    """Settings of one topic. `retention_messages` and `validate_records` are `barnabas.retention.messages` and
+    `barnabas.validate.records`."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_type: str = "producer"
@@ -34,6 +35,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_insync_replicas: int = 1
     preallocate: bool = False
     retention_bytes: int = -1
+    retention_messages: int = -1
     retention_ms: int = 604_800_000
     segment_bytes: int = 1_073_741_824
     segment_index_bytes: int = 10_485_760
@@ -56,7 +58,10 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**values)  # type: ignore[arg-type]
 
 
-_PROPERTY_OF = {"validate_records": "barnabas.validate.records"}
+_PROPERTY_OF = {
+    "retention_messages": "barnabas.retention.messages",
+    "validate_records": "barnabas.validate.records",
+}
 
 
 @functools.cache

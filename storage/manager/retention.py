@@ -1,4 +1,4 @@
-"""Retention: segments that are too old, too many bytes, or below the log's start are removed, oldest first.
+"""Retention: segments that are too old, too many bytes or messages, or below the log's start are removed, oldest first.
 
 The rules are Kafka's (UnifiedLog.deleteOldSegments):
 - Only whole segments are removed, from the front, and only below the high watermark.
@@ -6,10 +6,12 @@ The rules are Kafka's (UnifiedLog.deleteOldSegments):
   the file's modification time; a timestamp in the future keeps its segment and all later ones. Not while the wall clock
   can't be trusted (wall_clock.py).
 - By size as long as at least `retention.bytes` remain. Always below the start offset.
+- Not Kafka's: by number as long as at least `barnabas.retention.messages` remain, counted as offsets up to the log's end. What
+  compaction has removed, markers of transactions and aborted records count as messages.
 - The active segment is removed too, after the log has rolled; an empty one stays.
 - With a `cleanup.policy` without `delete` only the start offset counts.
 
-In Kafka every replica does so by itself. Here only the leader deletes by time and size, and followers take over its
+In Kafka every replica does so by itself. Here only the leader deletes by time, size and number, and followers take over its
 start offset with their fetches: a follower that deleted by a clock of its own might be the next leader.
 
 Timestamps that have not been read since the start are read by a thread, then the log is checked again. A log that is being
@@ -34,6 +36,7 @@ logger = logging.getLogger("barnabas.storage")
 
 SEGMENTS_PER_STEP = 64  # each costs a few renames on the loop
 READS_PER_THREAD = 64
+MESSAGES = "barnabas.retention.messages"
 
 
 class TimestampsUnread(Exception):
@@ -83,7 +86,7 @@ def _below_start(log: Log) -> int:
 
 
 def _deletable(log: Log, disk: Disk, now_ms: int | None) -> tuple[int, str]:
-    """How many of the first segments may be removed by size or time, and why."""
+    """How many of the first segments may be removed by size, number or time, and why."""
     if "delete" not in log.config.cleanup_policy:
         return 0, ""
     limit = log.config.retention_bytes
@@ -93,6 +96,12 @@ def _deletable(log: Log, disk: Disk, now_ms: int | None) -> tuple[int, str]:
             count = _leading(log, _while_spare(spare))
             if count:
                 return count, f"retention.bytes={limit} is exceeded"
+    limit = log.config.retention_messages
+    if limit >= 0:
+        kept_from = log.log_end_offset - limit
+        count = _leading(log, lambda _, end: end <= kept_from)
+        if count:
+            return count, f"{MESSAGES}={limit} is exceeded"
     limit = log.config.retention_ms
     if limit < 0 or now_ms is None:
         return 0, ""

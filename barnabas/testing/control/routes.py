@@ -6,6 +6,7 @@ import base64
 from typing import TYPE_CHECKING, Any, Final
 
 from barnabas import __version__
+from barnabas.testing.contents import ClientMetric
 from barnabas.testing.control import messages as m
 from barnabas.testing.control.table import route
 
@@ -155,6 +156,11 @@ def _text(data: bytes | None) -> tuple[str | None, str | None]:
 @route("GET", "/groups", "The groups.", answer=list[str])
 def groups(control: Control) -> list[str]:
     return control.broker.groups()
+
+
+@route("GET", "/client-metrics", "What clients have pushed of their own metrics.", answer=list[ClientMetric])
+def client_metrics(control: Control) -> list[ClientMetric]:
+    return control.broker.client_metrics()
 
 
 @route("GET", "/groups/{group}", "A group's state, members and committed offsets.", answer=m.GroupStatus)

@@ -15,7 +15,7 @@ from barnabas.wire.primitives import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.requests.context import PeerBroker, RequestContext
+    from barnabas.broker.requests.context import Peer, RequestContext
     from barnabas.broker.requests.dispatch import Answer
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -41,7 +41,7 @@ class OwnRequest:
         self._decode = decode
 
     @property
-    def peer(self) -> PeerBroker:
+    def peer(self) -> Peer:
         return self._context.reply.peer
 
     def complete(self, _context: object, response: Any) -> None:

@@ -10,7 +10,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from barnabas.broker.requests.context import Outcome, PeerBroker, RequestContext
+from barnabas.broker.requests.context import Outcome, Peer, RequestContext
 from barnabas.broker.requests.dispatch import Dispatcher
 from barnabas.testing.faults.call import Call, Encoded, name_of, size_of, whole
 from barnabas.testing.faults.connection import NEVER, Outbox, OwnRequest, Waiting
@@ -55,7 +55,7 @@ class Exchange(Call):
         self._completed = completed
 
     @property
-    def peer(self) -> PeerBroker:
+    def peer(self) -> Peer:
         return self.connection.peer
 
     def complete(self, context: RequestContext[Any], response: msgspec.Struct | Outcome) -> None:

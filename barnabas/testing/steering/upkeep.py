@@ -25,8 +25,8 @@ _LOAD_FACTOR: Final = 0.9
 
 
 def run_retention(nodes: Sequence[BrokerNode], topic: str | None, done: Done) -> None:
-    """Remove what retention.ms, retention.bytes and DeleteRecords let go, of one topic or of all. Leaders do so; followers
-    take over where the log begins with the next that they fetch."""
+    """Remove what retention.ms, retention.bytes, barnabas.retention.messages and DeleteRecords let go, of one topic or of all.
+    Leaders do so; followers take over where the log begins with the next that they fetch."""
     running = _running(nodes, topic)
     waiting = len(running)
 

@@ -568,7 +568,7 @@ def test_a_malformed_proof_closes_the_connection_with_one_line(
 
 
 def of_brokers_and_controllers() -> list[tuple[int, int]]:
-    """(API key, version) of what Kafka's clients never send, and Kafka asks CLUSTER_ACTION for."""
+    """(API key, version) of what is for controller listeners alone."""
     schemas = Path(__file__).parents[3] / "wire" / "schema"
     requests = [message for path in schemas.glob("*.txt") for message in parse_file(path).messages]
     keys = {
@@ -576,7 +576,7 @@ def of_brokers_and_controllers() -> list[tuple[int, int]]:
         for message in requests
         if message.kind == "request" and "broker" not in message.listeners
     }
-    return sorted(keys | {(83, 0), (84, 0), (85, 0), (86, 0), (87, 0), (AUTHENTICATE_BROKER, 0)})
+    return sorted(keys | {(AUTHENTICATE_BROKER, 0)})
 
 
 @pytest.mark.parametrize(("key", "version"), of_brokers_and_controllers())

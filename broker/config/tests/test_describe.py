@@ -152,3 +152,26 @@ def test_properties_of_a_listener_have_the_type_of_their_base() -> None:
         ("listener.name.plaintext.ssl.keystore.password", None),
         ("ssl.keystore.password", None),
     ]
+
+
+def test_entries_have_kafkas_order() -> None:
+    """As Apache Kafka 4.3.1 answers."""
+    config = BrokerConfig.from_properties()
+    names = [entry.name for entry in topic_entries(config, {}) if not entry.name.startswith("barnabas.")]
+    assert names[:6] == [
+        "compression.type",
+        "remote.log.delete.on.disable",
+        "leader.replication.throttled.replicas",
+        "remote.storage.enable",
+        "min.insync.replicas",
+        "segment.jitter.ms",
+    ]
+    assert [entry.name for entry in client_metrics_entries(config, {})] == ["interval.ms", "match", "metrics"]
+    # Fifteen names are in a table of 32 buckets.
+    fifteen = [
+        "compression.type", "log.retention.ms", "message.max.bytes", "num.io.threads", "log.flush.interval.ms",
+        "min.insync.replicas", "log.roll.ms", "log.cleaner.threads", "log.index.interval.bytes", "log.segment.bytes",
+        "log.cleaner.io.buffer.load.factor", "num.network.threads", "log.preallocate", "max.connections", "background.threads",
+    ]  # fmt: skip
+    stored = dict.fromkeys((*fifteen[8:], *fifteen[:8]), "1")
+    assert [entry.name for entry in cluster_entries(config, stored)] == fifteen

@@ -154,9 +154,7 @@ class Member:
         return answer.responses[0].partitions[0] if answer.responses else answer
 
     def disconnect(self) -> None:
-        on_close = self.connection.peer.on_close
-        assert on_close is not None
-        on_close()
+        self.connection.peer.closed()
 
 
 def answer_of(reply: Reply) -> Any:

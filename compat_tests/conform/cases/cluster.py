@@ -134,7 +134,8 @@ def other_partitions(session: Session) -> None:
 
 
 FEATURES = (
-    *("metadata.version", "eligible.leader.replicas.version", "transaction.version", "no.such.feature", ""),
+    *("metadata.version", "eligible.leader.replicas.version", "transaction.version", "group.version"),
+    *("no.such.feature", ""),
 )
 
 

@@ -47,6 +47,7 @@ from barnabas.wire.messages.end_txn import EndTxnRequest
 from barnabas.wire.messages.expire_delegation_token import ExpireDelegationTokenRequest
 from barnabas.wire.messages.fetch import FetchRequest, FetchTopic
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
+from barnabas.wire.messages.get_telemetry_subscriptions import GetTelemetrySubscriptionsRequest
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.incremental_alter_configs import AlterConfigsResource as IncrementalResource
 from barnabas.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
@@ -72,6 +73,7 @@ from barnabas.wire.messages.offset_fetch import (
 )
 from barnabas.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochRequest, OffsetForLeaderTopic
 from barnabas.wire.messages.produce import ProduceRequest, TopicProduceData
+from barnabas.wire.messages.push_telemetry import PushTelemetryRequest
 from barnabas.wire.messages.read_share_group_state import ReadShareGroupStateRequest
 from barnabas.wire.messages.read_share_group_state_summary import ReadShareGroupStateSummaryRequest
 from barnabas.wire.messages.remove_raft_voter import RemoveRaftVoterRequest
@@ -196,6 +198,8 @@ def sample_requests(name: str) -> dict[str, object]:
         "DescribeCluster": DescribeClusterRequest(),
         "DescribeTransactions": DescribeTransactionsRequest(transactional_ids=[name]),
         "ListTransactions": ListTransactionsRequest(state_filters=["Dead"]),
+        "GetTelemetrySubscriptions": GetTelemetrySubscriptionsRequest(),
+        "PushTelemetry": PushTelemetryRequest(),
         "ListConfigResources": ListConfigResourcesRequest(resource_types=[2]),
         "DescribeTopicPartitions": DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)]),
         "ShareFetch": ShareFetchRequest(group_id=name, member_id="m"),

@@ -73,6 +73,14 @@ def creates(session: Session) -> None:
     create(session, "nothing")
 
 
+@case("CreateTopics", first=5)
+def order_of_configs(session: Session) -> None:
+    request = CreateTopicsRequest(topics=[creatable(session.name("a"))], timeout_ms=5000)
+    (result,) = session.quiet(request, version=session.version).topics
+    names = [entry.name for entry in result.configs or ()]
+    session.record("names", [each for each in names if not each.startswith(("barnabas.", "nats."))])
+
+
 @case("CreateTopics")
 def defaults(session: Session) -> None:
     if session.version >= 4:

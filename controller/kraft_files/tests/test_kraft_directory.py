@@ -30,7 +30,7 @@ from compat_tests.virtual.runtime import VirtualRuntime
 LOGS = "/logs"
 KRAFT = f"{LOGS}/__cluster_metadata-0"
 DIRECTORY_ID = bytes(15) + b"\xff"
-SETTINGS = SimpleNamespace(node_id=1, broker_rack=None, listeners=[])
+SETTINGS = SimpleNamespace(node_id=1, broker_rack=None, listeners=[], value=lambda _name: "1")
 
 
 def topic_id(name: str) -> bytes:

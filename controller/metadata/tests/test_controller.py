@@ -20,6 +20,7 @@ from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
 from barnabas.controller.metadata.local_log import LocalMetadataLog
 from barnabas.controller.operations.brokers import register_broker
+from barnabas.controller.operations.features import FEATURES
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
 from barnabas.controller.operations.producer_ids import BLOCK_SIZE, allocate_block
 from barnabas.controller.operations.topics import NewTopic, create_topics, delete_topics
@@ -356,9 +357,12 @@ def test_a_start_registers_the_broker_and_finalizes_the_features() -> None:
     disk = MemoryDisk()
     first = World(disk).image
     again = World(disk, seed=2).image
-    assert first.features == again.features == {"metadata.version": 30, "transaction.version": 2}
-    assert (first.offset, again.offset) == (2, 3)
-    assert (first.brokers[1].broker_epoch, again.brokers[1].broker_epoch) == (2, 3)
+    levels = {each.name: each.served for each in FEATURES if each.served}
+    assert first.features == again.features == levels
+    assert first.configs == {(4, ""): {"min.insync.replicas": "1"}}  # which those replicas need
+    epoch = len(levels) + 1
+    assert (first.offset, again.offset) == (epoch, epoch + 1)
+    assert (first.brokers[1].broker_epoch, again.brokers[1].broker_epoch) == (epoch, epoch + 1)
     assert first.brokers[1].incarnation_id != again.brokers[1].incarnation_id
     assert (again.brokers[1].rack, again.brokers[1].fenced) == ("r1", False)
     assert again.usable_brokers() == [1]

@@ -16,7 +16,13 @@ from barnabas.controller.operations.brokers import register, unregister
 from barnabas.controller.operations.configs import DELETE, SET, ConfigChange, ResourceChange, alter_configs
 from barnabas.controller.operations.directories import assign_replicas
 from barnabas.controller.operations.elections import balance_leaders, elect_leaders
-from barnabas.controller.operations.features import FeatureUpdate, begin_cluster, update_features
+from barnabas.controller.operations.features import (
+    FEATURES,
+    SUPPORTED_FEATURES,
+    FeatureUpdate,
+    begin_cluster,
+    update_features,
+)
 from barnabas.controller.operations.reassignments import alter_reassignments, list_reassignments
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import alter_partition as ap
@@ -453,11 +459,8 @@ def test_a_cluster_begins_with_eligible_leader_replicas_and_one_min_isr() -> Non
     image = MetadataImage()
     for record in begin_cluster(image, SETTINGS).records:
         image.replay(record, MetadataDelta())
-    assert image.features == {
-        "metadata.version": 30,
-        "transaction.version": 2,
-        "eligible.leader.replicas.version": 1,
-    }
+    assert image.features == {each.name: each.served for each in FEATURES if each.served}
+    assert image.features["eligible.leader.replicas.version"] == 1
     assert image.configs == {(4, ""): {"min.insync.replicas": "2"}}
     assert begin_cluster(image, SETTINGS).records == []
 
@@ -483,10 +486,10 @@ def test_feature_updates_succeed_or_fail_together() -> None:
             **{name: getattr(broker, name) for name in broker.__struct_fields__} | {"features": features}
         )
     down = FeatureUpdate("eligible.leader.replicas.version", 0, 2)
-    refused = update_features(image, SETTINGS, [down, FeatureUpdate("group.version", 1, 1)])
+    refused = update_features(image, SETTINGS, [down, FeatureUpdate("no.such.feature", 1, 1)])
     assert refused.response is not None
     assert refused.response.message == (
-        "Invalid update version 1 for feature group.version. Local controller 1 does not support this feature."
+        "Invalid update version 1 for feature no.such.feature. Local controller 1 does not support this feature."
     )
     assert refused.records == []
     apply(image, update_features(image, SETTINGS, [down]))
@@ -494,6 +497,13 @@ def test_feature_updates_succeed_or_fail_together() -> None:
     apply(image, update_features(image, SETTINGS, [FeatureUpdate(down.name, 1, 1)]))
     assert image.features["eligible.leader.replicas.version"] == 1
     assert image.configs[4, ""] == {"min.insync.replicas": "2"}
+
+
+def test_features_are_supported_up_to_what_works() -> None:
+    for feature in FEATURES:
+        assert 0 <= feature.lowest <= feature.highest
+        assert feature.served in (0, *range(feature.lowest, feature.highest + 1))
+        assert (feature.name in SUPPORTED_FEATURES) == bool(feature.served)
 
 
 NEEDS_DOWNGRADE = "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade."

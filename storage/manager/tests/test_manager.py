@@ -321,6 +321,7 @@ def test_settings_from_properties() -> None:
             "cleanup.policy": "compact, delete",
             "message.timestamp.type": "LogAppendTime",
             "min.cleanable.dirty.ratio": "0.25",
+            "barnabas.retention.messages": "7",
             "barnabas.validate.records": "true",
             "preallocate": "false",
             "unknown": "1",
@@ -330,6 +331,7 @@ def test_settings_from_properties() -> None:
     assert config.cleanup_policy == frozenset({"compact", "delete"})
     assert config.is_compacted
     assert config.validate_records
+    assert config.retention_messages == 7
     assert not config.preallocate
     assert (config.min_cleanable_dirty_ratio, config.flush_ms) == (0.25, LONG_MAX)
 

@@ -141,9 +141,37 @@ def test_at_least_retention_bytes_remain(workshop: Any, percent: int, kept: int)
     assert log.log_start_offset == 5 - kept
 
 
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(-1, 5), (0, 0), (1, 1), (3, 1), (4, 2), (6, 2), (7, 3), (15, 5), (16, 5)]
+)
+def test_at_least_retention_messages_remain(workshop: Any, limit: int, kept: int) -> None:
+    log = workshop.log(retention_ms=-1)
+    for number in range(5):
+        if number:
+            log.roll()
+        log.append_as_leader(workshop.batch(3), 0)
+    log.update_config(LogConfig(retention_messages=limit, retention_ms=-1))
+    look(workshop, log)
+    assert log.log_start_offset == 15 - 3 * kept
+    assert sum(segment.size > 0 for segment in log.segments) == kept
+
+
+def test_messages_that_are_not_committed_stay(workshop: Any) -> None:
+    log = workshop.log(retention_ms=-1, retention_messages=0)
+    log.replicate()
+    fill(workshop, log, 0, 0, 0, 0)
+    log.set_high_watermark(2)
+    look(workshop, log)
+    assert bases(log) == [2, 3]
+
+
 def test_compacted_alone_keeps_everything_but_what_lies_below_the_start(workshop: Any) -> None:
     log = workshop.log(
-        retention_ms=1, retention_bytes=0, cleanup_policy=frozenset({"compact"}), file_delete_delay_ms=0
+        retention_ms=1,
+        retention_bytes=0,
+        retention_messages=0,
+        cleanup_policy=frozenset({"compact"}),
+        file_delete_delay_ms=0,
     )
     fill(workshop, log, 5 * HOUR, 4 * HOUR, 3 * HOUR)
     look(workshop, log)
@@ -205,6 +233,7 @@ def test_files_are_renamed_at_once_and_removed_after_the_delay(workshop: Any) ->
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), min_size=1, max_size=8),
     st.integers(-1, 4),
     st.integers(-1, 1500),
+    st.integers(-1, 20),
     st.integers(0, 8),
     st.sampled_from([("delete",), ("compact",), ("compact", "delete")]),
 )
@@ -213,6 +242,7 @@ def test_against_kafkas_rules_written_out(
     segments: list[tuple[int, int]],
     retention_hours: int,
     retention_bytes: int,
+    retention_messages: int,
     start: int,
     policy: tuple[str, ...],
 ) -> None:
@@ -236,6 +266,9 @@ def test_against_kafkas_rules_written_out(
         if retention_bytes >= 0:
             while model and sum(size for _, _, size, _ in model) - model[0][2] >= retention_bytes:
                 model.pop(0)
+        if retention_messages >= 0:
+            while model and end_offset - model[0][1] >= retention_messages:
+                model.pop(0)
         if retention_hours >= 0:
             while model and now - model[0][3] > retention_hours * HOUR:
                 model.pop(0)
@@ -243,6 +276,7 @@ def test_against_kafkas_rules_written_out(
         LogConfig(
             cleanup_policy=frozenset(policy),
             retention_bytes=retention_bytes,
+            retention_messages=retention_messages,
             retention_ms=retention_hours * HOUR if retention_hours >= 0 else -1,
         )
     )
