@@ -91,7 +91,7 @@ class GroupStore:
         self.offsets = OffsetStore()
         self._pending: PendingValues[_ModernKey, Any] = PendingValues()
         self._clock = clock
-        self._usage = usage
+        self.usage = usage
 
     def classic(self, group_id: str) -> ClassicGroup | None:
         group = self.groups.get(group_id)
@@ -107,12 +107,14 @@ class GroupStore:
 
     def unlisted(self, group_id: str) -> ClassicGroup:
         """A group that is not in `groups` yet."""
-        return ClassicGroup(group_id, self._clock, self._usage)
+        return ClassicGroup(group_id, self._clock, self.usage)
 
     def drop(self, group: Group, error: ErrorCode) -> None:
         """Remove a group; requests that wait for it are answered with `error`."""
         if self.groups.get(group.group_id) is group:
             del self.groups[group.group_id]
+            if isinstance(group, ModernGroup):
+                self.usage.member_bytes -= group.member_bytes
             group.kill(error)
 
     def clear(self) -> None:
@@ -167,7 +169,9 @@ class GroupStore:
                 return
             # A classic group may be there that its offsets have made while the records are loaded.
             group = self.groups[group_id] = kind(group_id)
+        before = group.member_bytes
         group.apply(key, name, value)
+        self.usage.member_bytes += group.member_bytes - before
         if group.is_blank:
             self.drop(group, ErrorCode.GROUP_ID_NOT_FOUND)
 

@@ -22,12 +22,14 @@ from barnabas.broker.groups.consumer.values import (
     Member,
     TargetEpoch,
 )
+from barnabas.broker.groups.member import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.consumer.group import ConsumerGroup
+    from barnabas.broker.groups.member import GroupUsage
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 
 log = logging.getLogger(__name__)
@@ -38,7 +40,15 @@ NEW_MEMBER: Final = Member()
 class GroupChanges:
     """See the module. `now_ms()`: the wall clock."""
 
-    def __init__(self, settings: GroupSettings, configs: GroupConfigs, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings,
+        configs: GroupConfigs,
+        now_ms: Callable[[], int],
+        usage: GroupUsage,
+    ) -> None:
+        """`usage`: of all groups of the broker."""
+        self._usage = usage
         self.settings = settings
         self.configs = configs
         self._now_ms = now_ms
@@ -50,6 +60,18 @@ class GroupChanges:
                 ErrorCode.GROUP_MAX_SIZE_REACHED,
                 f"The consumer group has reached its maximum capacity of {size_max} members.",
             )
+
+    def describe(self, draft: Draft[ConsumerGroup], member_id: str, member: Member) -> None:
+        """Write the member's description, if there is room for it."""
+        group = draft.group
+        before = group.member_bytes
+        draft.write(Key.MEMBER, member_id, member)
+        more = group.member_bytes - before
+        if more > 0 and group.member_bytes > MEMBER_BYTES_OF_GROUP_MAX:
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The descriptions of its members are too large.")
+        if more > 0 and self._usage.member_bytes + more > MEMBER_BYTES_MAX:
+            log.warning("Group %s: the groups of this broker hold too much in memory", group.group_id)
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 
     def update_expression(
         self, draft: Draft[ConsumerGroup], before: Member, member: Member

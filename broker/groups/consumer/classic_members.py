@@ -24,7 +24,7 @@ from barnabas.broker.groups.consumer.changes import (
 )
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol
 from barnabas.broker.groups.consumer.group import CONSUMER_TYPE
-from barnabas.broker.groups.consumer.values import ClassicMember, Key, Member, MemberState
+from barnabas.broker.groups.consumer.values import ClassicMember, Member, MemberState
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.timeouts import JOIN, SYNC
 from barnabas.controller.metadata.decision import ApiError
@@ -87,7 +87,7 @@ class ClassicMembers:
             replaced = self._admit(draft, request, member_id)
             before = group.members.get(member_id, NEW_MEMBER)
             member = _described(before, request, subscription.topics, subscription.rack_id, client)
-            draft.write(Key.MEMBER, member_id, member)
+            self._changes.describe(draft, member_id, member)
             has_new_expression, _ = self._changes.update_expression(draft, before, member)
             is_changed = member.topic_names != before.topic_names or has_new_expression
             if is_changed or not group.is_metadata_checked:

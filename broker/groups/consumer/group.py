@@ -17,9 +17,11 @@ from barnabas.broker.groups.consumer.values import (
     TargetEpoch,
     Value,
 )
+from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES
 from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
 
 CONSUMER_TYPE: Final = "consumer"  # of group, and of protocol
+NAME_OVERHEAD_BYTES: Final = 100
 _NO_EPOCH: Final = GroupEpoch(
     1, 0
 )  # as in Kafka: a member of a group without topics has an epoch that is no join
@@ -160,6 +162,7 @@ class ConsumerGroup(ModernGroup):
                 self.static_members[value.instance_id] = member_id
 
     def _count(self, member: Member, by: int) -> None:
+        self.member_bytes += by * _size(member)
         for topic in member.topic_names:
             _add(self.subscribers, topic, by)
         if member.regular_expression:
@@ -180,6 +183,16 @@ class ConsumerGroup(ModernGroup):
             assert isinstance(value, CurrentAssignment)
             for partition in value.held():
                 owners[partition] = member_id
+
+
+def _size(member: Member) -> int:
+    """About how many bytes it takes, without its partitions, which the size of a record bounds."""
+    texts = (member.client_id, member.instance_id, member.rack_id, member.regular_expression)
+    size = MEMBER_OVERHEAD_BYTES + sum(len(each or "") for each in texts)
+    size += sum(len(name) + NAME_OVERHEAD_BYTES for name in member.topic_names)
+    if member.classic is not None:
+        size += sum(len(name) + len(metadata) for name, metadata in member.classic.protocols)
+    return size
 
 
 def _add(counter: Counter[str], name: str, by: int) -> None:

@@ -99,7 +99,7 @@ class ConsumerProtocol:
         before = group.members.get(member_id, NEW_MEMBER)
         assigned_before = group.current(member_id).assigned
         member = _described(before, request, client)
-        draft.write(Key.MEMBER, member_id, member)
+        self._changes.describe(draft, member_id, member)
         has_new_topics, is_resolved = self._changes.update_expression(draft, before, member)
         has_new_names = member.topic_names != before.topic_names
         if has_new_names or is_resolved or not group.is_metadata_checked:

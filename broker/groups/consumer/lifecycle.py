@@ -49,7 +49,7 @@ class ConsumerGroups:
         self.runtime = runtime
         self.settings = settings
         self.configs = configs
-        self.changes = GroupChanges(settings, configs, runtime.time_ms)
+        self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
         self.timeouts = Timeouts(runtime, self._expired)
         self._log = shard_log
         self._rebalancer = rebalancer

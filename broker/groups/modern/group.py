@@ -37,6 +37,7 @@ class ModernGroup(ABC):
         self.group_id = group_id
         self.values: dict[tuple[int, str], Any] = {}
         self.members: dict[str, Any] = {}  # by member id, what each says of itself
+        self.member_bytes = 0  # of all members, about
         self.timers: dict[tuple[str, str], DeadlineTimer] = {}  # by member id and kind (timeouts.py)
 
     @property

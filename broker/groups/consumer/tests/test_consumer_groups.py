@@ -161,6 +161,25 @@ def test_a_full_group_takes_no_more_members() -> None:
     assert groups.heartbeat_of(request).error_code == E.GROUP_MAX_SIZE_REACHED
 
 
+def test_the_descriptions_of_members_are_bounded() -> None:
+    groups = Groups()
+    errors = []
+    for number in range(5):
+        topics = [f"{each:03}" + "x" * 30_000 for each in range(134)]
+        member = ConsumerMember(groups, f"m{number}", *topics)
+        errors.append(groups.heartbeat_of(member.request()).error)
+    assert errors == [E.NONE] * 4 + [E.GROUP_MAX_SIZE_REACHED]
+    usage = groups.shard.store.usage
+    assert usage.member_bytes == groups.consumer_group.member_bytes > 16_000_000
+    usage.member_bytes += 256 * 1024 * 1024
+    request = ConsumerMember(groups, "a", "x").request()
+    request.group_id = "other"
+    assert groups.heartbeat_of(request).error == E.COORDINATOR_NOT_AVAILABLE
+    usage.member_bytes -= 256 * 1024 * 1024
+    groups.shard.unload()
+    assert usage.member_bytes == 0
+
+
 def test_configs_of_the_group_are_followed_within_the_brokers_limits() -> None:
     groups = Groups()
     a, _ = two_members(groups)
