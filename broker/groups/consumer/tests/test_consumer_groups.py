@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.broker.groups.consumer import changes
 from barnabas.broker.groups.consumer.records import ConsumerGroupRecord, decode_record, encode_record
 from barnabas.broker.groups.consumer.tests.members import (
     SESSION_MS,
@@ -161,16 +162,16 @@ def test_a_full_group_takes_no_more_members() -> None:
     assert groups.heartbeat_of(request).error_code == E.GROUP_MAX_SIZE_REACHED
 
 
-def test_the_descriptions_of_members_are_bounded() -> None:
+def test_the_descriptions_of_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "MEMBER_BYTES_OF_GROUP_MAX", 16_000)
     groups = Groups()
     errors = []
     for number in range(5):
-        topics = [f"{each:03}" + "x" * 30_000 for each in range(134)]
-        member = ConsumerMember(groups, f"m{number}", *topics)
+        member = ConsumerMember(groups, f"m{number}", "x" * 2500)
         errors.append(groups.heartbeat_of(member.request()).error)
     assert errors == [E.NONE] * 4 + [E.GROUP_MAX_SIZE_REACHED]
     usage = groups.shard.store.usage
-    assert usage.member_bytes == groups.consumer_group.member_bytes > 16_000_000
+    assert usage.member_bytes == groups.consumer_group.member_bytes > 14_000
     usage.member_bytes += 256 * 1024 * 1024
     request = ConsumerMember(groups, "a", "x").request()
     request.group_id = "other"
