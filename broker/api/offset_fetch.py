@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
-from barnabas.broker.groups.consumer.offset_checks import check_fetch
+from barnabas.broker.groups.modern.offset_checks import check_fetch
 from barnabas.broker.groups.offsets import CommittedOffset
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.requests.authorization import allows_group, allows_topic

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.consumer.group import ConsumerGroup
-from barnabas.broker.groups.consumer.offset_checks import check_commit, check_transactional_commit
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.modern.group import ModernGroup
+from barnabas.broker.groups.modern.offset_checks import check_commit, check_transactional_commit
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, Key
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -126,7 +126,9 @@ class OffsetRequests:
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
         if isinstance(group, ConsumerGroup):
             partitions = [
-                (topic.topic_id, each.partition_index) for topic in topics for each in topic.partitions
+                (topic.name, topic.topic_id, each.partition_index)
+                for topic in topics
+                for each in topic.partitions
             ]
             return check_commit(group, request.member_id, generation_id, partitions, api_version=api_version)
         if not isinstance(group, ClassicGroup):
@@ -190,7 +192,7 @@ class OffsetRequests:
         if isinstance(group, ConsumerGroup):
             named = self._configs.image().topics
             partitions = [
-                (named[topic.name].topic_id, each.partition_index)
+                (topic.name, named[topic.name].topic_id, each.partition_index)
                 for topic in topics
                 if topic.name in named
                 for each in topic.partitions

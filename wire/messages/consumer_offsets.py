@@ -177,20 +177,154 @@ class ConsumerGroupRegularExpressionValue(msgspec.Struct, gc=False):
     timestamp: int = 0
 
 
+class StreamsGroupMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class LastAssignmentConfig(msgspec.Struct, gc=False):
+    key: str = ""
+    value: str = ""
+
+
+class StreamsGroupMetadataValue(msgspec.Struct, gc=False):
+    epoch: int = 0
+    metadata_hash: int = 0
+    validated_topology_epoch: int = -1
+    last_assignment_configs: list[LastAssignmentConfig] | None = None
+
+
+class StreamsGroupMemberMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class Endpoint(msgspec.Struct, gc=False):
+    host: str = ""
+    port: int = 0
+
+
+class KeyValue(msgspec.Struct, gc=False):
+    key: str = ""
+    value: str = ""
+
+
+class StreamsGroupMemberMetadataValue(msgspec.Struct, gc=False):
+    instance_id: str | None = ""
+    rack_id: str | None = ""
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    topology_epoch: int = 0
+    process_id: str = ""
+    user_endpoint: Endpoint | None = None
+    client_tags: list[KeyValue] = []
+
+
+class StreamsGroupTargetAssignmentMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class StreamsGroupTargetAssignmentMetadataValue(msgspec.Struct, gc=False):
+    assignment_epoch: int = 0
+    assignment_timestamp: int = 0
+
+
+class StreamsGroupTargetAssignmentMemberKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class TaskIds(msgspec.Struct, gc=False):
+    subtopology_id: str = ""
+    partitions: list[int] = []
+
+
+class StreamsGroupTargetAssignmentMemberValue(msgspec.Struct, gc=False):
+    active_tasks: list[TaskIds] = []
+    standby_tasks: list[TaskIds] = []
+    warmup_tasks: list[TaskIds] = []
+
+
+class StreamsGroupCurrentMemberAssignmentKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class StreamsGroupCurrentMemberAssignmentValueTaskIds(msgspec.Struct, gc=False):
+    subtopology_id: str = ""
+    partitions: list[int] = []
+    assignment_epochs: list[int] | None = None
+
+
+class StreamsGroupCurrentMemberAssignmentValue(msgspec.Struct, gc=False):
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: int = 0
+    active_tasks: list[StreamsGroupCurrentMemberAssignmentValueTaskIds] = []
+    standby_tasks: list[StreamsGroupCurrentMemberAssignmentValueTaskIds] = []
+    warmup_tasks: list[StreamsGroupCurrentMemberAssignmentValueTaskIds] = []
+    active_tasks_pending_revocation: list[StreamsGroupCurrentMemberAssignmentValueTaskIds] = []
+    standby_tasks_pending_revocation: list[StreamsGroupCurrentMemberAssignmentValueTaskIds] = []
+    warmup_tasks_pending_revocation: list[StreamsGroupCurrentMemberAssignmentValueTaskIds] = []
+
+
+class StreamsGroupTopologyKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class TopicConfig(msgspec.Struct, gc=False):
+    key: str = ""
+    value: str = ""
+
+
+class TopicInfo(msgspec.Struct, gc=False):
+    name: str = ""
+    partitions: int = 0
+    replication_factor: int = 0
+    topic_configs: list[TopicConfig] = []
+
+
+class CopartitionGroup(msgspec.Struct, gc=False):
+    source_topics: list[int] = []
+    source_topic_regex: list[int] = []
+    repartition_source_topics: list[int] = []
+
+
+class Subtopology(msgspec.Struct, gc=False):
+    subtopology_id: str = ""
+    source_topics: list[str] = []
+    source_topic_regex: list[str] = []
+    state_changelog_topics: list[TopicInfo] = []
+    repartition_sink_topics: list[str] = []
+    repartition_source_topics: list[TopicInfo] = []
+    copartition_groups: list[CopartitionGroup] = []
+
+
+class StreamsGroupTopologyValue(msgspec.Struct, gc=False):
+    epoch: int = 0
+    subtopologies: list[Subtopology] = []
+
+
+pack_BBi = Struct(">BBi").pack
 pack_BBq = Struct(">BBq").pack
 pack_BBu = Struct(">BB16s").pack
+pack_Hx = Struct(">Hx").pack
 pack_b = Struct(">b").pack
+pack_bB = Struct(">bB").pack
 pack_bi = Struct(">bi").pack
 pack_biB = Struct(">biB").pack
 pack_h = Struct(">h").pack
 pack_i = Struct(">i").pack
 pack_iB = Struct(">iB").pack
 pack_ih = Struct(">ih").pack
+pack_ihB = Struct(">ihB").pack
 pack_ii = Struct(">ii").pack
 pack_iiB = Struct(">iiB").pack
 pack_iib = Struct(">iib").pack
 pack_iibB = Struct(">iibB").pack
 pack_iii = Struct(">iii").pack
+pack_iq = Struct(">iq").pack
+pack_iqx = Struct(">iqx").pack
 pack_ix = Struct(">ix").pack
 pack_q = Struct(">q").pack
 pack_qB = Struct(">qB").pack
@@ -203,15 +337,18 @@ pack_qqx = Struct(">qqx").pack
 pack_qx = Struct(">qx").pack
 pack_u = Struct(">16s").pack
 pack_uB = Struct(">16sB").pack
+unpack_HB = Struct(">HB").unpack_from
 unpack_b = Struct(">b").unpack_from
 unpack_h = Struct(">h").unpack_from
 unpack_i = Struct(">i").unpack_from
 unpack_iB = Struct(">iB").unpack_from
 unpack_ih = Struct(">ih").unpack_from
+unpack_ihB = Struct(">ihB").unpack_from
 unpack_ii = Struct(">ii").unpack_from
 unpack_iiB = Struct(">iiB").unpack_from
 unpack_iibB = Struct(">iibB").unpack_from
 unpack_iii = Struct(">iii").unpack_from
+unpack_iqB = Struct(">iqB").unpack_from
 unpack_q = Struct(">q").unpack_from
 unpack_qB = Struct(">qB").unpack_from
 unpack_qh = Struct(">qh").unpack_from
@@ -2147,6 +2284,1734 @@ def write_consumer_group_regular_expression_value_0(message: ConsumerGroupRegula
         raise unencodable("ConsumerGroupRegularExpressionValue", error) from error
 
 
+def read_streams_group_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("StreamsGroupMetadataKey")
+        return StreamsGroupMetadataKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupMetadataKey", error) from None
+
+
+def write_streams_group_metadata_key_0(message: StreamsGroupMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("StreamsGroupMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupMetadataKey", error) from error
+
+
+def read_streams_group_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupMetadataValue, int]:
+    try:
+        epoch, metadata_hash, n = unpack_iqB(buffer, pos)
+        pos += 13
+        validated_topology_epoch: int = -1
+        last_assignment_configs: list[LastAssignmentConfig] | None = None
+        if n:
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            check_tagged_fields(n)
+            for _ in range(n):
+                tag, pos, size = read_tag(buffer, pos, end)
+                after = pos + size
+                if tag == 0:
+                    (validated_topology_epoch,) = unpack_i(buffer, pos)
+                    pos += 4
+                elif tag == 1:
+                    n = buffer[pos]
+                    pos += 1
+                    if n > 127:
+                        n, pos = long_uvarint(n, buffer, pos)
+                    n -= 1
+                    if n < 0:
+                        last_assignment_configs = None
+                    else:
+                        if n < 0 or n > 1000000 or n * 3 > end - pos:
+                            check_array("StreamsGroupMetadataValue.LastAssignmentConfigs", n, 3, end - pos)
+                        last_assignment_configs = []
+                        for _ in range(n):
+                            n = buffer[pos]
+                            pos += 1
+                            if n > 127:
+                                n, pos = long_string_size(n, buffer, pos)
+                            if n == 0:
+                                raise unexpected_null("LastAssignmentConfig.Key")
+                            stop = pos + n - 1
+                            key = str(buffer[pos:stop], "utf-8")
+                            pos = stop
+                            n = buffer[pos]
+                            pos += 1
+                            if n > 127:
+                                n, pos = long_string_size(n, buffer, pos)
+                            if n == 0:
+                                raise unexpected_null("LastAssignmentConfig.Value")
+                            stop = pos + n - 1
+                            value = str(buffer[pos:stop], "utf-8")
+                            pos = stop
+                            n = buffer[pos]
+                            pos += 1
+                            if n:
+                                pos = skip_tagged_fields(buffer, pos, end, n)
+                            last_assignment_configs.append(LastAssignmentConfig(key, value))
+                else:
+                    pos = after
+                if pos != after:
+                    raise bad_tag_size("StreamsGroupMetadataValue")
+        if pos > end:
+            raise overrun("StreamsGroupMetadataValue")
+        return StreamsGroupMetadataValue(epoch, metadata_hash, validated_topology_epoch, last_assignment_configs), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupMetadataValue", error) from None
+
+
+def write_streams_group_metadata_value_0(message: StreamsGroupMetadataValue, append: Append) -> None:
+    try:
+        if message.validated_topology_epoch != -1 or message.last_assignment_configs is not None:
+            append(pack_iq(message.epoch, message.metadata_hash))
+            tags: list[Part] = []
+            count = 0
+            if message.validated_topology_epoch != -1:
+                count += 1
+                tags.append(pack_BBi(0, 4, message.validated_topology_epoch))
+            if message.last_assignment_configs is not None:
+                count += 1
+                content: list[Part] = []
+                last_assignment_configs = message.last_assignment_configs
+                if last_assignment_configs is None:
+                    content.append(b"\0")
+                else:
+                    n = len(last_assignment_configs) + 1
+                    content.append(BYTES[n] if n < 128 else uvarint(n))
+                    for item in last_assignment_configs:
+                        text = item.key
+                        if text is None:
+                            raise null_field("LastAssignmentConfig.Key")
+                        data = text.encode()
+                        n = len(data) + 1
+                        content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                        content.append(data)
+                        text_2 = item.value
+                        if text_2 is None:
+                            raise null_field("LastAssignmentConfig.Value")
+                        data = text_2.encode()
+                        n = len(data) + 1
+                        content.append(BYTES[n] if n < 128 else string_size(n - 1))
+                        content.append(data)
+                        content.append(b"\0")
+                tags.append(BYTES[1] + uvarint(records_size(tuple(content))))
+                tags.extend(content)
+            append(BYTES[count])
+            for part in tags:
+                append(part)
+        else:
+            append(pack_iqx(message.epoch, message.metadata_hash))
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupMetadataValue", error) from error
+
+
+def read_streams_group_member_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupMemberMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupMemberMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupMemberMetadataKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("StreamsGroupMemberMetadataKey")
+        return StreamsGroupMemberMetadataKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupMemberMetadataKey", error) from None
+
+
+def write_streams_group_member_metadata_key_0(message: StreamsGroupMemberMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("StreamsGroupMemberMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("StreamsGroupMemberMetadataKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupMemberMetadataKey", error) from error
+
+
+def read_streams_group_member_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupMemberMetadataValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        instance_id: str | None
+        if n == 0:
+            instance_id = None
+        else:
+            stop = pos + n - 1
+            instance_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        rack_id: str | None
+        if n == 0:
+            rack_id = None
+        else:
+            stop = pos + n - 1
+            rack_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        if n == 0:
+            raise unexpected_null("StreamsGroupMemberMetadataValue.ClientId")
+        stop = pos + n - 1
+        client_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        if n == 0:
+            raise unexpected_null("StreamsGroupMemberMetadataValue.ClientHost")
+        stop = pos + n - 1
+        client_host = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        rebalance_timeout_ms, topology_epoch, n = unpack_iiB(buffer, pos)
+        pos += 9
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        if n == 0:
+            raise unexpected_null("StreamsGroupMemberMetadataValue.ProcessId")
+        stop = pos + n - 1
+        process_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_b(buffer, pos)
+        pos += 1
+        user_endpoint: Endpoint | None
+        if n < 0:
+            user_endpoint = None
+        else:
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("Endpoint.Host")
+            stop = pos + n - 1
+            host = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            port, n = unpack_HB(buffer, pos)
+            pos += 3
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            user_endpoint = Endpoint(host, port)
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        client_tags: list[KeyValue]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupMemberMetadataValue.ClientTags", n, 3, end - pos)
+        client_tags = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("KeyValue.Key")
+            stop = pos + n - 1
+            key = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("KeyValue.Value")
+            stop = pos + n - 1
+            value = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            client_tags.append(KeyValue(key, value))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("StreamsGroupMemberMetadataValue")
+        return StreamsGroupMemberMetadataValue(instance_id, rack_id, client_id, client_host, rebalance_timeout_ms, topology_epoch, process_id, user_endpoint, client_tags), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupMemberMetadataValue", error) from None
+
+
+def write_streams_group_member_metadata_value_0(message: StreamsGroupMemberMetadataValue, append: Append) -> None:
+    try:
+        text = message.instance_id
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.rack_id
+        if text_2 is None:
+            append(b"\0")
+        else:
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_3 = message.client_id
+        if text_3 is None:
+            raise null_field("StreamsGroupMemberMetadataValue.ClientId")
+        data = text_3.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_4 = message.client_host
+        if text_4 is None:
+            raise null_field("StreamsGroupMemberMetadataValue.ClientHost")
+        data = text_4.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_5 = message.process_id
+        if text_5 is None:
+            raise null_field("StreamsGroupMemberMetadataValue.ProcessId")
+        data = text_5.encode()
+        n = len(data) + 1
+        append(pack_iiB(message.rebalance_timeout_ms, message.topology_epoch, n) if n < 128 else pack_ii(message.rebalance_timeout_ms, message.topology_epoch) + string_size(n - 1))
+        append(data)
+        user_endpoint = message.user_endpoint
+        if user_endpoint is None:
+            append(pack_b(-1))
+        else:
+            text_6 = user_endpoint.host
+            if text_6 is None:
+                raise null_field("Endpoint.Host")
+            data = text_6.encode()
+            n = len(data) + 1
+            append(pack_bB(1, n) if n < 128 else pack_b(1) + string_size(n - 1))
+            append(data)
+            append(pack_Hx(user_endpoint.port))
+        client_tags = message.client_tags
+        if client_tags is None:
+            raise null_field("StreamsGroupMemberMetadataValue.ClientTags")
+        n = len(client_tags) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in client_tags:
+            text_7 = item.key
+            if text_7 is None:
+                raise null_field("KeyValue.Key")
+            data = text_7.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            text_8 = item.value
+            if text_8 is None:
+                raise null_field("KeyValue.Value")
+            data = text_8.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupMemberMetadataValue", error) from error
+
+
+def read_streams_group_target_assignment_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupTargetAssignmentMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupTargetAssignmentMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("StreamsGroupTargetAssignmentMetadataKey")
+        return StreamsGroupTargetAssignmentMetadataKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupTargetAssignmentMetadataKey", error) from None
+
+
+def write_streams_group_target_assignment_metadata_key_0(message: StreamsGroupTargetAssignmentMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("StreamsGroupTargetAssignmentMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupTargetAssignmentMetadataKey", error) from error
+
+
+def read_streams_group_target_assignment_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupTargetAssignmentMetadataValue, int]:
+    try:
+        assignment_epoch, n = unpack_iB(buffer, pos)
+        pos += 5
+        assignment_timestamp: int = 0
+        if n:
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            check_tagged_fields(n)
+            for _ in range(n):
+                tag, pos, size = read_tag(buffer, pos, end)
+                after = pos + size
+                if tag == 0:
+                    (assignment_timestamp,) = unpack_q(buffer, pos)
+                    pos += 8
+                else:
+                    pos = after
+                if pos != after:
+                    raise bad_tag_size("StreamsGroupTargetAssignmentMetadataValue")
+        if pos > end:
+            raise overrun("StreamsGroupTargetAssignmentMetadataValue")
+        return StreamsGroupTargetAssignmentMetadataValue(assignment_epoch, assignment_timestamp), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupTargetAssignmentMetadataValue", error) from None
+
+
+def write_streams_group_target_assignment_metadata_value_0(message: StreamsGroupTargetAssignmentMetadataValue, append: Append) -> None:
+    try:
+        if message.assignment_timestamp != 0:
+            append(pack_i(message.assignment_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.assignment_timestamp != 0:
+                count += 1
+                tags.append(pack_BBq(0, 8, message.assignment_timestamp))
+            append(BYTES[count])
+            for part in tags:
+                append(part)
+        else:
+            append(pack_ix(message.assignment_epoch))
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupTargetAssignmentMetadataValue", error) from error
+
+
+def read_streams_group_target_assignment_member_key_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupTargetAssignmentMemberKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupTargetAssignmentMemberKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupTargetAssignmentMemberKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("StreamsGroupTargetAssignmentMemberKey")
+        return StreamsGroupTargetAssignmentMemberKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupTargetAssignmentMemberKey", error) from None
+
+
+def write_streams_group_target_assignment_member_key_0(message: StreamsGroupTargetAssignmentMemberKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("StreamsGroupTargetAssignmentMemberKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("StreamsGroupTargetAssignmentMemberKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupTargetAssignmentMemberKey", error) from error
+
+
+def read_streams_group_target_assignment_member_value_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupTargetAssignmentMemberValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        active_tasks: list[TaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupTargetAssignmentMemberValue.ActiveTasks", n, 3, end - pos)
+        active_tasks = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            active_tasks.append(TaskIds(subtopology_id, partitions))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        standby_tasks: list[TaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupTargetAssignmentMemberValue.StandbyTasks", n, 3, end - pos)
+        standby_tasks = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id_2 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions_2 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            standby_tasks.append(TaskIds(subtopology_id_2, partitions_2))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        warmup_tasks: list[TaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupTargetAssignmentMemberValue.WarmupTasks", n, 3, end - pos)
+        warmup_tasks = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id_3 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions_3 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            warmup_tasks.append(TaskIds(subtopology_id_3, partitions_3))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("StreamsGroupTargetAssignmentMemberValue")
+        return StreamsGroupTargetAssignmentMemberValue(active_tasks, standby_tasks, warmup_tasks), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupTargetAssignmentMemberValue", error) from None
+
+
+def write_streams_group_target_assignment_member_value_0(message: StreamsGroupTargetAssignmentMemberValue, append: Append) -> None:
+    try:
+        active_tasks = message.active_tasks
+        if active_tasks is None:
+            raise null_field("StreamsGroupTargetAssignmentMemberValue.ActiveTasks")
+        n = len(active_tasks) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in active_tasks:
+            text = item.subtopology_id
+            if text is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions)}i", *partitions))
+            append(b"\0")
+        standby_tasks = message.standby_tasks
+        if standby_tasks is None:
+            raise null_field("StreamsGroupTargetAssignmentMemberValue.StandbyTasks")
+        n = len(standby_tasks) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_2 in standby_tasks:
+            text_2 = item_2.subtopology_id
+            if text_2 is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions_2 = item_2.partitions
+            if partitions_2 is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions_2) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_2)}i", *partitions_2))
+            append(b"\0")
+        warmup_tasks = message.warmup_tasks
+        if warmup_tasks is None:
+            raise null_field("StreamsGroupTargetAssignmentMemberValue.WarmupTasks")
+        n = len(warmup_tasks) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_3 in warmup_tasks:
+            text_3 = item_3.subtopology_id
+            if text_3 is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text_3.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions_3 = item_3.partitions
+            if partitions_3 is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions_3) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_3)}i", *partitions_3))
+            append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupTargetAssignmentMemberValue", error) from error
+
+
+def read_streams_group_current_member_assignment_key_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupCurrentMemberAssignmentKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupCurrentMemberAssignmentKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupCurrentMemberAssignmentKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("StreamsGroupCurrentMemberAssignmentKey")
+        return StreamsGroupCurrentMemberAssignmentKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupCurrentMemberAssignmentKey", error) from None
+
+
+def write_streams_group_current_member_assignment_key_0(message: StreamsGroupCurrentMemberAssignmentKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupCurrentMemberAssignmentKey", error) from error
+
+
+def read_streams_group_current_member_assignment_value_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupCurrentMemberAssignmentValue, int]:
+    try:
+        member_epoch, previous_member_epoch, state, n = unpack_iibB(buffer, pos)
+        pos += 10
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        active_tasks: list[StreamsGroupCurrentMemberAssignmentValueTaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupCurrentMemberAssignmentValue.ActiveTasks", n, 3, end - pos)
+        active_tasks = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TaskIds.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after
+                    if pos != after:
+                        raise bad_tag_size("TaskIds")
+            active_tasks.append(StreamsGroupCurrentMemberAssignmentValueTaskIds(subtopology_id, partitions, assignment_epochs))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        standby_tasks: list[StreamsGroupCurrentMemberAssignmentValueTaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupCurrentMemberAssignmentValue.StandbyTasks", n, 3, end - pos)
+        standby_tasks = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id_2 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions_2 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs_2: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after_2 = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs_2 = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TaskIds.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs_2 = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after_2
+                    if pos != after_2:
+                        raise bad_tag_size("TaskIds")
+            standby_tasks.append(StreamsGroupCurrentMemberAssignmentValueTaskIds(subtopology_id_2, partitions_2, assignment_epochs_2))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        warmup_tasks: list[StreamsGroupCurrentMemberAssignmentValueTaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupCurrentMemberAssignmentValue.WarmupTasks", n, 3, end - pos)
+        warmup_tasks = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id_3 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions_3 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs_3: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after_3 = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs_3 = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TaskIds.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs_3 = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after_3
+                    if pos != after_3:
+                        raise bad_tag_size("TaskIds")
+            warmup_tasks.append(StreamsGroupCurrentMemberAssignmentValueTaskIds(subtopology_id_3, partitions_3, assignment_epochs_3))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        active_tasks_pending_revocation: list[StreamsGroupCurrentMemberAssignmentValueTaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupCurrentMemberAssignmentValue.ActiveTasksPendingRevocation", n, 3, end - pos)
+        active_tasks_pending_revocation = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id_4 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions_4 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs_4: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after_4 = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs_4 = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TaskIds.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs_4 = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after_4
+                    if pos != after_4:
+                        raise bad_tag_size("TaskIds")
+            active_tasks_pending_revocation.append(StreamsGroupCurrentMemberAssignmentValueTaskIds(subtopology_id_4, partitions_4, assignment_epochs_4))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        standby_tasks_pending_revocation: list[StreamsGroupCurrentMemberAssignmentValueTaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupCurrentMemberAssignmentValue.StandbyTasksPendingRevocation", n, 3, end - pos)
+        standby_tasks_pending_revocation = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id_5 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions_5 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs_5: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after_5 = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs_5 = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TaskIds.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs_5 = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after_5
+                    if pos != after_5:
+                        raise bad_tag_size("TaskIds")
+            standby_tasks_pending_revocation.append(StreamsGroupCurrentMemberAssignmentValueTaskIds(subtopology_id_5, partitions_5, assignment_epochs_5))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        warmup_tasks_pending_revocation: list[StreamsGroupCurrentMemberAssignmentValueTaskIds]
+        if n < 0 or n > 1000000 or n * 3 > end - pos:
+            check_array("StreamsGroupCurrentMemberAssignmentValue.WarmupTasksPendingRevocation", n, 3, end - pos)
+        warmup_tasks_pending_revocation = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TaskIds.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id_6 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TaskIds.Partitions", n, 4, end - pos)
+            partitions_6 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            assignment_epochs_6: list[int] | None = None
+            if n:
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                check_tagged_fields(n)
+                for _ in range(n):
+                    tag, pos, size = read_tag(buffer, pos, end)
+                    after_6 = pos + size
+                    if tag == 0:
+                        n = buffer[pos]
+                        pos += 1
+                        if n > 127:
+                            n, pos = long_uvarint(n, buffer, pos)
+                        n -= 1
+                        if n < 0:
+                            assignment_epochs_6 = None
+                        else:
+                            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                                check_array("TaskIds.AssignmentEpochs", n, 4, end - pos)
+                            assignment_epochs_6 = list(unpack_from(f">{n}i", buffer, pos))
+                            pos += n * 4
+                    else:
+                        pos = after_6
+                    if pos != after_6:
+                        raise bad_tag_size("TaskIds")
+            warmup_tasks_pending_revocation.append(StreamsGroupCurrentMemberAssignmentValueTaskIds(subtopology_id_6, partitions_6, assignment_epochs_6))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("StreamsGroupCurrentMemberAssignmentValue")
+        return StreamsGroupCurrentMemberAssignmentValue(member_epoch, previous_member_epoch, state, active_tasks, standby_tasks, warmup_tasks, active_tasks_pending_revocation, standby_tasks_pending_revocation, warmup_tasks_pending_revocation), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupCurrentMemberAssignmentValue", error) from None
+
+
+def write_streams_group_current_member_assignment_value_0(message: StreamsGroupCurrentMemberAssignmentValue, append: Append) -> None:
+    try:
+        active_tasks = message.active_tasks
+        if active_tasks is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentValue.ActiveTasks")
+        n = len(active_tasks) + 1
+        append(pack_iibB(message.member_epoch, message.previous_member_epoch, message.state, n) if n < 128 else pack_iib(message.member_epoch, message.previous_member_epoch, message.state) + uvarint(n))
+        for item in active_tasks:
+            text = item.subtopology_id
+            if text is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions)}i", *partitions))
+            if item.assignment_epochs is not None:
+                tags: list[Part] = []
+                count = 0
+                if item.assignment_epochs is not None:
+                    count += 1
+                    content: list[Part] = []
+                    assignment_epochs = item.assignment_epochs
+                    if assignment_epochs is None:
+                        content.append(b"\0")
+                    else:
+                        n = len(assignment_epochs) + 1
+                        content.append(BYTES[n] if n < 128 else uvarint(n))
+                        content.append(pack(f">{len(assignment_epochs)}i", *assignment_epochs))
+                    tags.append(BYTES[0] + uvarint(records_size(tuple(content))))
+                    tags.extend(content)
+                append(BYTES[count])
+                for part in tags:
+                    append(part)
+            else:
+                append(b"\0")
+        standby_tasks = message.standby_tasks
+        if standby_tasks is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentValue.StandbyTasks")
+        n = len(standby_tasks) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_2 in standby_tasks:
+            text_2 = item_2.subtopology_id
+            if text_2 is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text_2.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions_2 = item_2.partitions
+            if partitions_2 is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions_2) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_2)}i", *partitions_2))
+            if item_2.assignment_epochs is not None:
+                tags_2: list[Part] = []
+                count_2 = 0
+                if item_2.assignment_epochs is not None:
+                    count_2 += 1
+                    content_2: list[Part] = []
+                    assignment_epochs_2 = item_2.assignment_epochs
+                    if assignment_epochs_2 is None:
+                        content_2.append(b"\0")
+                    else:
+                        n = len(assignment_epochs_2) + 1
+                        content_2.append(BYTES[n] if n < 128 else uvarint(n))
+                        content_2.append(pack(f">{len(assignment_epochs_2)}i", *assignment_epochs_2))
+                    tags_2.append(BYTES[0] + uvarint(records_size(tuple(content_2))))
+                    tags_2.extend(content_2)
+                append(BYTES[count_2])
+                for part_2 in tags_2:
+                    append(part_2)
+            else:
+                append(b"\0")
+        warmup_tasks = message.warmup_tasks
+        if warmup_tasks is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentValue.WarmupTasks")
+        n = len(warmup_tasks) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_3 in warmup_tasks:
+            text_3 = item_3.subtopology_id
+            if text_3 is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text_3.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions_3 = item_3.partitions
+            if partitions_3 is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions_3) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_3)}i", *partitions_3))
+            if item_3.assignment_epochs is not None:
+                tags_3: list[Part] = []
+                count_3 = 0
+                if item_3.assignment_epochs is not None:
+                    count_3 += 1
+                    content_3: list[Part] = []
+                    assignment_epochs_3 = item_3.assignment_epochs
+                    if assignment_epochs_3 is None:
+                        content_3.append(b"\0")
+                    else:
+                        n = len(assignment_epochs_3) + 1
+                        content_3.append(BYTES[n] if n < 128 else uvarint(n))
+                        content_3.append(pack(f">{len(assignment_epochs_3)}i", *assignment_epochs_3))
+                    tags_3.append(BYTES[0] + uvarint(records_size(tuple(content_3))))
+                    tags_3.extend(content_3)
+                append(BYTES[count_3])
+                for part_3 in tags_3:
+                    append(part_3)
+            else:
+                append(b"\0")
+        active_tasks_pending_revocation = message.active_tasks_pending_revocation
+        if active_tasks_pending_revocation is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentValue.ActiveTasksPendingRevocation")
+        n = len(active_tasks_pending_revocation) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_4 in active_tasks_pending_revocation:
+            text_4 = item_4.subtopology_id
+            if text_4 is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text_4.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions_4 = item_4.partitions
+            if partitions_4 is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions_4) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_4)}i", *partitions_4))
+            if item_4.assignment_epochs is not None:
+                tags_4: list[Part] = []
+                count_4 = 0
+                if item_4.assignment_epochs is not None:
+                    count_4 += 1
+                    content_4: list[Part] = []
+                    assignment_epochs_4 = item_4.assignment_epochs
+                    if assignment_epochs_4 is None:
+                        content_4.append(b"\0")
+                    else:
+                        n = len(assignment_epochs_4) + 1
+                        content_4.append(BYTES[n] if n < 128 else uvarint(n))
+                        content_4.append(pack(f">{len(assignment_epochs_4)}i", *assignment_epochs_4))
+                    tags_4.append(BYTES[0] + uvarint(records_size(tuple(content_4))))
+                    tags_4.extend(content_4)
+                append(BYTES[count_4])
+                for part_4 in tags_4:
+                    append(part_4)
+            else:
+                append(b"\0")
+        standby_tasks_pending_revocation = message.standby_tasks_pending_revocation
+        if standby_tasks_pending_revocation is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentValue.StandbyTasksPendingRevocation")
+        n = len(standby_tasks_pending_revocation) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_5 in standby_tasks_pending_revocation:
+            text_5 = item_5.subtopology_id
+            if text_5 is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text_5.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions_5 = item_5.partitions
+            if partitions_5 is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions_5) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_5)}i", *partitions_5))
+            if item_5.assignment_epochs is not None:
+                tags_5: list[Part] = []
+                count_5 = 0
+                if item_5.assignment_epochs is not None:
+                    count_5 += 1
+                    content_5: list[Part] = []
+                    assignment_epochs_5 = item_5.assignment_epochs
+                    if assignment_epochs_5 is None:
+                        content_5.append(b"\0")
+                    else:
+                        n = len(assignment_epochs_5) + 1
+                        content_5.append(BYTES[n] if n < 128 else uvarint(n))
+                        content_5.append(pack(f">{len(assignment_epochs_5)}i", *assignment_epochs_5))
+                    tags_5.append(BYTES[0] + uvarint(records_size(tuple(content_5))))
+                    tags_5.extend(content_5)
+                append(BYTES[count_5])
+                for part_5 in tags_5:
+                    append(part_5)
+            else:
+                append(b"\0")
+        warmup_tasks_pending_revocation = message.warmup_tasks_pending_revocation
+        if warmup_tasks_pending_revocation is None:
+            raise null_field("StreamsGroupCurrentMemberAssignmentValue.WarmupTasksPendingRevocation")
+        n = len(warmup_tasks_pending_revocation) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_6 in warmup_tasks_pending_revocation:
+            text_6 = item_6.subtopology_id
+            if text_6 is None:
+                raise null_field("TaskIds.SubtopologyId")
+            data = text_6.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            partitions_6 = item_6.partitions
+            if partitions_6 is None:
+                raise null_field("TaskIds.Partitions")
+            n = len(partitions_6) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_6)}i", *partitions_6))
+            if item_6.assignment_epochs is not None:
+                tags_6: list[Part] = []
+                count_6 = 0
+                if item_6.assignment_epochs is not None:
+                    count_6 += 1
+                    content_6: list[Part] = []
+                    assignment_epochs_6 = item_6.assignment_epochs
+                    if assignment_epochs_6 is None:
+                        content_6.append(b"\0")
+                    else:
+                        n = len(assignment_epochs_6) + 1
+                        content_6.append(BYTES[n] if n < 128 else uvarint(n))
+                        content_6.append(pack(f">{len(assignment_epochs_6)}i", *assignment_epochs_6))
+                    tags_6.append(BYTES[0] + uvarint(records_size(tuple(content_6))))
+                    tags_6.extend(content_6)
+                append(BYTES[count_6])
+                for part_6 in tags_6:
+                    append(part_6)
+            else:
+                append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupCurrentMemberAssignmentValue", error) from error
+
+
+def read_streams_group_topology_key_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupTopologyKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("StreamsGroupTopologyKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("StreamsGroupTopologyKey")
+        return StreamsGroupTopologyKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupTopologyKey", error) from None
+
+
+def write_streams_group_topology_key_0(message: StreamsGroupTopologyKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("StreamsGroupTopologyKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupTopologyKey", error) from error
+
+
+def read_streams_group_topology_value_0(buffer: Buffer, pos: int, end: int) -> tuple[StreamsGroupTopologyValue, int]:
+    try:
+        epoch, n = unpack_iB(buffer, pos)
+        pos += 5
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        subtopologies: list[Subtopology]
+        if n < 0 or n > 1000000 or n * 8 > end - pos:
+            check_array("StreamsGroupTopologyValue.Subtopologies", n, 8, end - pos)
+        subtopologies = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("Subtopology.SubtopologyId")
+            stop = pos + n - 1
+            subtopology_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            source_topics: list[str]
+            if n < 0 or n > 1000000 or n > end - pos:
+                check_array("Subtopology.SourceTopics", n, 1, end - pos)
+            source_topics = []
+            for _ in range(n):
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_string_size(n, buffer, pos)
+                if n == 0:
+                    raise unexpected_null("Subtopology.SourceTopics")
+                stop = pos + n - 1
+                item = str(buffer[pos:stop], "utf-8")
+                pos = stop
+                source_topics.append(item)
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            source_topic_regex: list[str]
+            if n < 0 or n > 1000000 or n > end - pos:
+                check_array("Subtopology.SourceTopicRegex", n, 1, end - pos)
+            source_topic_regex = []
+            for _ in range(n):
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_string_size(n, buffer, pos)
+                if n == 0:
+                    raise unexpected_null("Subtopology.SourceTopicRegex")
+                stop = pos + n - 1
+                item_2 = str(buffer[pos:stop], "utf-8")
+                pos = stop
+                source_topic_regex.append(item_2)
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            state_changelog_topics: list[TopicInfo]
+            if n < 0 or n > 1000000 or n * 9 > end - pos:
+                check_array("Subtopology.StateChangelogTopics", n, 9, end - pos)
+            state_changelog_topics = []
+            for _ in range(n):
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_string_size(n, buffer, pos)
+                if n == 0:
+                    raise unexpected_null("TopicInfo.Name")
+                stop = pos + n - 1
+                name = str(buffer[pos:stop], "utf-8")
+                pos = stop
+                partitions, replication_factor, n = unpack_ihB(buffer, pos)
+                pos += 7
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                n -= 1
+                topic_configs: list[TopicConfig]
+                if n < 0 or n > 1000000 or n * 3 > end - pos:
+                    check_array("TopicInfo.TopicConfigs", n, 3, end - pos)
+                topic_configs = []
+                for _ in range(n):
+                    n = buffer[pos]
+                    pos += 1
+                    if n > 127:
+                        n, pos = long_string_size(n, buffer, pos)
+                    if n == 0:
+                        raise unexpected_null("TopicConfig.key")
+                    stop = pos + n - 1
+                    key = str(buffer[pos:stop], "utf-8")
+                    pos = stop
+                    n = buffer[pos]
+                    pos += 1
+                    if n > 127:
+                        n, pos = long_string_size(n, buffer, pos)
+                    if n == 0:
+                        raise unexpected_null("TopicConfig.value")
+                    stop = pos + n - 1
+                    value = str(buffer[pos:stop], "utf-8")
+                    pos = stop
+                    n = buffer[pos]
+                    pos += 1
+                    if n:
+                        pos = skip_tagged_fields(buffer, pos, end, n)
+                    topic_configs.append(TopicConfig(key, value))
+                n = buffer[pos]
+                pos += 1
+                if n:
+                    pos = skip_tagged_fields(buffer, pos, end, n)
+                state_changelog_topics.append(TopicInfo(name, partitions, replication_factor, topic_configs))
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            repartition_sink_topics: list[str]
+            if n < 0 or n > 1000000 or n > end - pos:
+                check_array("Subtopology.RepartitionSinkTopics", n, 1, end - pos)
+            repartition_sink_topics = []
+            for _ in range(n):
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_string_size(n, buffer, pos)
+                if n == 0:
+                    raise unexpected_null("Subtopology.RepartitionSinkTopics")
+                stop = pos + n - 1
+                item_3 = str(buffer[pos:stop], "utf-8")
+                pos = stop
+                repartition_sink_topics.append(item_3)
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            repartition_source_topics: list[TopicInfo]
+            if n < 0 or n > 1000000 or n * 9 > end - pos:
+                check_array("Subtopology.RepartitionSourceTopics", n, 9, end - pos)
+            repartition_source_topics = []
+            for _ in range(n):
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_string_size(n, buffer, pos)
+                if n == 0:
+                    raise unexpected_null("TopicInfo.Name")
+                stop = pos + n - 1
+                name_2 = str(buffer[pos:stop], "utf-8")
+                pos = stop
+                partitions_2, replication_factor_2, n = unpack_ihB(buffer, pos)
+                pos += 7
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                n -= 1
+                topic_configs_2: list[TopicConfig]
+                if n < 0 or n > 1000000 or n * 3 > end - pos:
+                    check_array("TopicInfo.TopicConfigs", n, 3, end - pos)
+                topic_configs_2 = []
+                for _ in range(n):
+                    n = buffer[pos]
+                    pos += 1
+                    if n > 127:
+                        n, pos = long_string_size(n, buffer, pos)
+                    if n == 0:
+                        raise unexpected_null("TopicConfig.key")
+                    stop = pos + n - 1
+                    key_2 = str(buffer[pos:stop], "utf-8")
+                    pos = stop
+                    n = buffer[pos]
+                    pos += 1
+                    if n > 127:
+                        n, pos = long_string_size(n, buffer, pos)
+                    if n == 0:
+                        raise unexpected_null("TopicConfig.value")
+                    stop = pos + n - 1
+                    value_2 = str(buffer[pos:stop], "utf-8")
+                    pos = stop
+                    n = buffer[pos]
+                    pos += 1
+                    if n:
+                        pos = skip_tagged_fields(buffer, pos, end, n)
+                    topic_configs_2.append(TopicConfig(key_2, value_2))
+                n = buffer[pos]
+                pos += 1
+                if n:
+                    pos = skip_tagged_fields(buffer, pos, end, n)
+                repartition_source_topics.append(TopicInfo(name_2, partitions_2, replication_factor_2, topic_configs_2))
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            copartition_groups: list[CopartitionGroup]
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("Subtopology.CopartitionGroups", n, 4, end - pos)
+            copartition_groups = []
+            for _ in range(n):
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                n -= 1
+                if n < 0 or n > 1000000 or n * 2 > end - pos:
+                    check_array("CopartitionGroup.SourceTopics", n, 2, end - pos)
+                source_topics_2 = list(unpack_from(f">{n}h", buffer, pos))
+                pos += n * 2
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                n -= 1
+                if n < 0 or n > 1000000 or n * 2 > end - pos:
+                    check_array("CopartitionGroup.SourceTopicRegex", n, 2, end - pos)
+                source_topic_regex_2 = list(unpack_from(f">{n}h", buffer, pos))
+                pos += n * 2
+                n = buffer[pos]
+                pos += 1
+                if n > 127:
+                    n, pos = long_uvarint(n, buffer, pos)
+                n -= 1
+                if n < 0 or n > 1000000 or n * 2 > end - pos:
+                    check_array("CopartitionGroup.RepartitionSourceTopics", n, 2, end - pos)
+                repartition_source_topics_2 = list(unpack_from(f">{n}h", buffer, pos))
+                pos += n * 2
+                n = buffer[pos]
+                pos += 1
+                if n:
+                    pos = skip_tagged_fields(buffer, pos, end, n)
+                copartition_groups.append(CopartitionGroup(source_topics_2, source_topic_regex_2, repartition_source_topics_2))
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            subtopologies.append(Subtopology(subtopology_id, source_topics, source_topic_regex, state_changelog_topics, repartition_sink_topics, repartition_source_topics, copartition_groups))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("StreamsGroupTopologyValue")
+        return StreamsGroupTopologyValue(epoch, subtopologies), pos
+    except MALFORMED as error:
+        raise malformed("StreamsGroupTopologyValue", error) from None
+
+
+def write_streams_group_topology_value_0(message: StreamsGroupTopologyValue, append: Append) -> None:
+    try:
+        subtopologies = message.subtopologies
+        if subtopologies is None:
+            raise null_field("StreamsGroupTopologyValue.Subtopologies")
+        n = len(subtopologies) + 1
+        append(pack_iB(message.epoch, n) if n < 128 else pack_i(message.epoch) + uvarint(n))
+        for item in subtopologies:
+            text = item.subtopology_id
+            if text is None:
+                raise null_field("Subtopology.SubtopologyId")
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+            source_topics = item.source_topics
+            if source_topics is None:
+                raise null_field("Subtopology.SourceTopics")
+            n = len(source_topics) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            for item_2 in source_topics:
+                text_2 = item_2
+                if text_2 is None:
+                    raise null_field("Subtopology.SourceTopics")
+                data = text_2.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+            source_topic_regex = item.source_topic_regex
+            if source_topic_regex is None:
+                raise null_field("Subtopology.SourceTopicRegex")
+            n = len(source_topic_regex) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            for item_3 in source_topic_regex:
+                text_3 = item_3
+                if text_3 is None:
+                    raise null_field("Subtopology.SourceTopicRegex")
+                data = text_3.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+            state_changelog_topics = item.state_changelog_topics
+            if state_changelog_topics is None:
+                raise null_field("Subtopology.StateChangelogTopics")
+            n = len(state_changelog_topics) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            for item_4 in state_changelog_topics:
+                text_4 = item_4.name
+                if text_4 is None:
+                    raise null_field("TopicInfo.Name")
+                data = text_4.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+                topic_configs = item_4.topic_configs
+                if topic_configs is None:
+                    raise null_field("TopicInfo.TopicConfigs")
+                n = len(topic_configs) + 1
+                append(pack_ihB(item_4.partitions, item_4.replication_factor, n) if n < 128 else pack_ih(item_4.partitions, item_4.replication_factor) + uvarint(n))
+                for item_5 in topic_configs:
+                    text_5 = item_5.key
+                    if text_5 is None:
+                        raise null_field("TopicConfig.key")
+                    data = text_5.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                    text_6 = item_5.value
+                    if text_6 is None:
+                        raise null_field("TopicConfig.value")
+                    data = text_6.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                    append(b"\0")
+                append(b"\0")
+            repartition_sink_topics = item.repartition_sink_topics
+            if repartition_sink_topics is None:
+                raise null_field("Subtopology.RepartitionSinkTopics")
+            n = len(repartition_sink_topics) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            for item_6 in repartition_sink_topics:
+                text_7 = item_6
+                if text_7 is None:
+                    raise null_field("Subtopology.RepartitionSinkTopics")
+                data = text_7.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+            repartition_source_topics = item.repartition_source_topics
+            if repartition_source_topics is None:
+                raise null_field("Subtopology.RepartitionSourceTopics")
+            n = len(repartition_source_topics) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            for item_7 in repartition_source_topics:
+                text_8 = item_7.name
+                if text_8 is None:
+                    raise null_field("TopicInfo.Name")
+                data = text_8.encode()
+                n = len(data) + 1
+                append(BYTES[n] if n < 128 else string_size(n - 1))
+                append(data)
+                topic_configs_2 = item_7.topic_configs
+                if topic_configs_2 is None:
+                    raise null_field("TopicInfo.TopicConfigs")
+                n = len(topic_configs_2) + 1
+                append(pack_ihB(item_7.partitions, item_7.replication_factor, n) if n < 128 else pack_ih(item_7.partitions, item_7.replication_factor) + uvarint(n))
+                for item_8 in topic_configs_2:
+                    text_9 = item_8.key
+                    if text_9 is None:
+                        raise null_field("TopicConfig.key")
+                    data = text_9.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                    text_10 = item_8.value
+                    if text_10 is None:
+                        raise null_field("TopicConfig.value")
+                    data = text_10.encode()
+                    n = len(data) + 1
+                    append(BYTES[n] if n < 128 else string_size(n - 1))
+                    append(data)
+                    append(b"\0")
+                append(b"\0")
+            copartition_groups = item.copartition_groups
+            if copartition_groups is None:
+                raise null_field("Subtopology.CopartitionGroups")
+            n = len(copartition_groups) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            for item_9 in copartition_groups:
+                source_topics_2 = item_9.source_topics
+                if source_topics_2 is None:
+                    raise null_field("CopartitionGroup.SourceTopics")
+                n = len(source_topics_2) + 1
+                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack(f">{len(source_topics_2)}h", *source_topics_2))
+                source_topic_regex_2 = item_9.source_topic_regex
+                if source_topic_regex_2 is None:
+                    raise null_field("CopartitionGroup.SourceTopicRegex")
+                n = len(source_topic_regex_2) + 1
+                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack(f">{len(source_topic_regex_2)}h", *source_topic_regex_2))
+                repartition_source_topics_2 = item_9.repartition_source_topics
+                if repartition_source_topics_2 is None:
+                    raise null_field("CopartitionGroup.RepartitionSourceTopics")
+                n = len(repartition_source_topics_2) + 1
+                append(BYTES[n] if n < 128 else uvarint(n))
+                append(pack(f">{len(repartition_source_topics_2)}h", *repartition_source_topics_2))
+                append(b"\0")
+            append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("StreamsGroupTopologyValue", error) from error
+
+
 LEGACY_OFFSET_COMMIT_KEY = MessageType(
     "LegacyOffsetCommitKey",
     LegacyOffsetCommitKey,
@@ -2308,4 +4173,112 @@ CONSUMER_GROUP_REGULAR_EXPRESSION_VALUE = MessageType(
     0,
     {0: read_consumer_group_regular_expression_value_0},
     {0: write_consumer_group_regular_expression_value_0},
+)
+STREAMS_GROUP_METADATA_KEY = MessageType(
+    "StreamsGroupMetadataKey",
+    StreamsGroupMetadataKey,
+    17,
+    (0, 0),
+    None,
+    {0: read_streams_group_metadata_key_0},
+    {0: write_streams_group_metadata_key_0},
+)
+STREAMS_GROUP_METADATA_VALUE = MessageType(
+    "StreamsGroupMetadataValue",
+    StreamsGroupMetadataValue,
+    17,
+    (0, 0),
+    0,
+    {0: read_streams_group_metadata_value_0},
+    {0: write_streams_group_metadata_value_0},
+)
+STREAMS_GROUP_MEMBER_METADATA_KEY = MessageType(
+    "StreamsGroupMemberMetadataKey",
+    StreamsGroupMemberMetadataKey,
+    19,
+    (0, 0),
+    None,
+    {0: read_streams_group_member_metadata_key_0},
+    {0: write_streams_group_member_metadata_key_0},
+)
+STREAMS_GROUP_MEMBER_METADATA_VALUE = MessageType(
+    "StreamsGroupMemberMetadataValue",
+    StreamsGroupMemberMetadataValue,
+    19,
+    (0, 0),
+    0,
+    {0: read_streams_group_member_metadata_value_0},
+    {0: write_streams_group_member_metadata_value_0},
+)
+STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA_KEY = MessageType(
+    "StreamsGroupTargetAssignmentMetadataKey",
+    StreamsGroupTargetAssignmentMetadataKey,
+    20,
+    (0, 0),
+    None,
+    {0: read_streams_group_target_assignment_metadata_key_0},
+    {0: write_streams_group_target_assignment_metadata_key_0},
+)
+STREAMS_GROUP_TARGET_ASSIGNMENT_METADATA_VALUE = MessageType(
+    "StreamsGroupTargetAssignmentMetadataValue",
+    StreamsGroupTargetAssignmentMetadataValue,
+    20,
+    (0, 0),
+    0,
+    {0: read_streams_group_target_assignment_metadata_value_0},
+    {0: write_streams_group_target_assignment_metadata_value_0},
+)
+STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER_KEY = MessageType(
+    "StreamsGroupTargetAssignmentMemberKey",
+    StreamsGroupTargetAssignmentMemberKey,
+    21,
+    (0, 0),
+    None,
+    {0: read_streams_group_target_assignment_member_key_0},
+    {0: write_streams_group_target_assignment_member_key_0},
+)
+STREAMS_GROUP_TARGET_ASSIGNMENT_MEMBER_VALUE = MessageType(
+    "StreamsGroupTargetAssignmentMemberValue",
+    StreamsGroupTargetAssignmentMemberValue,
+    21,
+    (0, 0),
+    0,
+    {0: read_streams_group_target_assignment_member_value_0},
+    {0: write_streams_group_target_assignment_member_value_0},
+)
+STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT_KEY = MessageType(
+    "StreamsGroupCurrentMemberAssignmentKey",
+    StreamsGroupCurrentMemberAssignmentKey,
+    22,
+    (0, 0),
+    None,
+    {0: read_streams_group_current_member_assignment_key_0},
+    {0: write_streams_group_current_member_assignment_key_0},
+)
+STREAMS_GROUP_CURRENT_MEMBER_ASSIGNMENT_VALUE = MessageType(
+    "StreamsGroupCurrentMemberAssignmentValue",
+    StreamsGroupCurrentMemberAssignmentValue,
+    22,
+    (0, 0),
+    0,
+    {0: read_streams_group_current_member_assignment_value_0},
+    {0: write_streams_group_current_member_assignment_value_0},
+)
+STREAMS_GROUP_TOPOLOGY_KEY = MessageType(
+    "StreamsGroupTopologyKey",
+    StreamsGroupTopologyKey,
+    23,
+    (0, 0),
+    None,
+    {0: read_streams_group_topology_key_0},
+    {0: write_streams_group_topology_key_0},
+)
+STREAMS_GROUP_TOPOLOGY_VALUE = MessageType(
+    "StreamsGroupTopologyValue",
+    StreamsGroupTopologyValue,
+    23,
+    (0, 0),
+    0,
+    {0: read_streams_group_topology_value_0},
+    {0: write_streams_group_topology_value_0},
 )

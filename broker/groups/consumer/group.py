@@ -46,6 +46,8 @@ class ConsumerGroup(ModernGroup):
     group_type = CONSUMER_TYPE
     protocol_type = CONSUMER_TYPE
     record_class = ConsumerGroupRecord
+    member_key = Key.MEMBER
+    current_key = Key.CURRENT
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
@@ -60,7 +62,6 @@ class ConsumerGroup(ModernGroup):
         self.assignors: Counter[str] = Counter()  # server assignor -> members that ask for it
         self.classic_count = 0  # members of the classic protocol
         self.classic_protocols: Counter[str] = Counter()  # their assignors
-        self.is_metadata_checked = False  # since its topics may have changed
         self.is_resolving = False  # its regular expressions
 
     # -- what the records say
@@ -93,6 +94,16 @@ class ConsumerGroup(ModernGroup):
         value = self.values.get((Key.CURRENT, member_id), _NO_ASSIGNMENT)
         assert isinstance(value, CurrentAssignment)
         return value
+
+    def member_epoch(self, member_id: str) -> int:
+        return self.current(member_id).epoch
+
+    def assignment_epoch(self, member_id: str, partition: tuple[str, bytes, int]) -> int | None:
+        _, topic_id, index = partition
+        return self.current(member_id).assignment_epoch(topic_id, index)
+
+    def is_classic_member(self, member_id: str) -> bool:
+        return self.members[member_id].classic is not None
 
     @property
     def state(self) -> ConsumerGroupState:

@@ -32,6 +32,8 @@ class ModernGroup(ABC):
     group_type: ClassVar[str]
     protocol_type: ClassVar[str]
     record_class: ClassVar[type[ModernGroupRecord]]
+    member_key: ClassVar[int]  # the type of record with a member's description
+    current_key: ClassVar[int]  # that of what it has
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -39,6 +41,7 @@ class ModernGroup(ABC):
         self.members: dict[str, Any] = {}  # by member id, what each says of itself
         self.member_bytes = 0  # of all members, about
         self.timers: dict[tuple[str, str], DeadlineTimer] = {}  # by member id and kind (timeouts.py)
+        self.is_metadata_checked = False  # since its topics may have changed
 
     @property
     def is_blank(self) -> bool:
@@ -58,6 +61,26 @@ class ModernGroup(ABC):
     @abstractmethod
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member reads the topic."""
+
+    @abstractmethod
+    def subscribed_topics(self) -> set[str]:
+        """Names of all topics whose changes may call for another assignment, existing or not."""
+
+    @property
+    @abstractmethod
+    def epoch(self) -> int:
+        """It rises with each change that may call for another assignment."""
+
+    @abstractmethod
+    def member_epoch(self, member_id: str) -> int: ...
+
+    def assignment_epoch(self, _member_id: str, _partition: tuple[str, bytes, int]) -> int | None:
+        """The member epoch at which the member got the partition (topic, its id, index); None if it does not have it."""
+        return None
+
+    def is_classic_member(self, _member_id: str) -> bool:
+        """Whether a member speaks the classic protocol."""
+        return False
 
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == "consumer"

@@ -1,0 +1,141 @@
+"""The groups of one kind in a shard: decisions are committed, timeouts run, and members whose time is up are removed."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
+from barnabas.broker.groups.modern.timeouts import REASONS, REBALANCE, SESSION, Timeouts
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.coordinator.shard_log import ShardLog
+    from barnabas.broker.groups.group_store import GroupStore
+    from barnabas.broker.groups.records import GroupRecord
+    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
+    from barnabas.runtime.interface import Runtime
+
+log = logging.getLogger(__name__)
+
+G = TypeVar("G", bound=ModernGroup)
+Done = Callable[[ErrorCode], None]
+
+
+class ModernGroups(ABC, Generic[G]):
+    """See the module. Each kind of group has a subclass."""
+
+    def __init__(
+        self,
+        kind: type[G],
+        store: GroupStore,
+        shard_log: ShardLog[GroupRecord],
+        runtime: Runtime,
+        settings: GroupSettings,
+        configs: GroupConfigs,
+    ) -> None:
+        self.store = store
+        self.runtime = runtime
+        self.settings = settings
+        self.configs = configs
+        self.timeouts = Timeouts(runtime, self._expired)
+        self._kind = kind
+        self._log = shard_log
+
+    def find(self, group_id: str) -> G | None:
+        """The group, if it is of this kind."""
+        group = self.store.groups.get(group_id)
+        return group if isinstance(group, self._kind) else None
+
+    @abstractmethod
+    def remove(self, group: G, member_ids: Collection[str], done: Done) -> None:
+        """Remove members that leave, or whose time is up."""
+
+    @abstractmethod
+    def session_timeout_ms(self, group: G, member_id: str) -> int: ...
+
+    @abstractmethod
+    def rebalance_timeout_ms(self, group: G, member_id: str) -> int | None:
+        """Of a member that has to give up something; None if it has not."""
+
+    # -- the log
+
+    def commit(self, draft: Draft[G], done: Done) -> None:
+        """Append the records of a decision, and begin and end the timeouts that follow from them. Without records `done` is called
+        once everything before is committed."""
+        draft.take_back()
+        group_id = draft.group.group_id
+        if not draft.records:
+            self._log.when_settled(done)
+            return
+
+        def appended(error: ErrorCode) -> None:
+            if error and (found := self.find(group_id)) is not None:
+                found.is_metadata_checked = False
+            done(error)
+
+        self._log.append(draft.records, appended)
+        group = self.find(group_id)
+        if group is None:
+            return
+        for record in draft.records:
+            if isinstance(record, ModernGroupRecord):
+                self._follow(group, record)
+        if draft.replaced is not None:
+            draft.replaced.kill(ErrorCode.REBALANCE_IN_PROGRESS)
+            self.begin_sessions(group)
+
+    def _follow(self, group: G, record: ModernGroupRecord) -> None:
+        if record.key == group.member_key and record.name not in group.members:
+            group.stop_timers(record.name)
+        elif record.key == group.current_key and record.name in group.members:
+            self._follow_assignment(group, record.name)
+
+    def _follow_assignment(self, group: G, member_id: str) -> None:
+        """Begin or end the rebalance timeout, as the member's state has it."""
+        timeout_ms = self.rebalance_timeout_ms(group, member_id)
+        if timeout_ms is None:
+            self.timeouts.end(group, member_id, REBALANCE)
+        else:
+            self.timeouts.begin(group, member_id, REBALANCE, timeout_ms)
+
+    # -- timeouts
+
+    def begin_session(self, group_id: str, member_id: str) -> None:
+        """The member has sent something."""
+        group = self.find(group_id)
+        if group is not None and member_id in group.members:
+            self.timeouts.begin(group, member_id, SESSION, self.session_timeout_ms(group, member_id))
+
+    def begin_sessions(self, group: G) -> None:
+        """After a load every member has one session timeout to send something."""
+        for member_id in group.members:
+            self.begin_session(group.group_id, member_id)
+            self._follow_assignment(group, member_id)
+
+    def _expired(self, group_id: str, member_id: str, kind: str) -> None:
+        group = self.find(group_id)
+        if group is not None and member_id in group.members:
+            log.info("Group %s: member %s is fenced: %s", group_id, member_id, REASONS[kind])
+            self.expire(group, member_id)
+
+    def expire(self, group: G, member_id: str) -> None:
+        """Remove a member whose time is up."""
+        self.remove(group, [member_id], partial(log_failure, group.group_id, f"remove {member_id}"))
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """These topics were created, deleted or have other partitions: the groups that read them look again, with the next
+        heartbeat."""
+        changed = frozenset(names)
+        for group in self.store.groups.values():
+            if isinstance(group, self._kind) and group.is_metadata_checked:
+                group.is_metadata_checked = changed.isdisjoint(group.subscribed_topics())
+
+
+def log_failure(group_id: str, what: str, error: ErrorCode) -> None:
+    if error:
+        log.warning("Group %s: could not %s: %s", group_id, what, error.name)
