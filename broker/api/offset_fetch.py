@@ -117,8 +117,8 @@ def _answer(
 
 
 def _check_member(shard: Shard, group: OffsetFetchRequestGroup) -> ErrorCode:
-    """Members of consumer groups fetch with their epoch (v9)."""
-    found = shard.store.consumer(group.group_id)
+    """Members of consumer and streams groups fetch with their epoch (v9)."""
+    found = shard.store.modern(group.group_id)
     return ErrorCode.NONE if found is None else check_fetch(found, group.member_id, group.member_epoch)
 
 

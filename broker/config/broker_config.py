@@ -104,6 +104,7 @@ class _Values:
     group_initial_rebalance_delay_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int
+    group_streams_max_size: int
     group_min_session_timeout_ms: int
     group_share_delivery_count_limit: int
     group_share_max_delivery_count_limit: int

@@ -25,6 +25,7 @@ from barnabas.broker.groups.rebalance import Rebalancer, generation_response
 from barnabas.broker.groups.records import GroupRecord, group_metadata_record
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
 from barnabas.broker.groups.state import GroupEvent, GroupState
+from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
 from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -74,7 +75,10 @@ class ClassicProtocol:
         if isinstance(found, ConsumerGroup) and not found.is_empty:
             self._in_consumer_groups.join(found, request, client, reply)
             return
-        if isinstance(found, ConsumerGroup):
+        if isinstance(found, StreamsGroup) and not found.is_empty:
+            reply(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+            return
+        if isinstance(found, ConsumerGroup | StreamsGroup):
             self._rebalancer.append([*found.tombstones()], _log_failure)
         group = self._store.classic(request.group_id)
         if group is None and self._store.groups.get(request.group_id) is not None:

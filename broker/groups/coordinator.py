@@ -16,7 +16,8 @@ from barnabas.broker.coordinator.topic import CoordinatorTopic
 from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.offsets import DeletedTopic
 from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
-from barnabas.controller.operations.features import GROUP_VERSION
+from barnabas.broker.groups.streams.internal_topics import InternalTopics
+from barnabas.controller.operations.features import GROUP_VERSION, STREAMS_VERSION
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, group_metadata_topic
 from barnabas.wire.errors import ErrorCode
 
@@ -55,6 +56,7 @@ class GroupCoordinator:
         self._runtime = runtime
         self._controller = controller
         self._wall_clock = wall_clock
+        self.internal_topics = InternalTopics(runtime)
         self._rebalance_protocols = frozenset(config.group_coordinator_rebalance_protocols)
         self.topic = CoordinatorTopic(
             GROUP_METADATA_TOPIC, controller, partial(group_metadata_topic, config), create_topic
@@ -74,6 +76,12 @@ class GroupCoordinator:
         """Whether the protocol of KIP-848 is switched on."""
         features = self._controller.image.features
         return "consumer" in self._rebalance_protocols and features.get(GROUP_VERSION, 0) > 0
+
+    @property
+    def serves_streams_groups(self) -> bool:
+        """Whether the protocol of KIP-1071 is switched on."""
+        features = self._controller.image.features
+        return "streams" in self._rebalance_protocols and features.get(STREAMS_VERSION, 0) > 0
 
     # -- life
 

@@ -23,6 +23,7 @@ from barnabas.broker.groups.records import (
     PendingOffsetWritten,
     TransactionEnded,
 )
+from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 # The groups whose records set values, by the class of their records.
 MODERN_GROUPS: Final[dict[type[ModernGroupRecord], type[ModernGroup]]] = {
-    kind.record_class: kind for kind in (ConsumerGroup,)
+    kind.record_class: kind for kind in (ConsumerGroup, StreamsGroup)
 }
 Group: TypeAlias = ClassicGroup | ModernGroup
 _ModernKey: TypeAlias = tuple[str, type[ModernGroup], int, str]  # group id, kind, and what a record is about
@@ -100,6 +101,10 @@ class GroupStore:
     def consumer(self, group_id: str) -> ConsumerGroup | None:
         group = self.groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
+
+    def modern(self, group_id: str) -> ModernGroup | None:
+        group = self.groups.get(group_id)
+        return group if isinstance(group, ModernGroup) else None
 
     def create(self, group_id: str) -> ClassicGroup:
         group = self.groups[group_id] = self.unlisted(group_id)

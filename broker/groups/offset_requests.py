@@ -24,6 +24,7 @@ from barnabas.broker.groups.records import (
     encode_transactional_batch,
 )
 from barnabas.broker.groups.state import GroupState
+from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -124,7 +125,7 @@ class OffsetRequests:
             if generation_id < 0:
                 return ErrorCode.NONE  # a consumer without membership; replay makes a simple group
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             partitions = [
                 (topic.name, topic.topic_id, each.partition_index)
                 for topic in topics
@@ -189,7 +190,7 @@ class OffsetRequests:
         group = self._groups.get(request.group_id)
         if group is None:  # replay makes a simple group
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
-        if isinstance(group, ConsumerGroup):
+        if isinstance(group, ConsumerGroup | StreamsGroup):
             named = self._configs.image().topics
             partitions = [
                 (topic.name, named[topic.name].topic_id, each.partition_index)
@@ -220,7 +221,7 @@ class OffsetRequests:
         if group is None:
             reply(ErrorCode.GROUP_ID_NOT_FOUND, {})
             return
-        if not group.is_empty and not group.uses_consumer_protocol():
+        if not (group.is_empty or group.uses_consumer_protocol() or isinstance(group, StreamsGroup)):
             reply(ErrorCode.NON_EMPTY_GROUP, {})
             return
         records: list[GroupRecord] = []

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # Kafka has no property for it
 _BOUNDS: Final = ("min", "max")
+_UNBOUNDED: Final = (
+    "streams.min.standby.replicas",
+    "streams.min.initial.rebalance.delay.ms",
+    "streams.max.initial.rebalance.delay.ms",
+)
 
 
 class GroupSettings(msgspec.Struct, frozen=True):
@@ -28,6 +33,7 @@ class GroupSettings(msgspec.Struct, frozen=True):
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
+    group_streams_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4096
     offsets_commit_timeout_ms: int = 5000
     offsets_retention_ms: int = 10080 * 60 * 1000
@@ -44,6 +50,7 @@ class GroupSettings(msgspec.Struct, frozen=True):
             group_consumer_assignors=tuple(config.group_consumer_assignors),
             group_consumer_migration_policy=config.group_consumer_migration_policy.lower(),
             group_consumer_regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
+            group_streams_max_size=config.group_streams_max_size,
             offset_metadata_max_bytes=config.offset_metadata_max_bytes,
             offsets_commit_timeout_ms=config.offsets_commit_timeout_ms,
             offsets_retention_ms=config.offsets_retention_minutes * 60 * 1000,
@@ -66,6 +73,9 @@ class GroupConfigs:
         if given is None:
             return int(self._broker_value(f"group.{name}") or 0)
         kind, _, rest = name.partition(".")
-        lowest, highest = (self._broker_value(f"group.{kind}.{bound}.{rest}") for bound in _BOUNDS)
+        names = (f"{kind}.{bound}.{rest.removeprefix('num.')}" for bound in _BOUNDS)
+        lowest, highest = (
+            None if name in _UNBOUNDED else self._broker_value(f"group.{name}") for name in names
+        )
         number = max(int(given), int(lowest or 0))
         return min(number, int(highest)) if highest is not None else number

@@ -22,6 +22,9 @@ from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.rebalance import Rebalancer
 from barnabas.broker.groups.records import GroupRecord, OffsetWritten, TransactionEnded, encode_batch
+from barnabas.broker.groups.streams.group import StreamsGroup
+from barnabas.broker.groups.streams.heartbeats import StreamsProtocol
+from barnabas.broker.groups.streams.lifecycle import StreamsGroups
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -69,6 +72,8 @@ class Shard:
         )
         self.consumer = ConsumerProtocol(self.consumer_groups)
         self.expressions = ExpressionResolver(self.consumer_groups)
+        self.streams_groups = StreamsGroups(self.store, self.log, runtime, settings, configs)
+        self.streams = StreamsProtocol(self.streams_groups)
         self.classic = ClassicProtocol(self.store, self.rebalancer, ClassicMembers(self.consumer_groups))
         self.offset_requests = OffsetRequests(
             self.store, self.log, self.rebalancer, settings, configs, runtime.time_ms
@@ -97,6 +102,7 @@ class Shard:
     def topics_changed(self, names: Set[str], *, are_created: bool, offset: int) -> None:
         """These topics were created, deleted or have got partitions, by metadata up to this offset."""
         self.consumer_groups.topics_changed(names)
+        self.streams_groups.topics_changed(names)
         if are_created:
             self.expressions.topics_created_at = offset
 
@@ -131,6 +137,8 @@ class Shard:
         for group in tuple(self.groups.values()):
             if isinstance(group, ConsumerGroup):
                 self.consumer_groups.begin_sessions(group)
+            elif isinstance(group, StreamsGroup):
+                self.streams_groups.begin_sessions(group)
             elif isinstance(group, ClassicGroup):
                 for member in tuple(group.members.values()):
                     self.rebalancer.heartbeat(group, member)

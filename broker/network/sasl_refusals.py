@@ -40,6 +40,7 @@ _LISTS: Final[dict[tuple[str, int], _Lists]] = {
     ("OffsetFetch", 8): (("groups", "groups"),),
     ("FindCoordinator", 0): (("coordinators", "coordinator_keys"),),
     ("ConsumerGroupDescribe", 0): (("groups", "group_ids"),),
+    ("StreamsGroupDescribe", 0): (("groups", "group_ids"),),
     ("DescribeGroups", 0): (("groups", "groups"),),
     ("CreateTopics", 0): (("topics", "topics"),),
     ("DeleteTopics", 0): (("responses", "topic_names"),),
@@ -122,7 +123,7 @@ _STANDARD_TEXT: Final = frozenset(
 _NO_TEXT: Final = frozenset(
     {
         "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "DeleteTopics", "DescribeProducers", "ShareFetch",
-        "ShareAcknowledge", "InitializeShareGroupState", "DeleteShareGroupState",
+        "ShareAcknowledge", "StreamsGroupDescribe", "StreamsGroupHeartbeat", "InitializeShareGroupState", "DeleteShareGroupState",
     }
 )  # fmt: skip
 

@@ -97,5 +97,7 @@ SERVED: Final[dict[int, Served]] = {
     85: Served("share_group_state", 0, 1, False),
     86: Served("share_group_state", 0, 0, False),
     87: Served("share_group_state", 0, 1, False),
+    88: Served("streams_group_heartbeat", 0, 0, False),
+    89: Served("streams_group_describe", 0, 0, False),
     # end
 }

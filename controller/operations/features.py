@@ -24,6 +24,7 @@ KRAFT_VERSION: Final = "kraft.version"  # 1: the metadata log names the voters (
 ELR_VERSION: Final = "eligible.leader.replicas.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 GROUP_VERSION: Final = "group.version"
+STREAMS_VERSION: Final = "streams.version"
 MIN_ISR: Final = "min.insync.replicas"
 
 
@@ -46,7 +47,7 @@ FEATURES: Final = (
     Feature(ELR_VERSION, 0, 1, 1),  # KIP-966
     Feature(GROUP_VERSION, 0, 1, 1),  # 1: consumer groups (KIP-848)
     Feature("share.version", 0, 1, 0),  # KIP-932
-    Feature("streams.version", 0, 1, 0),  # KIP-1071
+    Feature(STREAMS_VERSION, 0, 1, 1),  # 1: streams groups (KIP-1071)
 )
 # name -> (lowest, highest) level
 SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {

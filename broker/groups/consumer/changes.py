@@ -13,7 +13,7 @@ import msgspec
 
 from barnabas.broker.groups.consumer.assignors import ASSIGNORS
 from barnabas.broker.groups.consumer.reconciliation import Goal, Owned, reconcile
-from barnabas.broker.groups.consumer.topics import metadata_hash, partition_counts, subscribers, topic_ids
+from barnabas.broker.groups.consumer.topics import partition_counts, subscribers, topic_ids
 from barnabas.broker.groups.consumer.values import (
     JOINING,
     CurrentAssignment,
@@ -24,6 +24,7 @@ from barnabas.broker.groups.consumer.values import (
 )
 from barnabas.broker.groups.member import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 

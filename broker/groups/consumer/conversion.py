@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.groups.consumer import embedded_protocol
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol
 from barnabas.broker.groups.consumer.group import ConsumerGroup
-from barnabas.broker.groups.consumer.topics import metadata_hash
 from barnabas.broker.groups.consumer.values import (
     ClassicMember,
     CurrentAssignment,
@@ -26,6 +25,7 @@ from barnabas.broker.groups.consumer.values import (
 )
 from barnabas.broker.groups.member import Member as MemberOfClassicGroup
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.broker.groups.records import GroupTombstone
 from barnabas.broker.groups.state import GroupState
 from barnabas.controller.metadata.decision import ApiError

@@ -1,0 +1,179 @@
+"""The parts of decisions about streams groups, each made on a draft: the topology, the group's epoch, its target assignment, and a
+member's step towards it. Source: GroupMetadataManager of Kafka's group coordinator; texts of errors are Kafka's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.topics import metadata_hash
+from barnabas.broker.groups.streams.assignor import Worker, assign
+from barnabas.broker.groups.streams.reconciliation import Goal, Owned, reconcile
+from barnabas.broker.groups.streams.topology import (
+    ConfiguredTopology,
+    check_topology,
+    configure,
+    required_topics,
+)
+from barnabas.broker.groups.streams.values import (
+    CurrentAssignment,
+    GroupEpoch,
+    Key,
+    Pairs,
+    TargetEpoch,
+    TargetTasks,
+)
+from barnabas.controller.metadata.decision import ApiError
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
+
+if TYPE_CHECKING:
+    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
+    from barnabas.broker.groups.streams.group import StreamsGroup
+
+log = logging.getLogger(__name__)
+
+STANDBY_REPLICAS: Final = "num.standby.replicas"
+NOT_VALIDATED: Final = -1
+INITIAL_DELAY: Final = "Assignment delayed due to the configured initial rebalance delay."
+INTERVAL: Final = "Assignment delayed due to the configured assignment interval."
+
+
+class GroupChanges:
+    """See the module. `now_ms()`: the wall clock."""
+
+    def __init__(self, settings: GroupSettings, configs: GroupConfigs, now_ms: Callable[[], int]) -> None:
+        self.settings = settings
+        self.configs = configs
+        self._now_ms = now_ms
+
+    def check_size(self, group: StreamsGroup) -> None:
+        """For a member that joins, or joins again."""
+        size_max = self.settings.group_streams_max_size
+        if len(group.members) >= size_max:
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The streams group has reached its maximum capacity of {size_max} members.",
+            )
+
+    def update_topology(
+        self, draft: Draft[StreamsGroup], given: StreamsGroupTopologyValue | None
+    ) -> StreamsGroupTopologyValue:
+        """The group's topology, which is that of its first member. ApiError where another one is given."""
+        group, existing = draft.group, draft.group.topology
+        if given is not None:
+            check_topology(given)
+        if existing is None:
+            if given is None:
+                raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            draft.write(Key.TOPOLOGY, "", given)
+            log.info("Group %s has the topology of epoch %d", group.group_id, given.epoch)
+            return given
+        if given is not None and given.epoch >= existing.epoch and not _are_equal(given, existing):
+            raise ApiError(ErrorCode.INVALID_REQUEST, "Topology updates are not supported yet.")
+        return existing
+
+    def configure(
+        self, group: StreamsGroup, topology: StreamsGroupTopologyValue
+    ) -> tuple[ConfiguredTopology, int]:
+        """(the topics and tasks of the topology, the hash of its topics). ApiError."""
+        found = group.group_epoch.metadata_hash
+        configured = group.configured
+        if configured is None or not group.is_metadata_checked:
+            image = self.configs.image()
+            now = metadata_hash(image, required_topics(topology))
+            if configured is None or now != found:
+                configured = configure(topology, image)
+            found = now
+        return configured, found
+
+    def update_epoch(
+        self, draft: Draft[StreamsGroup], configured: ConfiguredTopology, found_hash: int, *, is_changed: bool
+    ) -> None:
+        """Raise the group's epoch if it `is_changed`, or its topics or settings are."""
+        group, before = draft.group, draft.group.group_epoch
+        validated = configured.epoch if configured.is_ready else NOT_VALIDATED
+        after = GroupEpoch(before.epoch, found_hash, validated, self._assignment_configs(group.group_id))
+        if is_changed or after != before:
+            draft.write(Key.GROUP, "", msgspec.structs.replace(after, epoch=before.epoch + 1))
+            log.info("Group %s has epoch %d", group.group_id, group.epoch)
+
+    def _assignment_configs(self, group_id: str) -> Pairs:
+        return ((STANDBY_REPLICAS, str(self.configs.number(group_id, f"streams.{STANDBY_REPLICAS}"))),)
+
+    def update_target(self, draft: Draft[StreamsGroup], configured: ConfiguredTopology) -> str | None:
+        """Compute the target assignment if the group has a newer epoch. Returns why it has to wait."""
+        group, before = draft.group, draft.group.target_epoch
+        if before.epoch >= group.epoch:
+            return None
+        now_ms = self._now_ms()
+        interval_ms = self.configs.number(group.group_id, "streams.assignment.interval.ms")
+        if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+            return INTERVAL
+        targets: dict[str, TargetTasks] = {}
+        if configured.is_ready:
+            workers = {
+                member_id: Worker(member.process_id, group.target(member_id))
+                for member_id, member in group.members.items()
+            }
+            standby_count = int(dict(group.group_epoch.configs).get(STANDBY_REPLICAS, 0))
+            targets = assign(workers, configured.subtopologies, standby_count)
+        for member_id in group.members:
+            draft.write(Key.TARGET_OF_MEMBER, member_id, targets.get(member_id, TargetTasks()))
+        draft.write(Key.TARGET, "", TargetEpoch(group.epoch, now_ms))
+        log.info("Group %s has a target assignment for epoch %d", group.group_id, group.epoch)
+        return None
+
+    def step(
+        self, draft: Draft[StreamsGroup], member_id: str, owned: Owned, target: TargetTasks
+    ) -> CurrentAssignment:
+        """The member's step towards its target; returns what it has then."""
+        group = draft.group
+        current = group.current(member_id)
+        process_id = group.members[member_id].process_id
+
+        def may_run(subtopology_id: str, index: int) -> bool:
+            task = subtopology_id, index
+            return task not in group.active and not group.has_copy(task, process_id)
+
+        def may_copy(subtopology_id: str, index: int) -> bool:
+            task = subtopology_id, index
+            return group.process_of(task) != process_id and not group.has_copy(task, process_id)
+
+        goal = Goal(group.target_epoch.epoch, target, may_run, may_copy)
+        after = reconcile(current, goal, owned)
+        if after != current:
+            draft.write(Key.CURRENT, member_id, after)
+        return after
+
+    def remove(self, group: StreamsGroup, member_ids: Iterable[str]) -> Draft[StreamsGroup]:
+        """Remove members: the group's epoch rises."""
+        draft = Draft(group)
+        for member_id in member_ids:
+            for key in (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.MEMBER):
+                draft.write(key, member_id, None)
+        return self.raise_epoch(draft)
+
+    def raise_epoch(self, draft: Draft[StreamsGroup]) -> Draft[StreamsGroup]:
+        before = draft.group.group_epoch
+        draft.write(Key.GROUP, "", msgspec.structs.replace(before, epoch=before.epoch + 1))
+        return draft
+
+
+def _are_equal(one: StreamsGroupTopologyValue, other: StreamsGroupTopologyValue) -> bool:
+    """In whatever order the subtopologies are."""
+    return one.epoch == other.epoch and (
+        {each.subtopology_id: each for each in one.subtopologies}
+        == {each.subtopology_id: each for each in other.subtopologies}
+    )
+
+
+def unknown_member(group: StreamsGroup, member_id: str) -> ApiError:
+    return ApiError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+    )

@@ -1,0 +1,199 @@
+"""A streams group, and what follows from its records: members, owners of tasks, its topology."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Final
+
+from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
+from barnabas.broker.groups.streams.records import StreamsGroupRecord
+from barnabas.broker.groups.streams.topology import ConfiguredTopology, required_topics, source_topics
+from barnabas.broker.groups.streams.values import (
+    CurrentAssignment,
+    GroupEpoch,
+    Key,
+    Member,
+    TargetEpoch,
+    TargetTasks,
+    Task,
+    Value,
+    each_task,
+)
+from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
+
+STREAMS_TYPE: Final = "streams"  # of group, and of protocol
+# As in Kafka.
+_NO_EPOCH: Final = GroupEpoch(1, 0, 0)
+_NO_TARGET_EPOCH: Final = TargetEpoch(1, 0)
+_NO_TARGET: Final = TargetTasks()
+_NO_ASSIGNMENT: Final = CurrentAssignment()
+
+
+class StreamsGroupState(enum.Enum):
+    """The value is what clients see."""
+
+    EMPTY = "Empty"
+    NOT_READY = "NotReady"  # topics of its topology are missing, or have wrong numbers of partitions
+    ASSIGNING = "Assigning"  # the target assignment is older than the group
+    RECONCILING = "Reconciling"  # not every member has its target
+    STABLE = "Stable"
+
+
+class StreamsGroup(ModernGroup):
+    """See the module. `members` has every member with a description; what a log has of others is kept, and has no effect."""
+
+    group_type = STREAMS_TYPE
+    protocol_type = STREAMS_TYPE
+    record_class = StreamsGroupRecord
+    member_key = Key.MEMBER
+    current_key = Key.CURRENT
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.members: dict[str, Member] = {}
+        self.active: dict[Task, str] = {}  # the member that has it, also while it gives it up
+        self.standby: dict[Task, set[str]] = {}  # and those with a copy of its state
+        self.warmup: dict[Task, set[str]] = {}
+        self.sources: dict[str, str] = {}  # topic -> id of the subtopology that reads it
+        self.required: frozenset[str] = frozenset()  # all topics of the topology but repartition sinks
+        self.configured: ConfiguredTopology | None = None  # None: not known since it was loaded, or changed
+        self.endpoint_epoch = 0  # rises when tasks move between members with endpoints
+        self.shutdown_by: str | None = None  # the member that asked all to end
+
+    # -- what the records say
+
+    @property
+    def epoch(self) -> int:
+        return self.group_epoch.epoch
+
+    @property
+    def group_epoch(self) -> GroupEpoch:
+        value = self.values.get((Key.GROUP, ""), _NO_EPOCH)
+        assert isinstance(value, GroupEpoch)
+        return value
+
+    @property
+    def target_epoch(self) -> TargetEpoch:
+        value = self.values.get((Key.TARGET, ""), _NO_TARGET_EPOCH)
+        assert isinstance(value, TargetEpoch)
+        return value
+
+    @property
+    def topology(self) -> StreamsGroupTopologyValue | None:
+        value: Any = self.values.get((Key.TOPOLOGY, ""))
+        return value  # type: ignore[no-any-return]  # records of this key have it
+
+    def target(self, member_id: str) -> TargetTasks:
+        value = self.values.get((Key.TARGET_OF_MEMBER, member_id), _NO_TARGET)
+        assert isinstance(value, TargetTasks)
+        return value
+
+    def current(self, member_id: str) -> CurrentAssignment:
+        value = self.values.get((Key.CURRENT, member_id), _NO_ASSIGNMENT)
+        assert isinstance(value, CurrentAssignment)
+        return value
+
+    def member_epoch(self, member_id: str) -> int:
+        return self.current(member_id).epoch
+
+    def assignment_epoch(self, member_id: str, partition: tuple[str, bytes, int]) -> int | None:
+        topic, _, index = partition
+        subtopology_id = self.sources.get(topic)
+        return (
+            None
+            if subtopology_id is None
+            else self.current(member_id).assignment_epoch(subtopology_id, index)
+        )
+
+    @property
+    def state(self) -> StreamsGroupState:
+        if not self.members:
+            return StreamsGroupState.EMPTY
+        if self.topology is None or self.topology.epoch != self.group_epoch.validated_topology_epoch:
+            return StreamsGroupState.NOT_READY
+        target_epoch = self.target_epoch.epoch
+        if self.epoch > target_epoch:
+            return StreamsGroupState.ASSIGNING
+        if all(self.current(member_id).is_reconciled_to(target_epoch) for member_id in self.members):
+            return StreamsGroupState.STABLE
+        return StreamsGroupState.RECONCILING
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def subscribed_topics(self) -> set[str]:
+        return set(self.required)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return bool(self.members) and topic in self.sources
+
+    def process_of(self, task: Task) -> str | None:
+        """The process at which a task is active; None if it is not."""
+        return self._process(self.active.get(task))
+
+    def has_copy(self, task: Task, process_id: str) -> bool:
+        """Whether a member of the process has the task as standby or warm-up."""
+        return any(
+            self._process(member_id) == process_id
+            for copies in (self.standby, self.warmup)
+            for member_id in copies.get(task, ())
+        )
+
+    def _process(self, member_id: str | None) -> str | None:
+        member = None if member_id is None else self.members.get(member_id)
+        return None if member is None else member.process_id
+
+    def tombstones(self) -> list[ModernGroupRecord]:
+        """The records that remove it: the members first, the group last."""
+        order = (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.GROUP, Key.TOPOLOGY)
+        keys = sorted(self.values, key=lambda each: order.index(Key(each[0])))
+        return [StreamsGroupRecord(self.group_id, key, name, None) for key, name in keys]
+
+    # -- changes
+
+    def _changing(self, key: int, name: str, value: Value | None) -> None:
+        if key == Key.MEMBER:
+            self._apply_member(name, value)
+        elif key == Key.CURRENT:
+            self._apply_current(name, value)
+        elif key == Key.TOPOLOGY:
+            assert value is None or isinstance(value, StreamsGroupTopologyValue)
+            self.sources = {} if value is None else source_topics(value)
+            self.required = frozenset() if value is None else required_topics(value)
+            self.configured = None
+
+    def _apply_member(self, member_id: str, value: Value | None) -> None:
+        if value is None:
+            self.members.pop(member_id, None)
+            if not self.members:
+                self.shutdown_by = None
+        else:
+            assert isinstance(value, Member)
+            self.members[member_id] = value
+
+    def _apply_current(self, member_id: str, value: Value | None) -> None:
+        before = self.current(member_id)
+        for held in (before.assigned, before.revoking):
+            for task in each_task(held.active):
+                if self.active.get(task) == member_id:
+                    del self.active[task]
+            for copies, tasks in ((self.standby, held.standby), (self.warmup, held.warmup)):
+                for task in each_task(tasks):
+                    members = copies.get(task, set())
+                    members.discard(member_id)
+                    if not members:
+                        copies.pop(task, None)
+        if value is None:
+            return
+        assert isinstance(value, CurrentAssignment)
+        for held in (value.assigned, value.revoking):
+            for task in each_task(held.active):
+                self.active[task] = member_id
+            for copies, tasks in ((self.standby, held.standby), (self.warmup, held.warmup)):
+                for task in each_task(tasks):
+                    copies.setdefault(task, set()).add(member_id)
