@@ -73,6 +73,8 @@ APIS: dict[str, Api] = {
     "UnregisterBroker": Api(64, 0, 0),
     "DescribeTransactions": Api(65, 0, 0),
     "ListTransactions": Api(66, 0, 2),
+    "StreamsGroupHeartbeat": Api(88, 0, 0),
+    "StreamsGroupDescribe": Api(89, 0, 0),
     "ConsumerGroupHeartbeat": Api(68, 0, 1),
     "ConsumerGroupDescribe": Api(69, 0, 1),
     "GetTelemetrySubscriptions": Api(71, 0, 0),

@@ -115,6 +115,8 @@ from barnabas.wire.messages.share_acknowledge import ShareAcknowledgeRequest
 from barnabas.wire.messages.share_fetch import FetchPartition as ShareFetchPartition
 from barnabas.wire.messages.share_fetch import FetchTopic as ShareFetchTopic
 from barnabas.wire.messages.share_fetch import ShareFetchRequest
+from barnabas.wire.messages.streams_group_describe import StreamsGroupDescribeRequest
+from barnabas.wire.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -302,6 +304,18 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
             CAF,
             [cluster(Op.CLUSTER_ACTION)],
             versions=range(6, 100),
+        ),
+        AuthorizedRequest(
+            "StreamsGroupHeartbeat",
+            lambda _: StreamsGroupHeartbeatRequest(group, "m", 1, 0),
+            GAF,
+            [of_group(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "StreamsGroupDescribe",
+            lambda _: StreamsGroupDescribeRequest([group]),
+            GAF,
+            [of_group(Op.DESCRIBE)],
         ),
         AuthorizedRequest(
             "ConsumerGroupHeartbeat",

@@ -71,7 +71,7 @@ WHOLE_ERRORS: Final = {
 }
 # APIs that change nothing, or whose requests may name nothing and mean everything: the broker answers them, and what it
 # says is overwritten.
-OVERWRITTEN: Final = frozenset((1, 2, 3, 9, 15, 23, 32, 35, 46, 55, 69, 75))
+OVERWRITTEN: Final = frozenset((1, 2, 3, 9, 15, 23, 32, 35, 46, 55, 69, 75, 89))
 
 _NAMING: Final = ("topic", "partition", "resource")  # kinds of lists whose elements a rule may be about
 _COPIED: Final = frozenset((*TOPIC_KEYS, *PARTITION_KEYS, *GROUP_KEYS, *TRANSACTION_KEYS, *OTHER_KEYS))

@@ -82,6 +82,8 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.messages.share_acknowledge import ShareAcknowledgeRequest
 from barnabas.wire.messages.share_fetch import ShareFetchRequest
+from barnabas.wire.messages.streams_group_describe import StreamsGroupDescribeRequest
+from barnabas.wire.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
 from barnabas.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 from barnabas.wire.messages.unregister_broker import UnregisterBrokerRequest
@@ -100,6 +102,8 @@ def sample_requests(name: str) -> dict[str, object]:
             topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=False
         ),
         "ConsumerGroupHeartbeat": ConsumerGroupHeartbeatRequest(name, name, 1),
+        "StreamsGroupHeartbeat": StreamsGroupHeartbeatRequest(name, name, 1, 0),
+        "StreamsGroupDescribe": StreamsGroupDescribeRequest([name]),
         "ConsumerGroupDescribe": ConsumerGroupDescribeRequest([name]),
         "OffsetCommit": OffsetCommitRequest(group_id=name, topics=[OffsetCommitRequestTopic(name=name)]),
         "OffsetFetch": OffsetFetchRequest(

@@ -228,6 +228,8 @@ PLACES: dict[int, dict[str, dict[int, str]]] = {
     69: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
     71: {"THROTTLING_QUOTA_EXCEEDED": {0: ""}},
     72: {"UNKNOWN_SUBSCRIPTION_ID": {0: ""}, "INVALID_RECORD": {0: ""}},
+    88: {"FENCED_MEMBER_EPOCH": {0: ""}},
+    89: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
     74: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
     75: {"TOPIC_AUTHORIZATION_FAILED": {0: "topics"}},
 }
