@@ -16,6 +16,7 @@ from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.confluent_admin import ConfigResource, OffsetSpec, ResourceType
 from compat_tests.harness.fixture_types import ClusterFactory, TopicFactory, UniqueName
 from compat_tests.harness.java_program import JavaProgram
+from compat_tests.harness.java_tools import JavaTools
 
 pytestmark = pytest.mark.jvm
 
@@ -67,6 +68,56 @@ def test_exactly_once_over_a_kill(
         read_all(broker.bootstrap, counts)
     )
     assert aborted > 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_streams_group_over_a_kill(
+    broker: Broker, topic: TopicFactory, unique: UniqueName, tmp_path: Path, java_tools: JavaTools
+) -> None:
+    """group.protocol=streams (KIP-1071): the broker creates the internal topics and assigns the tasks to two processes. One dies, and
+    the other one takes over its tasks when its session ends."""
+    lines, counts, application = topic(4), topic(2), unique("word-count")
+    properties = tmp_path / "streams.properties"
+    properties.write_text("group.protocol=streams\n")
+
+    def instance(name: str) -> JavaProgram:
+        arguments = [broker.bootstrap, application, lines, counts, str(tmp_path / f"{name}-state")]
+        return JavaProgram(SOURCE, [*arguments, "exactly_once_v2", str(properties)], tmp_path / name)
+
+    def tool(*arguments: str) -> str:
+        return java_tools.run(
+            "kafka-streams-groups", "--bootstrap-server", broker.bootstrap, *arguments
+        ).stdout
+
+    def describe(what: str) -> str:
+        return tool("--describe", "--group", application, what)
+
+    def is_shared_by(count: int) -> bool:
+        members = [line for line in describe("--members").splitlines() if line.startswith(application)]
+        return (
+            "Stable" in describe("--state")
+            and len(members) == count
+            and all("0:" in line for line in members)
+        )
+
+    _say(broker.bootstrap, lines, FIRST)
+    one, other = instance("one"), instance("other")
+    try:
+        one.wait_until(lambda: is_shared_by(2), 120)
+        one.wait_until(lambda: _counts(broker, counts) == _expected(FIRST), 120)
+        one.kill()
+        _say(broker.bootstrap, lines, SECOND)
+        other.wait_until(lambda: _counts(broker, counts) == _expected(FIRST + SECOND), 180)
+        assert is_shared_by(1)
+        assert application in tool("--list", "--state", "stable")
+        assert f"{application}-counts-changelog" in tool("--describe", "--group", application)
+        other.stop()
+    finally:
+        one.kill()
+        other.kill()
+    assert "Deletion of requested streams groups" in tool("--delete", "--group", application)
+    assert application not in tool("--list")
 
 
 @pytest.mark.long

@@ -39,6 +39,7 @@ from compat_tests.conform.case import case
 from compat_tests.conform.cases.consumer_groups import new_group
 from compat_tests.conform.cases.groups import join_request
 from compat_tests.conform.session import Session
+from compat_tests.harness.eventually import eventually
 
 HEARTBEAT = "StreamsGroupHeartbeat"
 DESCRIBE = "StreamsGroupDescribe"
@@ -93,6 +94,18 @@ def owning(*partitions: int, standby: tuple[int, ...] = ()) -> dict[str, Any]:
 
 def describe(session: Session, group: str, note: str) -> None:
     session.ask(StreamsGroupDescribeRequest([group]), version=0, note=note)
+
+
+def await_topics(session: Session, group: str, epoch: int) -> None:
+    """Until the coordinator knows that all topics exist."""
+
+    def is_ready() -> bool:
+        nonlocal epoch
+        answer = session.quiet(next_one(group, "one", epoch), version=0)
+        epoch = answer.member_epoch
+        return not answer.status
+
+    eventually(is_ready)
 
 
 @case(HEARTBEAT)
@@ -198,8 +211,8 @@ def missing_topics(session: Session) -> None:
     describe(session, group, "not ready")
     session.create_topic("source", partitions=3)
     epoch = session.ask(next_one(group, "one", epoch), note="with the source").member_epoch
-    session.wait_until(changelog, 3, present=True)
-    epoch = session.ask(next_one(group, "one", epoch), note="with all topics").member_epoch
+    await_topics(session, group, epoch)
+    session.ask(first(group, "one", topology), note="with all topics")
     describe(session, group, "ready")
     session.ask(first(group, "two", Topology(2, topology.subtopologies)), note="an older topology")
 
@@ -211,8 +224,8 @@ def repartition_topic(session: Session) -> None:
     writer = subtopology("0", source.name, repartition_sink_topics=[name])
     reader = subtopology("1", repartition_source_topics=[internal(name, replication_factor=0)])
     epoch = session.ask(first(group, "one", Topology(0, [writer, reader])), note="without it").member_epoch
-    session.wait_until(name, 2, present=True)
-    session.ask(next_one(group, "one", epoch), note="with it")
+    await_topics(session, group, epoch)
+    session.ask(first(group, "one", Topology(0, [writer, reader])), note="with it")
     describe(session, group, "ready")
 
 
