@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.consumer.group import ConsumerGroup
     from barnabas.broker.groups.group_store import Group as StoredGroup
     from barnabas.broker.groups.offsets import CommittedOffset
+    from barnabas.broker.groups.streams.group import StreamsGroup
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.services import Services
     from barnabas.controller.metadata.image import MetadataImage
@@ -64,7 +65,7 @@ class ClientMetric(msgspec.Struct, frozen=True):
 
 
 class GroupMember(msgspec.Struct, frozen=True):
-    """One member of a group. `epoch`: its generation in a classic group; `partitions`: what it has, in a consumer group."""
+    """One member of a group. `epoch`: its generation in a classic group; `partitions`: what it has, in a consumer or streams group."""
 
     member_id: str
     client_id: str
@@ -75,8 +76,8 @@ class GroupMember(msgspec.Struct, frozen=True):
 
 
 class Group(msgspec.Struct, frozen=True):
-    """A group as its coordinator has it. `group_type`: classic or consumer; `state` is Kafka's name for it, such as Stable or
-    Empty; `generation_id` of a consumer group is its epoch; `offsets` has the committed offset of each (topic, partition)."""
+    """A group as its coordinator has it. `group_type`: classic, consumer or streams; `state` is Kafka's name for it, such as Stable or
+    Empty; `generation_id` of the others is their epoch; `offsets` has the committed offset of each (topic, partition)."""
 
     name: str
     state: str
@@ -234,6 +235,7 @@ def _view(found: StoredGroup, offsets: dict[str, dict[int, CommittedOffset]], im
     # Late: a start without groups does not load them.
     from barnabas.broker.groups.consumer.group import ConsumerGroup
     from barnabas.broker.groups.group import ClassicGroup
+    from barnabas.broker.groups.streams.group import StreamsGroup
 
     if isinstance(found, ClassicGroup):
         epoch = found.generation_id
@@ -243,6 +245,9 @@ def _view(found: StoredGroup, offsets: dict[str, dict[int, CommittedOffset]], im
             )
             for member in found.members.values()
         )
+    elif isinstance(found, StreamsGroup):
+        epoch = found.epoch
+        members = tuple(_streams_member(found, member_id, image) for member_id in found.members)
     else:
         assert isinstance(found, ConsumerGroup)
         epoch = found.epoch
@@ -261,6 +266,22 @@ def _consumer_member(group: ConsumerGroup, member_id: str, image: MetadataImage)
         (topic.name, index)
         for topic_id, index in current.held()
         if (topic := image.topic_by_id(topic_id)) is not None
+    )
+    return GroupMember(
+        member_id, member.client_id, member.client_host, member.instance_id, current.epoch, partitions
+    )
+
+
+def _streams_member(group: StreamsGroup, member_id: str, image: MetadataImage) -> GroupMember:
+    """With the partitions of its active tasks."""
+    member, current = group.members[member_id], group.current(member_id)
+    partitions = frozenset(
+        (topic, index)
+        for topic, subtopology_id in group.sources.items()
+        if topic in image.topics
+        for held in (current.assigned, current.revoking)
+        for index in held.active.get(subtopology_id, ())
+        if index in image.topics[topic].partitions
     )
     return GroupMember(
         member_id, member.client_id, member.client_host, member.instance_id, current.epoch, partitions

@@ -104,8 +104,8 @@ def test_a_streams_group_over_a_kill(
     _say(broker.bootstrap, lines, FIRST)
     one, other = instance("one"), instance("other")
     try:
-        one.wait_until(lambda: is_shared_by(2), 120)
         one.wait_until(lambda: _counts(broker, counts) == _expected(FIRST), 120)
+        one.wait_until(lambda: is_shared_by(2), 120)
         one.kill()
         _say(broker.bootstrap, lines, SECOND)
         other.wait_until(lambda: _counts(broker, counts) == _expected(FIRST + SECOND), 180)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from barnabas.broker.coordinator.topic import partition_for
 from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.testing.contents import image_of, services_of
 from barnabas.testing.operations import when
@@ -119,6 +120,9 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
     if isinstance(group, ConsumerGroup):
         shard.consumer_groups.expire(group, member_id)
         return
+    if isinstance(group, StreamsGroup):
+        shard.streams_groups.expire(group, member_id)
+        return
     assert isinstance(group, ClassicGroup)
     identity = MemberIdentity(
         member_id=member_id, group_instance_id=group.members[member_id].group_instance_id
@@ -130,13 +134,16 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
 
 
 def force_rebalance(nodes: Sequence[BrokerNode], group_id: str) -> None:
-    """Members of a classic group have to join again; a consumer group gets a new epoch, and a new assignment with the next
+    """Members of a classic group have to join again; a consumer or streams group gets a new epoch, and a new assignment with the next
     heartbeat. UnknownGroup where it has no members."""
     shard, group = _find(nodes, group_id)
     if not group.members:
         raise UnknownGroup(f"group {group_id!r} has no members")
     if isinstance(group, ConsumerGroup):
         shard.consumer_groups.raise_epoch(group)
+        return
+    if isinstance(group, StreamsGroup):
+        shard.streams_groups.raise_epoch(group)
         return
     assert isinstance(group, ClassicGroup)
     shard.rebalancer.prepare_or_complete(group, "a rebalance was asked for")

@@ -444,6 +444,6 @@ def test_other_kinds_of_groups_are_not_offered(cluster: Cluster) -> None:
     answer = cluster.ask(ApiVersionsRequest(client_software_name="c", client_software_version="1"), 4)
     offered = {each.api_key for each in answer.api_keys}
     assert {8, 9, 11, 12, 13, 14} <= offered
-    assert offered.isdisjoint({76, 77, 88, 89})  # share and streams groups
+    assert offered.isdisjoint({76, 77})  # share groups
     named = {each.name for each in (*answer.supported_features, *answer.finalized_features)}
     assert named.isdisjoint({"share.version", "streams.version"})
