@@ -27,7 +27,7 @@ class EveryRecordCounts(Exception):
 class GroupReplay(CompactedRecords):
     """Passes the compacted records of the partition to `apply`, then goes through the steps of `begin`.
 
-    Records of kinds that this version does not know (Kafka's consumer, share and streams groups) are passed over, as are
+    Records of kinds that this version does not know (Kafka's share groups) are passed over, as are
     values of later versions; for those it raises EveryRecordCounts, unless it replays `every` record already."""
 
     def __init__(

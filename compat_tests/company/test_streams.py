@@ -111,7 +111,7 @@ def test_a_streams_group_over_a_kill(
         other.wait_until(lambda: _counts(broker, counts) == _expected(FIRST + SECOND), 180)
         assert is_shared_by(1)
         assert application in tool("--list", "--state", "stable")
-        assert f"{application}-counts-changelog" in tool("--describe", "--group", application)
+        assert f"{application}-counts-repartition" in tool("--describe", "--group", application)
         other.stop()
     finally:
         one.kill()
