@@ -1,0 +1,120 @@
+"""Streams groups: topologies, the delay of the first assignment, timeouts, settings, endpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.streams.tests.members import (
+    SESSION_MS,
+    StreamsGroups,
+    StreamsMember,
+    settle,
+    topology,
+)
+from barnabas.broker.groups.streams.topology import Status
+from barnabas.broker.groups.tests.conftest import GROUP
+from barnabas.controller.metadata.image import GROUP_RESOURCE
+from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.streams_group_heartbeat import Endpoint, StreamsGroupHeartbeatResponse
+
+
+def statuses(response: StreamsGroupHeartbeatResponse) -> list[int]:
+    assert response.error_code == E.NONE
+    return [status.status_code for status in response.status or []]
+
+
+def lines(count: int = 4, delay_ms: int = 0) -> StreamsGroups:
+    groups = StreamsGroups(delay_ms=delay_ms)
+    groups.create_topic("lines", count)
+    return groups
+
+
+def test_the_first_assignment_waits_for_more_members() -> None:
+    groups = lines(delay_ms=3000)
+    one, other = (StreamsMember(groups, name, name, topology("lines")) for name in ("one", "other"))
+    assert statuses(one.heartbeat()) == [Status.ASSIGNMENT_DELAYED]
+    groups.clock.pass_ms(2000)
+    assert statuses(other.heartbeat()) == [Status.ASSIGNMENT_DELAYED]
+    groups.clock.pass_ms(1000)
+    for member in (one, other):
+        assert statuses(member.heartbeat()) == []
+    assert len(one.active) == len(other.active) == 2
+    assert groups.streams_group.state_name == "Stable"
+
+
+def test_missing_topics_are_named_and_then_used() -> None:
+    groups = StreamsGroups()
+    member = StreamsMember(groups, "m", "p", topology("lines", changelog="changelog"))
+    assert statuses(member.heartbeat()) == [Status.MISSING_SOURCE_TOPICS]
+    assert groups.streams_group.state_name == "NotReady"
+    groups.create_topic("lines", 3)
+    result = groups.result_of(member.request())
+    member.follow(result.response)
+    assert statuses(result.response) == [Status.MISSING_INTERNAL_TOPICS]
+    assert [(topic.name, topic.partitions) for topic in result.missing] == [("changelog", 3)]
+    groups.create_topic("changelog", 3)
+    assert statuses(member.heartbeat()) == []
+    assert len(member.active) == 3
+
+
+def test_a_silent_member_is_removed_and_one_that_gives_up_nothing_is_fenced() -> None:
+    groups = lines()
+    one = StreamsMember(groups, "one", "one", topology("lines"))
+    one.heartbeat()
+    other = StreamsMember(groups, "other", "other", topology("lines"))
+    other.heartbeat()
+    owned = dict(one.owned)
+    for _ in range(2):  # its rebalance timeout of 60 s begins with the first of these
+        groups.clock.pass_ms(30_000)
+        one.heartbeat()
+        other.heartbeat()
+        one.owned = dict(owned)
+    groups.clock.pass_ms(30_000)
+    assert set(groups.streams_group.members) == {"other"}
+    groups.clock.pass_ms(SESSION_MS)
+    assert groups.streams_group.is_empty
+
+
+def test_copies_by_a_setting_that_changes() -> None:
+    groups = StreamsGroups()
+    for name in ("lines", "changelog"):
+        groups.create_topic(name, 4)
+    members = [StreamsMember(groups, name, name, topology("lines", changelog="changelog")) for name in "ab"]
+    settle(groups, *members)
+    groups.image.configs[GROUP_RESOURCE, GROUP]["streams.num.standby.replicas"] = "1"
+    members[0].heartbeat()
+    settle(groups, *members)
+    for member, other in zip(members, reversed(members), strict=True):
+        assert member.owned["standby_tasks"] == other.active
+
+
+def test_members_are_told_of_endpoints_and_of_a_shutdown() -> None:
+    groups = lines(2)
+    one, other = (StreamsMember(groups, name, name, topology("lines")) for name in ("one", "other"))
+    one.heartbeat(user_endpoint=Endpoint("host", 1))
+    one.heartbeat()
+    other.heartbeat()
+    settle(groups, one, other)
+    shown = other.heartbeat(endpoint_information_epoch=-1).partitions_by_user_endpoint
+    assert [(each.user_endpoint.host, each.active_partitions[0].topic) for each in shown or []] == [
+        ("host", "lines")
+    ]
+    one.heartbeat(shutdown_application=True)
+    assert statuses(other.heartbeat()) == [Status.SHUTDOWN_APPLICATION]
+
+
+def test_a_full_group() -> None:
+    groups = StreamsGroups(GroupSettings(group_streams_max_size=1))
+    groups.create_topic("lines", 1)
+    StreamsMember(groups, "one", "one", topology("lines")).heartbeat()
+    request = StreamsMember(groups, "two", "two", topology("lines")).request()
+    assert groups.result_of(request).response.error_code == E.GROUP_MAX_SIZE_REACHED
+
+
+@pytest.mark.parametrize("name", ["one", "unknown"])
+def test_leaving(name: str) -> None:
+    groups = lines()
+    StreamsMember(groups, "one", "one", topology("lines")).heartbeat()
+    response = StreamsMember(groups, name, name, topology("lines")).leave()
+    assert response.error_code == (E.NONE if name == "one" else E.UNKNOWN_MEMBER_ID)
