@@ -20,7 +20,7 @@ UNIT_WORKERS ?= -n 2 --no-loadscope-reorder
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-transactions check format conform bench bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-transactions check format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 help: ## this list
@@ -135,6 +135,9 @@ bench: $(JARS) ## this broker and Apache Kafka under load
 
 bench-security: $(JARS) ## TLS, logins and ACLs of both
 	$(BIN)/python -m compat_tests.bench.security $(ARGS)
+
+bench-groups: $(JARS) ## groups of both: 1,000 members, 10,000 groups
+	$(BIN)/python -m compat_tests.bench.groups $(ARGS)
 
 bench-partitions: $(JARS) ## both with 10,000 partitions
 	$(BIN)/python -m compat_tests.bench.partitions $(ARGS)

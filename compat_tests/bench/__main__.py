@@ -13,11 +13,12 @@ import platform
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 
-from compat_tests.bench import hostile, kafka_tools, startup, workloads
+from compat_tests.bench import hostile, kafka_tools, shapes, startup, workloads
 from compat_tests.bench.picture import draw
 from compat_tests.bench.report import Results
 from compat_tests.harness.broker import Broker
@@ -54,16 +55,22 @@ def measure_tools(brokers: dict[str, Broker], results: Results, rounds: int, sca
         tools.close()
 
 
-def measure_rounds(brokers: dict[str, Broker], results: Results, rounds: int, scale: float) -> None:
+def measure_rounds(
+    brokers: dict[str, Broker],
+    results: Results,
+    rounds: int,
+    scale: float,
+    works: Sequence[workloads.Workload] = workloads.ROUND,
+) -> None:
     """Warm up, then let the brokers take turns at each workload."""
     for name, broker in brokers.items():
         for _ in range(_WARM_UP_ROUNDS[name]):
-            for workload in workloads.ROUND:
+            for workload in works:
                 workload(broker, scale)
         say(f"{name} is warm")
     for number in range(rounds):
         turns = list(brokers.items())[:: 1 if number % 2 == 0 else -1]
-        for workload in workloads.ROUND:
+        for workload in works:
             for name, broker in turns:
                 results.add(name, workload(broker, scale))
         say(f"round {number + 1} of {rounds}")
@@ -81,6 +88,22 @@ def measure_hostile(brokers: dict[str, Broker], results: Results, rounds: int, s
         say(f"hostile requests, round {number + 1} of {rounds}")
 
 
+def measure_all(brokers: dict[str, Broker], results: Results, options: argparse.Namespace) -> None:
+    """Starts, rounds, Kafka's tools, and hostile requests at the end."""
+    measure_starts(brokers, results, options.starts)
+    say("starts are measured")
+    measure_rounds(brokers, results, options.rounds, options.scale)
+    measure_tools(brokers, results, min(options.rounds, 3), options.scale)
+    measure_hostile(brokers, results, min(options.rounds, 3), options.scale)
+
+
+def measure_shapes(brokers: dict[str, Broker], results: Results, options: argparse.Namespace) -> None:
+    """Rounds of the shapes alone."""
+    for broker in brokers.values():
+        broker.start()
+    measure_rounds(brokers, results, options.rounds, options.scale, shapes.ROUND)
+
+
 def say(text: str) -> None:
     """Progress, apart from the table."""
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
@@ -96,22 +119,22 @@ def main() -> int:
     parser.add_argument(
         "--against", type=Path, help="compare with the Barnabas of this checkout, not with Apache Kafka"
     )
+    parser.add_argument(
+        "--shapes", action="store_true", help="only numbers of producers, records a send and fetch sizes"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         brokers = startup.make_brokers(Path(folder), options.against)
         results = Results(list(brokers))
         try:
-            measure_starts(brokers, results, options.starts)
-            say("starts are measured")
-            measure_rounds(brokers, results, options.rounds, options.scale)
-            measure_tools(brokers, results, min(options.rounds, 3), options.scale)
-            measure_hostile(brokers, results, min(options.rounds, 3), options.scale)
+            (measure_shapes if options.shapes else measure_all)(brokers, results, options)
         finally:
             for broker in brokers.values():
                 if broker.alive():
                     broker.stop()
     circumstances = (
-        f"Medians of {options.rounds} rounds (lowest - highest); {os.cpu_count()} cores, "
+        f"Medians of {options.rounds} rounds (lowest - highest); {os.cpu_count()} cores, load "
+        f"{os.getloadavg()[0]:.1f}, "
         f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     )
     print(f"{circumstances}\n\n{results.table()}")

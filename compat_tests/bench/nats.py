@@ -12,10 +12,11 @@ import platform
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
-from compat_tests.bench import nats_loads
+from compat_tests.bench import nats_loads, nats_replicated
 from compat_tests.bench.__main__ import say
 from compat_tests.bench.nats_system import System
 from compat_tests.bench.report import cell, markdown
@@ -23,6 +24,8 @@ from compat_tests.bench.workloads import Measures
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.streams import Streams
+
+S = TypeVar("S")
 
 _RATE = "messages/s"
 _PROCESSES = (nats_loads.BROKER, nats_loads.SERVER, nats_loads.SCRIPT, nats_loads.PUBLISHER)
@@ -35,7 +38,7 @@ class Rounds:
         self.samples: dict[str, dict[str, list[float]]] = {}
         self.notes: list[str] = []
 
-    def run(self, loads: Mapping[str, nats_loads.Load], system: System, scale: float) -> None:
+    def run(self, loads: Mapping[str, Callable[[S, float], Measures]], system: S, scale: float) -> None:
         """One round."""
         for name, load in loads.items():
             if any(note.startswith(f"{name}: ") for note in self.notes):
@@ -81,7 +84,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count (default 5)")
     parser.add_argument("--scale", type=float, default=1.0, help="messages of each load (default 1.0)")
     parser.add_argument("--only", default="", help="loads whose name contains this")
+    parser.add_argument(
+        "--replicated", action="store_true", help="only acknowledgements in a cluster, with three replicas"
+    )
     options = parser.parse_args()
+    if options.replicated:
+        return _measure_replicated(options)
     rates = {name: load for name, load in nats_loads.rates().items() if options.only in name}
     latencies = {name: load for name, load in nats_loads.LATENCIES.items() if options.only in name}
     throughput, latency = Rounds(), Rounds()
@@ -98,6 +106,21 @@ def main() -> int:
         print("\n" + latency.table({"p50 ms": "p50 ms", "p99 ms": "p99 ms"}))
         for note in throughput.notes + latency.notes:
             print(f"\nnot measured: {note}")
+    return 0
+
+
+def _measure_replicated(options: argparse.Namespace) -> int:
+    rounds = Rounds()
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-nats-") as folder,
+        nats_replicated.started(Path(folder)) as system,
+    ):
+        for number in range(options.rounds):
+            rounds.run(nats_replicated.LATENCIES, system, options.scale)
+            say(f"round {number + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}")
+    print(rounds.table({"p50 ms": "p50 ms", "p99 ms": "p99 ms"}))
+    for note in rounds.notes:
+        print(f"\nnot measured: {note}")
     return 0
 
 

@@ -94,6 +94,17 @@ class Prober:
         self._socket.sendall(b"%b%b%b\r\n" % (line, headers, payload))
         return self._receive()
 
+    def publish(self, subject: bytes, payload: bytes, *, headers: bytes) -> None:
+        """Return when the server has taken the message, which nothing acknowledges."""
+        line = b"HPUB %b %d %d\r\n" % (subject, len(headers), len(headers) + len(payload))
+        self._socket.sendall(b"%b%b%b\r\nPING\r\n" % (line, headers, payload))
+        while not self._data.endswith(b"PONG\r\n"):
+            received = self._socket.recv(65536)
+            if not received:
+                raise ConnectionError("the server has closed the connection")
+            self._data += received
+        self._data = b""
+
     def wait_until_bound(self, prefix: str) -> None:
         """Return when a message below the prefix is acknowledged."""
         deadline = time.monotonic() + _STALLED_S

@@ -20,6 +20,7 @@ from compat_tests.bench import driver, latency, prepared, transactions
 from compat_tests.harness.broker import Broker
 
 Measures = dict[str, float]
+Workload = Callable[[Broker, float], Measures]
 
 _ACKS = {1: "acks=1", -1: "acks=all"}
 _LARGE = prepared.batch(1000, 1000)  # 1 MB
@@ -191,7 +192,7 @@ def _percentiles(name: str, samples: list[float]) -> Measures:
     }
 
 
-ROUND: tuple[Callable[[Broker, float], Measures], ...] = (
+ROUND: tuple[Workload, ...] = (
     produce_and_fetch,
     tail,
     small_requests,
