@@ -10,7 +10,8 @@ from typing import Final
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.consumer.group import ConsumerGroup
-from barnabas.broker.groups.consumer.values import CurrentAssignment
+from barnabas.broker.groups.consumer.values import CurrentAssignment, Partitions
+from barnabas.broker.groups.consumer.values import Member as MemberValue
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.requests.authorization import (
     allows_group,
@@ -44,7 +45,7 @@ HIDDEN_TOPICS: Final = "The group has described topic(s) that the client is not 
 def consumer_group_describe(
     context: HandlerContext, request: ConsumerGroupDescribeRequest
 ) -> Generator[None, None, Outcome]:
-    """Groups are shown as they are committed: the answer waits for what is being appended."""
+    """The answer waits for what is being appended when the request comes; each group is shown as it is at one moment after that."""
     waiting = 1
 
     def settled(_error: ErrorCode = ErrorCode.NONE) -> None:
@@ -115,8 +116,12 @@ def _described(context: HandlerContext, group_id: str) -> Generator[None, None, 
         assignor_name=shard.consumer_groups.changes.assignor_of(group),
     )
     topics: set[str] = set()
-    for member_id in tuple(group.members):
-        member = _member(image, group, member_id)
+    found = [
+        (member_id, member, group.current(member_id), group.target(member_id))
+        for member_id, member in group.members.items()
+    ]
+    for each in found:
+        member = _member(image, *each)
         described.members.append(member)
         for assignment in (member.assignment, member.target_assignment):
             topics.update(each.topic_name for each in assignment.topic_partitions)
@@ -128,8 +133,9 @@ def _described(context: HandlerContext, group_id: str) -> Generator[None, None, 
     return described
 
 
-def _member(image: MetadataImage, group: ConsumerGroup, member_id: str) -> Member:
-    member, current = group.members[member_id], group.current(member_id)
+def _member(
+    image: MetadataImage, member_id: str, member: MemberValue, current: CurrentAssignment, target: Partitions
+) -> Member:
     return Member(
         member_id=member_id,
         instance_id=member.instance_id,
@@ -140,7 +146,7 @@ def _member(image: MetadataImage, group: ConsumerGroup, member_id: str) -> Membe
         subscribed_topic_names=sorted(member.topic_names),
         subscribed_topic_regex=member.regular_expression,
         assignment=_assignment(image, _held(current)),
-        target_assignment=_assignment(image, group.target(member_id)),
+        target_assignment=_assignment(image, target),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
     )
 

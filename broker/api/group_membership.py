@@ -98,7 +98,10 @@ def leave_group(
         if isinstance(shard, ErrorCode):
             break
         request.members = members[start : start + MEMBERS_PER_SLICE]
-        response.members += shard.classic.leave(request).members
+        left = shard.classic.leave(request)
+        if left.error_code:
+            return LeaveGroupResponse(error_code=left.error_code)
+        response.members += left.members
         yield
         shard = _shard_of(context, request.group_id)
     if isinstance(shard, ErrorCode):

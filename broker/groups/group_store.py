@@ -56,8 +56,11 @@ class PendingValues(Generic[K, V]):
         self._values: dict[K, list[tuple[int, V]]] = {}  # the committed one first
 
     def add(self, key: K, before: V, value: V, append: int) -> None:
-        """The append of this number sets the key's value; `before` is the one until now."""
-        self._values.setdefault(key, [(_COMMITTED, before)]).append((append, value))
+        """The append of this number sets the key's value, perhaps once more; `before` is the one until now."""
+        values = self._values.setdefault(key, [(_COMMITTED, before)])
+        if values[-1][0] == append:
+            values.pop()
+        values.append((append, value))
 
     def commit(self, key: K, append: int) -> None:
         """The append is committed, and so are all before it."""
@@ -69,11 +72,15 @@ class PendingValues(Generic[K, V]):
         values[0] = _COMMITTED, values[0][1]
         self._drop_settled(key)
 
-    def revert(self, key: K, append: int) -> V:
-        """The append has failed. Returns the value that counts now."""
-        values = self._values[key] = [each for each in self._values[key] if each[0] != append]
+    def revert(self, key: K, append: int) -> tuple[V, ...]:
+        """The append has failed. Returns the value that counts now; nothing if the append has been taken back already."""
+        values = self._values.get(key, [])
+        left = [each for each in values if each[0] != append]
+        if len(left) == len(values):
+            return ()
+        self._values[key] = left
         self._drop_settled(key)
-        return values[-1][1]
+        return (left[-1][1],)
 
     def clear(self) -> None:
         self._values.clear()
@@ -172,7 +179,10 @@ class GroupStore:
         if not isinstance(group, kind):
             if value is None:
                 return
-            # A classic group may be there that its offsets have made while the records are loaded.
+            # A classic group may be there that its offsets have made while the records are loaded, or that a downgrade has put in
+            # its place whose append has failed.
+            if isinstance(group, ClassicGroup):
+                self.drop(group, ErrorCode.NOT_COORDINATOR)
             group = self.groups[group_id] = kind(group_id)
         before = group.member_bytes
         group.apply(key, name, value)
@@ -184,7 +194,8 @@ class GroupStore:
         if is_committed:
             self._pending.commit(key, append)
         else:
-            self._set(*key, self._pending.revert(key, append))
+            for value in self._pending.revert(key, append):
+                self._set(*key, value)
 
     def _end_offset(self, key: Key, append: int, created: ClassicGroup | None, is_committed: bool) -> None:
         if is_committed:

@@ -111,6 +111,7 @@ class ClassicMembers:
             protocol_name=request.protocols[0].name,
         )
         self._groups.commit(draft, partial(self._joined, request, response, is_last, is_stale, reply))
+        self._groups.begin_session(group.group_id, member_id)
 
     def _joined(
         self,
@@ -135,9 +136,9 @@ class ClassicMembers:
                 reply(_refused_join(response.member_id, refusal.error))
             return
         timeouts = self._groups.timeouts
-        timeouts.end(group, response.member_id, JOIN)
-        self._groups.begin_session(group.group_id, response.member_id)
-        timeouts.begin(group, response.member_id, SYNC, request.rebalance_timeout_ms)
+        if response.member_id in group.members:
+            timeouts.end(group, response.member_id, JOIN)
+            timeouts.begin(group, response.member_id, SYNC, request.rebalance_timeout_ms)
         reply(response)
 
     def _admit(self, draft: Draft[ConsumerGroup], request: JoinGroupRequest, member_id: str) -> str | None:
@@ -169,7 +170,13 @@ class ClassicMembers:
             reply(SyncGroupResponse(error_code=refusal.error))
             return
         assigned = group.current(member_id).assigned
-        version = embedded_protocol.version_of(_protocols(group, member_id)[0][1])
+        try:
+            version = embedded_protocol.version_of(_protocols(group, member_id)[0][1])
+        except (
+            MalformedProtocol
+        ):  # the group has come from a classic one that had chosen another of its protocols
+            reply(SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+            return
         response = SyncGroupResponse(
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,

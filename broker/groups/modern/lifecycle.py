@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
@@ -24,6 +23,7 @@ log = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=ModernGroup)
 Done = Callable[[ErrorCode], None]
+RETRY_MS: Final = 500  # of a removal that could not be written
 
 
 class ModernGroups(ABC, Generic[G]):
@@ -121,11 +121,18 @@ class ModernGroups(ABC, Generic[G]):
         group = self.find(group_id)
         if group is not None and member_id in group.members:
             log.info("Group %s: member %s is fenced: %s", group_id, member_id, REASONS[kind])
-            self.expire(group, member_id)
+            self.expire(group, member_id, kind)
 
-    def expire(self, group: G, member_id: str) -> None:
-        """Remove a member whose time is up."""
-        self.remove(group, [member_id], partial(log_failure, group.group_id, f"remove {member_id}"))
+    def expire(self, group: G, member_id: str, kind: str = SESSION) -> None:
+        """Remove a member whose time is up; again a little later where that fails."""
+
+        def removed(error: ErrorCode) -> None:
+            log_failure(group.group_id, f"remove {member_id}", error)
+            found = self.find(group.group_id)
+            if error and found is not None and member_id in found.members:
+                self.timeouts.begin(found, member_id, kind, RETRY_MS)
+
+        self.remove(group, [member_id], removed)
 
     def topics_changed(self, names: Iterable[str]) -> None:
         """These topics were created, deleted or have other partitions: the groups that read them look again, with the next
