@@ -78,7 +78,9 @@ def change_partition(
     `default_directory(broker)`: id of the log directory of a new replica."""
     isr = list(state.isr if wanted.isr is None else wanted.isr)
     replicas = list(state.replicas if wanted.replicas is None else wanted.replicas)
-    replicas.sort(key=rules.observers.__contains__)  # stable: observers are last, and never the preferred leader
+    replicas.sort(
+        key=rules.observers.__contains__
+    )  # stable: observers are last, and never the preferred leader
     removing = list(state.removing_replicas if wanted.removing is None else wanted.removing)
     adding = list(state.adding_replicas if wanted.adding is None else wanted.adding)
     if removing or adding:
