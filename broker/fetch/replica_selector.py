@@ -1,7 +1,7 @@
 """The preferred read replica of a consumer (KIP-392), which the leader names in a fetch response.
 
 Kafka names selectors by their Java class; its own two are here. Another class has no effect and is warned of at the start.
-Candidates are in sync, alive, reachable by the consumer's listener, and have the requested offset: a consumer would return
+Candidates are in sync or observers, alive, reachable by the consumer's listener, and have the requested offset: a consumer would return
 from a replica that lags to the leader, which would name that replica again.
 """
 
@@ -89,7 +89,7 @@ class ReadAdvice:
         if leadership is None:
             return NO_PREFERENCE
         followers = []
-        for broker_id in leadership.isr:
+        for broker_id in leadership.readable:
             replica = leadership.replicas.get(broker_id)
             if replica is None or not replica.start_offset <= fetch_offset <= replica.end_offset:
                 continue

@@ -221,7 +221,7 @@ def _partitions(
             late += log.producers.has_late_transaction(now_ms, transaction_timeout_max_ms)
             leadership = partition.leadership
             if leadership is not None:
-                under_replicated += len(partition.isr) < len(partition.state.replicas)
+                under_replicated += leadership.is_under_replicated
                 under_min_isr += leadership.is_under_min_isr
     for name, value, help_text in (
         ("partitioncount", count, "Replicas on this broker"),

@@ -146,8 +146,10 @@ class PartitionLeadership:
 
     @property
     def min_isr(self) -> int:
-        """min.insync.replicas, at most the number of replicas."""
-        return min(self._partition.log.config.min_insync_replicas, len(self.replicas) + 1)
+        """min.insync.replicas, at most the number of replicas that are not observers."""
+        config = self._partition.log.config
+        observer_count = len(config.observers.intersection(self.replicas)) if config.observers else 0
+        return min(config.min_insync_replicas, len(self.replicas) + 1 - observer_count)
 
     @property
     def is_under_min_isr(self) -> bool:
@@ -256,11 +258,28 @@ class PartitionLeadership:
         if (
             end_offset >= self._partition.log.high_watermark
             and end_offset >= self.epoch_start_offset
-            and self._rules.may_be_in_sync(replica)
+            and self._may_be_in_sync(replica)
             and self._rules.may_take_over(self._partition, replica)
         ):
             self._propose([*self.isr, replica.broker_id])
             self._maximal |= {replica.broker_id}
+
+    def _may_be_in_sync(self, replica: RemoteReplica) -> bool:
+        return replica.broker_id not in self._partition.log.config.observers and self._rules.may_be_in_sync(
+            replica
+        )
+
+    @property
+    def readable(self) -> list[int]:
+        """Brokers that consumers may read from: the ISR and the observers."""
+        observers = self._partition.log.config.observers
+        return [*self.isr, *(each for each in self.replicas if each in observers and each not in self.isr)]
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether a replica that is not an observer is out of sync."""
+        observers = self._partition.log.config.observers
+        return any(each not in self.isr and each not in observers for each in self.replicas)
 
     def reconsider(self, broker_id: int) -> None:
         """Propose the follower if it may join by now (`IsrRules.may_take_over` may have changed)."""
@@ -363,7 +382,7 @@ class PartitionLeadership:
     def _is_joining(self, replica: RemoteReplica) -> bool:
         rules = self._rules
         log_end = self._partition.log.log_end_offset
-        return replica.is_caught_up(log_end, rules.now(), rules.lag_time_max_s) and rules.may_be_in_sync(
+        return replica.is_caught_up(log_end, rules.now(), rules.lag_time_max_s) and self._may_be_in_sync(
             replica
         )
 

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from barnabas.controller.config.topic_configs import observers_of
 from compat_tests.simulation import checkers
 from compat_tests.simulation.admins import Admin
 from compat_tests.simulation.config_changers import ConfigChanger
@@ -231,7 +232,7 @@ class Simulation:
         self.client_runtime.call_later(1.0, node.start_again)
 
     def is_whole(self) -> bool:
-        """Whether every broker is in service and all replicas are in sync, by the committed metadata, which may still
+        """Whether every broker is in service and all replicas but for observers are in sync, by the committed metadata, which may still
         list processes that have ended."""
         if not all(node.is_ready for node in self.nodes):
             return False
@@ -246,7 +247,8 @@ class Simulation:
                 for each in image.brokers.values()
             )
             and all(
-                state.leader >= 0 and sorted(state.isr) == sorted(state.replicas)
+                state.leader >= 0
+                and set(state.replicas).difference(state.isr) <= observers_of(image.topic_configs(topic.name))
                 for topic in image.topics.values()
                 for state in topic.partitions.values()
             )

@@ -47,11 +47,13 @@ local.retention.bytes long -2 [-2,...] medium
 remote.log.copy.disable boolean false * medium
 remote.log.delete.on.disable boolean false * medium
 internal.segment.bytes int - * medium internal
+barnabas.observers list "" broker-ids medium
 barnabas.retention.messages long -1 [-1,...] medium
 barnabas.validate.records boolean false * medium
 """
 
 TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE)
+OBSERVERS: Final = "barnabas.observers"
 
 # Topic property, then the broker properties that are its default, most important first; *n: in units of n ms.
 _SYNONYMS: Final = """
@@ -111,6 +113,12 @@ def topic_default(
         if text is not None:
             return text if factor == 1 else str(int(text) * factor)
     return table[name].default
+
+
+def observers_of(configs: Mapping[str, str]) -> frozenset[int]:
+    """The brokers with observers of a topic with these configs: replicas that never join the ISR."""
+    text = configs.get(OBSERVERS, "")
+    return frozenset(int(each) for each in text.split(",")) if text.strip() else frozenset()
 
 
 def unknown_topic_config(name: str) -> ConfigError:

@@ -15,6 +15,7 @@ Validator = Callable[[str, object], None]
 
 # Compiled when first used: few starts need one.
 _THROTTLED: Final = r"^\s*\d+\s*:\s*\d+\s*$"
+_BROKER_ID: Final = r"[0-9]{1,10}"
 _VOTER: Final = r"^\d+@[^@]+:\d+$"
 _SERVER: Final = r"^(\[[0-9a-zA-Z\-%._:]*\]|[0-9a-zA-Z\-%._]+):[0-9]+$"
 _DURATION: Final = r"(?i)^P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{0,9})?S)?)?$"
@@ -159,6 +160,12 @@ def _throttled_replicas(name: str, value: object) -> None:
         raise ConfigError.invalid(name, entries, reason)
 
 
+def _broker_ids(name: str, value: object) -> None:
+    entries = value if isinstance(value, list) else []
+    if not all(re.fullmatch(_BROKER_ID, entry) and int(entry) < 1 << 31 for entry in entries):
+        raise ConfigError.invalid(name, entries, "Each entry must be the id of a broker")
+
+
 def _offset_reset(name: str, value: object) -> None:
     assert isinstance(value, str)
     kind, _, duration = value.partition(":")
@@ -177,5 +184,6 @@ _NAMED: Final[dict[str, Validator]] = {
     "voters": _voters,
     "servers": _servers,
     "throttled-replicas": _throttled_replicas,
+    "broker-ids": _broker_ids,
     "offset-reset": _offset_reset,
 }

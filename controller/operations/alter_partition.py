@@ -71,7 +71,7 @@ def _alter(
     result.error_code = (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if state is None
-        else _problem(image, state, broker_id, wanted, isr)
+        else _problem(image, state, broker_id, wanted, isr, rules.of(topic).observers)
     )
     if state is None or result.error_code:
         return None
@@ -108,7 +108,12 @@ def _members(wanted: PartitionData) -> list[BrokerState]:
 
 
 def _problem(
-    image: MetadataImage, state: PartitionState, broker_id: int, wanted: PartitionData, isr: list[BrokerState]
+    image: MetadataImage,
+    state: PartitionState,
+    broker_id: int,
+    wanted: PartitionData,
+    isr: list[BrokerState],
+    observers: frozenset[int],
 ) -> ErrorCode:
     if wanted.leader_epoch > state.leader_epoch or wanted.partition_epoch > state.partition_epoch:
         return ErrorCode.NOT_CONTROLLER  # the leader has newer metadata than this controller
@@ -129,18 +134,20 @@ def _problem(
         return ErrorCode.INVALID_REQUEST
     if recovery == RECOVERING and (len(members) > 1 or state.leader_recovery_state == RECOVERED):
         return ErrorCode.INVALID_REQUEST
-    ineligible = [f"{each.broker_id}: {why}" for each in isr if (why := _ineligible(image, each))]
+    ineligible = [f"{each.broker_id}: {why}" for each in isr if (why := _ineligible(image, each, observers))]
     if ineligible:
         log.info("an ISR of broker %d is refused for %s", broker_id, ", ".join(ineligible))
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
 
-def _ineligible(image: MetadataImage, member: BrokerState) -> str:
+def _ineligible(image: MetadataImage, member: BrokerState, observers: frozenset[int]) -> str:
     """The reason why the broker can't be in sync; empty when it can."""
     broker = image.brokers.get(member.broker_id)
     if broker is None:
         return "not registered"
+    if member.broker_id in observers:
+        return "an observer"
     if broker.in_controlled_shutdown:
         return "shutting down"
     if broker.fenced:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
@@ -63,11 +64,14 @@ class Rules:
         configs = self._image.configs.get((TOPIC_RESOURCE, topic.name), {})
         min_isr = configs.get(MIN_ISR, self._defaults[MIN_ISR])
         unclean = configs.get(_UNCLEAN, self._defaults[_UNCLEAN])
-        replication_factor = len(topic.partitions[0].replicas) if 0 in topic.partitions else 1
+        observers = observers_of(configs)
+        replicas = topic.partitions[0].replicas if 0 in topic.partitions else []
+        replication_factor = len([each for each in replicas if each not in observers]) or 1
         return TopicRules(
             min_isr=min(int(min_isr or 1), replication_factor),
             unclean=(unclean or "").lower() == "true",
             with_elr=self._with_elr,
+            observers=observers,
         )
 
 

@@ -33,6 +33,7 @@ from barnabas.controller.metadata.image import (
     MetadataImage,
 )
 from barnabas.controller.operations.features import MIN_ISR, with_elr
+from barnabas.controller.operations.observers import change_observers
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
@@ -127,7 +128,7 @@ def alter_configs(
 
 def _decide(
     image: MetadataImage, change: ResourceChange, config: NodeConfig, checks: TopicChecks
-) -> list[ConfigRecord]:
+) -> list[ConfigRecord | PartitionChangeRecord]:
     _check_entries(change)
     resource = (change.resource_type, change.resource_name)
     if change.resource_type not in _KINDS:
@@ -140,14 +141,17 @@ def _decide(
     if change.resource_type == TOPIC_RESOURCE:
         checks.check(change.resource_name, current, wanted)
     _check_exists(image, change)
+    moved: list[PartitionChangeRecord] = []
     if change.resource_type == TOPIC_RESOURCE:
+        moved = change_observers(image, config, image.topics[change.resource_name], current, wanted)
         checks.accept(change.resource_name, current, wanted)
-    return [
+    changed = [
         ConfigRecord(resource_type=resource[0], resource_name=resource[1], name=name, value=wanted.get(name))
         for name in _changed_names(change, current)
         # Also a value that a broker has already: it may have to reload the file that the value names.
         if wanted.get(name) != current.get(name) or change.resource_type == BROKER_RESOURCE
     ]
+    return [*changed, *moved]
 
 
 def _check_entries(change: ResourceChange) -> None:
@@ -159,14 +163,16 @@ def _check_entries(change: ResourceChange) -> None:
 
 
 def _clear_elr(
-    image: MetadataImage, change: ResourceChange, decided: Sequence[ConfigRecord]
+    image: MetadataImage, change: ResourceChange, decided: Sequence[ConfigRecord | PartitionChangeRecord]
 ) -> list[ClearElrRecord | PartitionChangeRecord]:
     """Clears the eligible leader replicas (KIP-966) when min.insync.replicas changes, on which their eligibility depends.
 
     Without a leader nothing can be committed, so replicas of such a partition stay eligible. Kafka clears them as well; then only
     an unclean election makes the partition available again.
     """
-    if not with_elr(image) or all(record.name != MIN_ISR for record in decided):
+    if not with_elr(image) or all(
+        isinstance(record, PartitionChangeRecord) or record.name != MIN_ISR for record in decided
+    ):
         return []
     name = change.resource_name if change.resource_type == TOPIC_RESOURCE else ""
     topics = [topic for topic in image.topics.values() if name in ("", topic.name)]

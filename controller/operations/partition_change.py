@@ -7,7 +7,8 @@ The rules, in the order in which they apply:
 3. The leader stays while it may lead. Otherwise the leader is the first replica, in order of preference, that is in the ISR and may
    lead; with an empty ISR the first eligible one; without eligible ones the last known leader; and in an unclean election the
    first replica that may lead. A leader elected from outside ISR and ELR is alone in the ISR, and in recovery.
-4. A change of the leader or the removal of a replica begins a new leader epoch; every change begins a new partition epoch.
+4. An observer (barnabas.observers) is never elected, and a reassignment is complete without it.
+5. A change of the leader or the removal of a replica begins a new leader epoch; every change begins a new partition epoch.
 
 Kafka's PartitionChangeBuilder has the same rules.
 """
@@ -44,6 +45,7 @@ class TopicRules(msgspec.Struct, frozen=True):
     min_isr: int  # min.insync.replicas, at most the number of replicas
     unclean: bool  # unclean.leader.election.enable
     with_elr: bool  # eligible.leader.replicas.version
+    observers: frozenset[int] = frozenset()  # brokers whose replicas never join the ISR
 
     @property
     def election(self) -> Election:
@@ -76,12 +78,15 @@ def change_partition(
     `default_directory(broker)`: id of the log directory of a new replica."""
     isr = list(state.isr if wanted.isr is None else wanted.isr)
     replicas = list(state.replicas if wanted.replicas is None else wanted.replicas)
+    replicas.sort(
+        key=rules.observers.__contains__
+    )  # stable: observers are last, and never the preferred leader
     removing = list(state.removing_replicas if wanted.removing is None else wanted.removing)
     adding = list(state.adding_replicas if wanted.adding is None else wanted.adding)
     if removing or adding:
         remaining = [replica for replica in replicas if replica not in removing]
         remaining_isr = [replica for replica in isr if replica not in removing]
-        if remaining and remaining_isr and all(replica in remaining_isr for replica in remaining):
+        if remaining_isr and rules.observers.union(remaining_isr).issuperset(remaining):
             isr, replicas, removing, adding = remaining_isr, remaining, [], []
     elr: list[int] = []
     if rules.with_elr and len(isr) < rules.min_isr:
@@ -89,7 +94,8 @@ def change_partition(
         elr = sorted(candidates.difference(isr, wanted.unclean_shutdown))
 
     record = PartitionChangeRecord(topic_id=topic_id, partition_id=index)
-    leader, is_unclean = _elect(state, rules, may_lead, wanted.election, replicas, isr, elr)
+    electable = [replica for replica in replicas if replica not in rules.observers]
+    leader, is_unclean = _elect(state, rules, may_lead, wanted.election, electable, isr, elr)
     if leader != state.leader:
         record.leader = leader
         if is_unclean:
@@ -127,7 +133,7 @@ def _elect(
     eligible = isr or elr
     candidates = [state.leader, *replicas]
     if election is Election.PREFERRED:
-        candidates = [replicas[0], *candidates]
+        candidates = [*replicas[:1], *candidates]
     for replica in candidates:
         if replica in eligible and may_lead(replica):
             return replica, False

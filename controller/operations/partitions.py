@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, TopicImage, partition_record
+from barnabas.controller.operations.observers import with_observers
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topics import (
     PARTITIONS_PER_REQUEST_MAX,
@@ -88,10 +90,11 @@ def _add(
             f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
         )
     added = wanted.count - present
-    replication_factor = len(topic.partitions[0].replicas)
+    observers = observers_of(image.topic_configs(topic.name))
+    replication_factor = sum(broker not in observers for broker in topic.partitions[0].replicas)
     if wanted.assignments is None:
         replicas_of: Sequence[Sequence[int]] = place(
-            image, added, replication_factor, draw or (lambda count: present % count)
+            image, added, replication_factor, draw or (lambda count: present % count), observers
         )
     else:
         replicas_of = wanted.assignments
@@ -102,8 +105,12 @@ def _add(
                 f"were specified.",
             )
         for replicas in replicas_of:
-            check_assignment(image, replicas, replication_factor)
+            check_assignment(image, replicas, replication_factor, observers)
     return [
-        partition_record(topic.topic_id, index, new_partition(image, index, replicas))
+        partition_record(
+            topic.topic_id,
+            index,
+            new_partition(image, index, with_observers(image, replicas, observers), observers),
+        )
         for index, replicas in enumerate(replicas_of, start=present)
     ]

@@ -7,7 +7,7 @@ come last in their rack, and are never the first replica. Kafka's StripedReplica
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from barnabas.controller.metadata.decision import ApiError
@@ -19,9 +19,15 @@ T = TypeVar("T")
 Draw = Callable[[int], int]  # draw(n): a random number from 0 to n - 1
 
 
-def place(image: MetadataImage, count: int, replication_factor: int, draw: Draw) -> list[list[int]]:
-    """Replicas of `count` partitions. Raises ApiError: INVALID_REPLICATION_FACTOR."""
-    usable = [broker for broker in image.brokers.values() if _takes_replicas(broker)]
+def place(
+    image: MetadataImage, count: int, replication_factor: int, draw: Draw, observers: Collection[int] = ()
+) -> list[list[int]]:
+    """Replicas of `count` partitions, on brokers that hold no observers. Raises ApiError: INVALID_REPLICATION_FACTOR."""
+    usable = [
+        broker
+        for broker in image.brokers.values()
+        if broker.broker_id not in observers and _takes_replicas(broker)
+    ]
     prefix = f"Unable to replicate the partition {replication_factor} time(s): "
     if all(broker.fenced for broker in usable):
         raise ApiError(
@@ -115,8 +121,14 @@ def _shuffle(ring: list[T], draw: Draw) -> None:
         ring[last], ring[other] = ring[other], ring[last]
 
 
-def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_factor: int | None) -> None:
-    """Checks a manual assignment of one partition. `replication_factor`: of the topic's other partitions, None for its first.
+def check_assignment(
+    image: MetadataImage,
+    replicas: Sequence[int],
+    replication_factor: int | None,
+    observers: Collection[int] = (),
+) -> None:
+    """Checks a manual assignment of one partition. `replication_factor`: of the topic's other partitions, None for its first;
+    without the `observers`.
     Raises ApiError: INVALID_REPLICA_ASSIGNMENT."""
     prefix = "The manual partition assignment includes"
     if not replicas:
@@ -133,20 +145,25 @@ def check_assignment(image: MetadataImage, replicas: Sequence[int], replication_
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} the broker {broker} more than once."
             )
         previous = broker
-    if replication_factor is not None and len(replicas) != replication_factor:
+    count = sum(broker not in observers for broker in replicas)
+    if not count:
+        raise ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{prefix} only observers of the topic.")
+    if replication_factor is not None and count != replication_factor:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"{prefix} a partition with {len(replicas)} replica(s), but this is not consistent with previous "
+            f"{prefix} a partition with {count} replica(s), but this is not consistent with previous "
             f"partitions, which have {replication_factor} replica(s).",
         )
 
 
-def new_partition(image: MetadataImage, index: int, replicas: Sequence[int]) -> PartitionState:
-    """A new partition: its active replicas are in sync, and the first of them leads.
+def new_partition(
+    image: MetadataImage, index: int, replicas: Sequence[int], observers: Collection[int] = ()
+) -> PartitionState:
+    """A new partition: its active replicas but for the observers are in sync, and the first of them leads.
 
     Raises ApiError: INVALID_REPLICA_ASSIGNMENT when none is active.
     """
-    isr = [broker for broker in replicas if image.brokers[broker].is_active]
+    isr = [broker for broker in replicas if broker not in observers and image.brokers[broker].is_active]
     if not isr:
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

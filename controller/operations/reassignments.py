@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, PartitionState, TopicImage
 from barnabas.controller.operations.cluster_view import Rules, default_directory, leadership_test
+from barnabas.controller.operations.observers import with_observers
 from barnabas.controller.operations.partition_change import Wanted, change_partition
 from barnabas.controller.operations.placement import check_assignment
 from barnabas.controller.operations.settings import ControllerSettings
@@ -72,13 +73,15 @@ def _alter(
     state = topic.partitions.get(index)
     if state is None:
         raise ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
+    observers = rules.of(topic).observers
     if partition.replicas is None:
         wanted = _cancelled(rules, topic, index, state)
     else:
-        check_assignment(image, partition.replicas, None)
+        check_assignment(image, partition.replicas, None, observers)
+        target = with_observers(image, partition.replicas, observers, state.replicas)
         if not may_change_factor:
-            _check_factor(state, partition.replicas)
-        wanted = _moved(state, partition.replicas)
+            _check_factor(state, target, observers)
+        wanted = _moved(state, target, observers)
     return change_partition(
         topic.topic_id,
         index,
@@ -90,19 +93,21 @@ def _alter(
     )
 
 
-def _check_factor(state: PartitionState, target: Sequence[int]) -> None:
-    current = {*state.replicas, *state.adding_replicas}.difference(state.removing_replicas)
-    if len(current) != len(target):
+def _check_factor(state: PartitionState, target: Sequence[int], observers: frozenset[int]) -> None:
+    current = {*state.replicas, *state.adding_replicas}.difference(state.removing_replicas, observers)
+    wanted = set(target) - observers
+    if len(current) != len(wanted):
         raise ApiError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor is changed from {len(current)} to {len(target)}",
+            f"The replication factor is changed from {len(current)} to {len(wanted)}",
         )
 
 
-def _moved(state: PartitionState, target: Sequence[int]) -> Wanted:
-    """A reassignment to `target`; one in progress continues from its current replicas."""
+def _moved(state: PartitionState, target: Sequence[int], observers: frozenset[int]) -> Wanted:
+    """A reassignment to `target`; one in progress continues from its current replicas. It waits for no observer, and its
+    cancellation removes none."""
     removing = sorted(set(state.replicas).difference(target))
-    adding = sorted(set(target).difference(state.replicas))
+    adding = sorted(set(target).difference(state.replicas, observers))
     still_adding = [replica for replica in state.adding_replicas if replica in target]
     return Wanted(replicas=[*target, *removing], removing=removing, adding=[*still_adding, *adding])
 

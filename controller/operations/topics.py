@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from barnabas.controller.config.topic_configs import validate_topic_configs
+from barnabas.controller.config.topic_configs import observers_of, validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.extension import ConfigTables, NodeValues, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
@@ -22,6 +22,7 @@ from barnabas.controller.metadata.image import (
     TopicImage,
     partition_record,
 )
+from barnabas.controller.operations.observers import check_registered, with_observers
 from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topic_names import (
     CLUSTER_METADATA_TOPIC,
@@ -163,11 +164,12 @@ def _create(
     collisions: CollidingTopics,
 ) -> tuple[CreatedTopic, list[msgspec.Struct]]:
     _check_name(image, topic.name, collisions)
-    configs = _check_configs(topic, settings, checks)
+    configs = _check_configs(image, topic, settings, checks)
+    observers = observers_of(configs)
     partitions = (
-        _assigned_partitions(image, topic)
+        _assigned_partitions(image, topic, observers)
         if topic.assignments
-        else _placed_partitions(image, topic, settings, draw)
+        else _placed_partitions(image, topic, settings, draw, observers)
     )
     records: list[msgspec.Struct] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += [
@@ -198,7 +200,9 @@ def _check_name(image: MetadataImage, name: str, collisions: CollidingTopics) ->
         )
 
 
-def _check_configs(topic: NewTopic, settings: TopicSettings, checks: TopicChecks) -> dict[str, str]:
+def _check_configs(
+    image: MetadataImage, topic: NewTopic, settings: TopicSettings, checks: TopicChecks
+) -> dict[str, str]:
     if not topic.configs:
         return {}
     last = dict(topic.configs)
@@ -210,6 +214,7 @@ def _check_configs(topic: NewTopic, settings: TopicSettings, checks: TopicChecks
     values = {name: value for name, value in last.items() if value is not None}
     try:
         validate_topic_configs(values, settings.topic_defaults(), settings.tables.topic)
+        check_registered(image, observers_of(values))
         checks.check(topic.name, {}, values)
     except ConfigError as error:
         raise ApiError(ErrorCode.INVALID_CONFIG, str(error)) from error
@@ -217,7 +222,11 @@ def _check_configs(topic: NewTopic, settings: TopicSettings, checks: TopicChecks
 
 
 def _placed_partitions(
-    image: MetadataImage, topic: NewTopic, settings: TopicSettings, draw: Draw
+    image: MetadataImage,
+    topic: NewTopic,
+    settings: TopicSettings,
+    draw: Draw,
+    observers: frozenset[int],
 ) -> list[PartitionState]:
     factor, count = topic.replication_factor, topic.num_partitions
     if factor < -1 or factor == 0:
@@ -231,11 +240,16 @@ def _placed_partitions(
         )
     factor = settings.default_replication_factor if factor == -1 else factor
     count = settings.num_partitions if count == -1 else count
-    placed = place(image, count, factor, draw)
-    return [new_partition(image, index, replicas) for index, replicas in enumerate(placed)]
+    placed = place(image, count, factor, draw, observers)
+    return [
+        new_partition(image, index, with_observers(image, replicas, observers), observers)
+        for index, replicas in enumerate(placed)
+    ]
 
 
-def _assigned_partitions(image: MetadataImage, topic: NewTopic) -> list[PartitionState]:
+def _assigned_partitions(
+    image: MetadataImage, topic: NewTopic, observers: frozenset[int]
+) -> list[PartitionState]:
     prefix = "A manual partition assignment was specified, but"
     if topic.replication_factor != -1:
         raise ApiError(ErrorCode.INVALID_REQUEST, f"{prefix} replication factor was not set to -1.")
@@ -249,9 +263,10 @@ def _assigned_partitions(image: MetadataImage, topic: NewTopic) -> list[Partitio
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Found multiple manual partition assignments for partition {index}",
             )
-        check_assignment(image, replicas, factor)
-        factor = len(replicas)
-        partitions[index] = new_partition(image, index, replicas)
+        check_assignment(image, replicas, factor, observers)
+        factor = sum(broker not in observers for broker in replicas)
+        all_replicas = with_observers(image, replicas, observers)
+        partitions[index] = new_partition(image, index, all_replicas, observers)
     if set(partitions) != set(range(len(partitions))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

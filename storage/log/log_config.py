@@ -15,8 +15,7 @@ LONG_MAX = (1 << 63) - 1
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one topic. `retention_messages` and `validate_records` are `barnabas.retention.messages` and
-    `barnabas.validate.records`."""
+    """Settings of one topic. `observers`, `retention_messages` and `validate_records` are Barnabas's own."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_type: str = "producer"
@@ -33,6 +32,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
+    observers: frozenset[int] = frozenset()  # broker ids
     preallocate: bool = False
     retention_bytes: int = -1
     retention_messages: int = -1
@@ -59,6 +59,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PROPERTY_OF = {
+    "observers": "barnabas.observers",
     "retention_messages": "barnabas.retention.messages",
     "validate_records": "barnabas.validate.records",
 }
@@ -83,4 +84,6 @@ def _parse(kind: object, text: str) -> object:
         return float(text)
     if kind is str:
         return text
+    if kind == frozenset[int]:
+        return frozenset(int(part) for part in text.split(",") if part.strip())
     return frozenset(part.strip() for part in text.split(",") if part.strip())

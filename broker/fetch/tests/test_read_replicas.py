@@ -14,6 +14,7 @@ from barnabas.controller.metadata.image import partition_record
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from barnabas.wire.messages.metadata_records import ConfigRecord
 from barnabas.wire.records import Record, build_batch
 
 RACK_AWARE = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
@@ -121,6 +122,14 @@ def test_a_follower_is_not_advised_that_lacks_the_offset_or_is_gone(replicas: Re
     assert replicas.fetched(0, rack="r2").preferred_read_replica == -1
     replicas.register(2, rack="r2", listener="OTHER")
     assert replicas.fetched(0, rack="r2").preferred_read_replica == -1
+
+
+def test_a_leader_sends_a_consumer_to_an_observer(replicas: Replicas) -> None:
+    replicas.lead()
+    replicas.commit(ConfigRecord(resource_type=2, resource_name="t", name="barnabas.observers", value="3"))
+    assert replicas.fetched(BATCH_COUNT // 2, rack="r3").preferred_read_replica == 3
+    assert replicas.fetched(BATCH_COUNT // 2 + 1, rack="r3").preferred_read_replica == -1, "it lacks that"
+    assert replicas.fetched(1, rack="r2").preferred_read_replica == 2
 
 
 def test_advice_is_given_at_once_and_in_a_session(replicas: Replicas) -> None:

@@ -18,7 +18,11 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from barnabas.wire.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+)
 from barnabas.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -701,3 +705,42 @@ def test_a_callback_that_fails_does_not_stop_the_others(
     leader.follower(2).fetch(2)
     assert leader.produced(call).error_code == 0
     assert "its own affair" in caplog.text
+
+
+# -- observers
+
+
+def test_an_observer_delays_no_commit_and_never_joins(leader: Leader) -> None:
+    leader.create(isr=[1, 2])
+    leader.commit(
+        ConfigRecord(resource_type=2, resource_name="t", name="barnabas.observers", value="3"),
+        ConfigRecord(resource_type=2, resource_name="t", name="min.insync.replicas", value="3"),
+    )
+    two, three = leader.follower(2), leader.follower(3)
+    two.fetch(0)
+    three.fetch(0)
+    leader.run()
+    assert leader.state.isr == [1, 2], "it has caught up, and stays outside"
+    call = leader.produce("a", "b")
+    two.fetch(2)
+    assert leader.produced(call).error_code == 0, "min.insync.replicas is at most 2 here"
+    assert leader.partition().high_watermark == 2
+    three.fetch(2)
+    leader.run()
+    assert leader.state.isr == [1, 2]
+    leadership = leader.partition().leadership
+    assert leadership is not None
+    assert leadership.readable == [1, 2, 3]
+    assert not leadership.is_under_replicated
+    leader.change(isr=[1])
+    assert leadership.is_under_replicated
+    assert leadership.is_under_min_isr
+
+
+def test_the_only_replica_that_is_no_observer_commits_alone(leader: Leader) -> None:
+    leader.create(replicas=[1, 3], isr=[1])
+    record = ConfigRecord(resource_type=2, resource_name="t", name="barnabas.observers", value="3")
+    leader.commit(record)
+    leader.follower(3).fetch(0)
+    assert leader.produced(leader.produce("a")).error_code == 0
+    assert leader.partition().high_watermark == 1
