@@ -78,6 +78,9 @@ class ClassicProtocol:
         if isinstance(found, StreamsGroup) and not found.is_empty:
             reply(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
             return
+        if isinstance(found, ConsumerGroup | StreamsGroup) and member_id:
+            reply(join_error(ErrorCode.UNKNOWN_MEMBER_ID, member_id))
+            return
         if isinstance(found, ConsumerGroup | StreamsGroup):
             self._rebalancer.append([*found.tombstones()], _log_failure)
         group = self._store.classic(request.group_id)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.broker.groups.consumer.assignors import ASSIGNORS
+from barnabas.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
 from barnabas.broker.groups.consumer.reconciliation import Goal, Owned, reconcile
-from barnabas.broker.groups.consumer.topics import partition_counts, subscribers, topic_ids
 from barnabas.broker.groups.consumer.values import (
     JOINING,
     CurrentAssignment,
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.consumer.group import ConsumerGroup
     from barnabas.broker.groups.member import GroupUsage
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
+    from barnabas.controller.metadata.image import MetadataImage
 
 log = logging.getLogger(__name__)
 
@@ -182,3 +182,34 @@ def replace_member(draft: Draft[ConsumerGroup], old_id: str, new_id: str) -> Non
     draft.write(Key.MEMBER, new_id, member)
     draft.write(Key.TARGET_OF_MEMBER, new_id, target)
     draft.write(Key.CURRENT, new_id, msgspec.structs.replace(current, epoch=JOINING, previous_epoch=JOINING))
+
+
+def topic_ids(image: MetadataImage, names: Iterable[str]) -> frozenset[bytes]:
+    """Of those that exist."""
+    topics = image.topics
+    return frozenset(topics[name].topic_id for name in names if name in topics)
+
+
+def subscribers(image: MetadataImage, group: ConsumerGroup) -> dict[str, Subscriber]:
+    """The members, as an assignor needs them."""
+    ids_of: dict[
+        tuple[frozenset[str], str | None], frozenset[bytes]
+    ] = {}  # members mostly read the same topics
+
+    def ids(member: Member) -> frozenset[bytes]:
+        key = member.topic_names, member.regular_expression
+        found = ids_of.get(key)
+        if found is None:
+            found = ids_of[key] = topic_ids(image, group.topics_of(member))
+        return found
+
+    return {
+        member_id: Subscriber(ids(member), member.instance_id, group.target(member_id))
+        for member_id, member in group.members.items()
+    }
+
+
+def partition_counts(image: MetadataImage, names: Iterable[str]) -> dict[bytes, int]:
+    """By topic id, of those that exist."""
+    topics = image.topics
+    return {topics[name].topic_id: len(topics[name].partitions) for name in names if name in topics}

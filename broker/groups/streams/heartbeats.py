@@ -17,7 +17,6 @@ import msgspec
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.streams.changes import INITIAL_DELAY, unknown_member
-from barnabas.broker.groups.streams.endpoints import partitions_by_endpoint
 from barnabas.broker.groups.streams.topology import ConfiguredTopology, InternalTopic, Status
 from barnabas.broker.groups.streams.values import (
     JOINING,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.streams.group import StreamsGroup
     from barnabas.broker.groups.streams.lifecycle import StreamsGroups
     from barnabas.broker.groups.streams.reconciliation import Owned
+    from barnabas.controller.metadata.image import MetadataImage
 
 log = logging.getLogger(__name__)
 
@@ -325,3 +325,41 @@ def _check_tasks(configured: ConfiguredTopology, request: StreamsGroupHeartbeatR
                         f"Task {index} for subtopology {each.subtopology_id} is invalid. Number of tasks for this "
                         f"subtopology: {subtopology.task_count}",
                     )
+
+
+def partitions_by_endpoint(
+    group: StreamsGroup, asking_id: str, configured: ConfiguredTopology, image: MetadataImage
+) -> list[wire.EndpointToPartitions]:
+    """Which member answers queries of which partitions: of all that have an endpoint (application.server); that of the member which asks
+    comes last."""
+    found = []
+    for member_id in sorted(group.members, key=lambda each: (each == asking_id, each)):
+        endpoint = group.members[member_id].user_endpoint
+        if endpoint is not None:
+            assigned = group.current(member_id).assigned
+            found.append(
+                wire.EndpointToPartitions(
+                    wire.ResponseEndpoint(*endpoint),
+                    _partitions(assigned.active, configured, image),
+                    _partitions(assigned.standby, configured, image),
+                )
+            )
+    return found
+
+
+def _partitions(
+    tasks: Mapping[str, Mapping[int, int] | frozenset[int]],
+    configured: ConfiguredTopology,
+    image: MetadataImage,
+) -> list[wire.TopicPartition]:
+    """Of the topics that exist; a topic may have fewer partitions than there are tasks."""
+    found = []
+    for subtopology_id, indexes in tasks.items():
+        subtopology = configured.subtopologies.get(subtopology_id)
+        for topic in () if subtopology is None else subtopology.sources:
+            if topic in image.topics:
+                count = len(image.topics[topic].partitions)
+                found.append(
+                    wire.TopicPartition(topic, [index for index in sorted(indexes) if index < count])
+                )
+    return found

@@ -1,4 +1,4 @@
-"""Creation of the internal topics of streams groups: each once at a time, and its failure is told to the members for a while."""
+"""Creation of the internal topics of streams groups: each once at a time, and the members hear of its failure for a while."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def epochs(session: Session) -> None:
     session.ask(next_one(group, "b", two, **owning()), note="b gets its own")
     describe(session, group, "stable")
     session.ask(next_one(group, "b", two, shutdown_application=True), note="b asks all to end")
-    session.ask(next_one(group, "a", two), note="a is told")
+    session.ask(next_one(group, "a", two), note="a hears of it")
     session.ask(next_one(group, "b", -1, shutdown_application=True), note="b leaves")
     session.ask(next_one(group, "a", two), note="a gets all")
     describe(session, group, "a alone")
