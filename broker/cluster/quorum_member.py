@@ -142,6 +142,7 @@ class QuorumMember:
             self.links,
             joins=state.joins,
             election_delay_s=self._election_delay_s,
+            directory_id=self._directory_id,
             on_error=lambda error: self._on_fatal(why_it_ends(error, self._directory)),
         )
         self._raft = raft
@@ -341,7 +342,7 @@ class QuorumMember:
         self._updates.announce(index, voters)
         state = self._state
         assert state is not None
-        is_voter = any(voter.node_id == self._config.node_id for voter in voters)
+        is_voter = any(voter.is_node(self._config.node_id, self._directory_id) for voter in voters)
         self._state = replace(state, voters=list(voters), dynamic=True, joins=state.joins and not is_voter)
         if self._state_is_written:
             self._write_state()

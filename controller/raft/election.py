@@ -26,11 +26,13 @@ class Election:
     def __init__(
         self,
         node_id: int,
+        directory_id: bytes,
         library: RaftLibrary,
         send: Callable[[int, Message], object],
         random: Callable[[], float],
     ) -> None:
         self._node_id = node_id
+        self._directory_id = directory_id
         self._library = library
         self._send = send
         self._random = random
@@ -66,7 +68,9 @@ class Election:
     def may_campaign(self) -> bool:
         """Whether this node is a voter, or was one until a change that may not be committed (voters.py)."""
         possible = self._library.journal.voters.possible(self._library.commit_index)
-        return any(voter.node_id == self._node_id for voters in possible for voter in voters)
+        return any(
+            voter.is_node(self._node_id, self._directory_id) for voters in possible for voter in voters
+        )
 
     def ask(self, now: float) -> None:
         """Request pre-votes of all voters, and again soon: a voter may have heard the leader a little later than this one."""

@@ -131,8 +131,10 @@ class RaftEngine:
         machine: StateMachine,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
         election_delay_s: float | None = None,
+        directory_id: bytes = b"",
     ) -> None:
         self.journal_bytes_min = journal_bytes_min
+        self._directory_id = directory_id
         self.first_command_term = 0  # the term in which it was appended, 0 where this node does not lead
         self._machine = machine
         self._election_delay_s = election_delay_s
@@ -152,6 +154,7 @@ class RaftEngine:
         self.library = RaftLibrary(
             node_id,
             ids_of(self.journal.voters.last),
+            self._is_in(self.journal.voters.last),
             self._make_transport,
             self.journal,
             self.snapshots,
@@ -160,7 +163,7 @@ class RaftEngine:
             self._halting(machine.apply_command),
         )
         self.journal.on_voters = self._voters_changed
-        self._election = Election(node_id, self.library, self._send_now, runtime.random.random)
+        self._election = Election(node_id, directory_id, self.library, self._send_now, runtime.random.random)
         self._connections: dict[int, int] = {}
         self._directories: dict[int, bytes] = {}  # node id -> that of its connection
         self._voter_change: VoterChange | None = None
@@ -381,7 +384,12 @@ class RaftEngine:
 
     def _voters_changed(self) -> None:
         """From within the library, or from the transport."""
-        self.library.set_voters(ids_of(self.journal.voters.last))
+        voters = self.journal.voters.last
+        self.library.set_voters(ids_of(voters), is_voter=self._is_in(voters))
+
+    def _is_in(self, voters: VoterSet) -> bool:
+        """Whether this node, with its directory, is one of them."""
+        return any(voter.is_node(self._node_id, self._directory_id) for voter in voters)
 
     def _append_voters(self, change: VoterChange) -> None:
         """Append it in a tick of its own: commands that wait take the next one."""

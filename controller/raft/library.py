@@ -96,6 +96,7 @@ class RaftLibrary:
         self,
         node_id: int,
         voter_ids: Sequence[int],
+        is_voter: bool,
         make_transport: Callable[[RaftLibrary], Transport],
         journal: RaftJournal,
         snapshots: RaftSnapshots,
@@ -106,6 +107,7 @@ class RaftLibrary:
         self._node_id = node_id
         self._known: dict[int, Node] = {}
         self.voter_ids = frozenset(voter_ids)
+        self.is_voter = is_voter  # with its directory
         self.nodes: Mapping[int, Node] = self._others()  # the other voters
         self.journal = journal
         self._replaced: dict[str, object] = {
@@ -179,10 +181,6 @@ class RaftLibrary:
         return others if self.is_voter else [*others, self.node(_NEVER_ANSWERS)]
 
     @property
-    def is_voter(self) -> bool:
-        return self._node_id in self.voter_ids
-
-    @property
     def is_alone(self) -> bool:
         """Whether this node is the only voter."""
         return self.is_voter and not self.nodes
@@ -196,11 +194,12 @@ class RaftLibrary:
         """How many other voters make a majority, together with this node where it is a voter."""
         return (len(self.voter_ids) // 2 + 1) - (1 if self.is_voter else 0)
 
-    def set_voters(self, voter_ids: Sequence[int]) -> None:
-        """The voters from now on. Progress of observers that become voters is kept. That of voters that become observers may be
+    def set_voters(self, voter_ids: Sequence[int], *, is_voter: bool) -> None:
+        """The voters from now on; `is_voter`: this node is one of them. Progress of observers that become voters is kept. That of voters that become observers may be
         another directory's."""
         left = self.nodes.keys() - set(voter_ids)
         self.voter_ids = frozenset(voter_ids)
+        self.is_voter = is_voter
         self.nodes = self._others()
         for node_id in left:
             self._forget_progress(self.node(node_id))

@@ -63,7 +63,8 @@ class _PendingVoters(NamedTuple):
 class RaftMetadataLog:
     """A MetadataLog among voters: those that the log names, and `voters` while it names none. Files are in `directory`. A first
     start begins with `genesis` (records, offset of the last), which is the same on every voter; without it, missing files are an
-    error, unless the node `joins`: then it begins with the leader's snapshot. `election_delay_s`: see RaftEngine. `on_error`:
+    error, unless the node `joins`: then it begins with the leader's snapshot. `election_delay_s`: see RaftEngine.
+    `directory_id`: of the metadata directory, empty where voters are not known by theirs. `on_error`:
     this node is silent or has halted."""
 
     def __init__(
@@ -79,9 +80,11 @@ class RaftMetadataLog:
         joins: bool = False,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
         election_delay_s: float | None = None,
+        directory_id: bytes = b"",
         on_error: Callable[[Exception], object] = lambda _: None,
     ) -> None:
         assert joins or voters
+        self._directory_id = directory_id
         self._disk = disk
         self._directory = directory
         self._runtime = runtime
@@ -163,6 +166,7 @@ class RaftMetadataLog:
             self,
             self._journal_bytes_min,
             self._election_delay_s,
+            self._directory_id,
         )
         engine.open()
         self._announced_offset = self._state.offset

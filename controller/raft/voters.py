@@ -16,7 +16,8 @@ The rules that make this safe are those of single-server changes (Ongaro's disse
 - a leader that is no voter once its removal is committed resigns.
 
 A node is known by its id and by the id of its metadata directory, which holds its vote and entries. A node with the id of a voter and
-another directory takes no part (engine.py).
+another directory takes no part: the others don't count it (engine.py), and it does not count itself, so that by an old set, of a
+snapshot that it has begun with, it can't elect itself.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ class Voter(msgspec.Struct, array_like=True, frozen=True):
     host: str
     port: int
     directory_id: bytes = b""
+
+    def is_node(self, node_id: int, directory_id: bytes) -> bool:
+        """Whether it is the node with this id and metadata directory; empty: not known, as in older logs."""
+        return self.node_id == node_id and (
+            not directory_id or not self.directory_id or self.directory_id == directory_id
+        )
 
 
 VoterSet = tuple[Voter, ...]  # by node id

@@ -63,6 +63,7 @@ class Voter:
             joins=self.joins,
             journal_bytes_min=self.world.journal_bytes_min,
             election_delay_s=election_delay_s,
+            directory_id=self.directory_id,
             on_error=self.errors.append,
         )
         self.groups, self.offset = [], -1

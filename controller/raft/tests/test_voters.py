@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,12 @@ from barnabas.controller.raft.engine import RaftEngine
 from barnabas.controller.raft.files import Snapshot, decode_snapshot, encode_snapshot
 from barnabas.controller.raft.journal import RaftJournal
 from barnabas.controller.raft.library import LEADER, RaftLibrary
-from barnabas.controller.raft.messages import COMMAND_KIND, NO_OP, Entry
+from barnabas.controller.raft.messages import COMMAND_KIND, NO_OP, Append, Entry, SnapshotChunk
 from barnabas.controller.raft.raft_log import RaftMetadataLog
 from barnabas.controller.raft.tests import raft_world
 from barnabas.controller.raft.tests import test_hazards_of_messages as hazards
 from barnabas.controller.raft.tests.chaos_world import run_seed
-from barnabas.controller.raft.tests.raft_world import RaftWorld
+from barnabas.controller.raft.tests.raft_world import DELAY_S, RaftWorld, kind_of
 from barnabas.controller.raft.voters import CONFIGURED, Voter, VoterHistory, is_single_change, voter_set
 
 
@@ -344,6 +345,60 @@ def test_a_voter_that_has_lost_its_files_does_not_vote_until_it_is_added_again()
 # Planted bugs: the tests above and the random faults notice them
 
 
+def test_a_wiped_voter_does_not_lead_by_a_set_of_before() -> None:
+    """It begins with a snapshot of a time when it was the only voter, and hears of nothing after that."""
+    world = RaftWorld((1, 2))
+    world.journal_bytes_min = 2000
+    for voter in world.voters.values():
+        voter.stop()
+    for voter in world.voters.values():
+        voter.start()
+
+    def commit(outcomes: list[Exception | None]) -> None:
+        world.run_until(lambda: outcomes)
+        assert outcomes == [None]
+
+    def change(*ids: int) -> None:
+        commit(world.leader().change_voters([world.voters[each].name for each in ids]))
+        world.run(1.0)
+
+    change(1, 2)
+    while world.leader().node_id != 2:
+        leader = world.leader().log
+        assert leader is not None
+        leader._engine.transfer_leadership()
+        world.run(2.0)
+    change(2)
+    for number in range(60):
+        commit(world.leader().propose(b"%d" % number + bytes(100)))
+    change(1, 2)
+    change(1)
+    wiped = world.voters[2]
+    wiped.stop()
+    wiped.wipe()
+    chunks: list[object] = []
+
+    def spoil(_sender: int, receiver: int, message: Any) -> tuple[float, ...]:
+        kind = kind_of(message)
+        if receiver == 2 and kind is SnapshotChunk:
+            chunks.append(message)
+        return () if chunks and receiver == 2 and kind is Append else (DELAY_S,)
+
+    world.spoil = spoil
+    wiped.start()
+    world.run_until(lambda: wiped.log is not None and not wiped.log._engine.journal.is_blank)
+    assert wiped.voter_ids == [2]
+    wiped.stop()
+    wiped.start()
+    world.run(2.0)
+    assert [each.node_id for each in world.leaders] == [1]
+    world.spoil = lambda _sender, _receiver, _message: (DELAY_S,)
+    commit(world.leader().propose(b"after"))
+    world.run(2.0)
+    assert not wiped.errors
+    assert wiped.groups[-1] == (b"after",)
+
+
 def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RaftEngine, "_may_change_voters", lambda engine, _: engine.library.state == LEADER)
     monkeypatch.setattr(RaftMetadataLog, "is_voter_change_open", False)
@@ -367,6 +422,10 @@ def snapshot_without_voters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(VoterHistory, "recorded_at", lambda _history, _index: None)
 
 
+def counts_itself_by_its_id_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Voter, "is_node", lambda voter, node_id, _directory_id: voter.node_id == node_id)
+
+
 def removed_leader_counts_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RaftLibrary, "_counted", lambda library: list(library.nodes.values()))
 
@@ -386,6 +445,7 @@ def cut_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "notices"),
     [
+        (counts_itself_by_its_id_alone, test_a_wiped_voter_does_not_lead_by_a_set_of_before),
         (removed_leader_counts_itself, test_a_leader_that_removes_itself_does_not_count_itself),
         (other_directory_counts, hazards.test_a_voter_with_another_directory_does_not_count),
         (no_campaign_of_the_removed, test_a_removal_in_one_log_alone_can_still_be_committed),
