@@ -282,6 +282,34 @@ def test_an_append_that_fails_later_is_taken_back() -> None:
     assert groups.consumer_group.values == values
 
 
+def test_a_pending_append_that_fails_and_has_written_a_value_twice() -> None:
+    """A static member that comes back is replaced, described and assigned in one append."""
+    groups = Groups()
+    groups.create_topic("orders", 4)
+    a = ConsumerMember(groups, "a", "orders", instance_id="i")
+    settle(groups, a, ConsumerMember(groups, "b", "orders"))
+    a.leave(-2)
+    values = dict(groups.consumer_group.values)
+    groups.log.hold = True
+    again = groups.heartbeat_of(ConsumerMember(groups, "a", "orders", instance_id="i").request())
+    groups.log.settle(E.NOT_LEADER_OR_FOLLOWER)
+    assert again.error == E.NOT_COORDINATOR
+    assert groups.consumer_group.values == values
+
+
+def test_a_member_whose_removal_cannot_be_written_is_removed_later() -> None:
+    groups = Groups()
+    a, _ = two_members(groups)
+    groups.clock.pass_ms(SESSION_MS - 1)
+    a.heartbeat()
+    groups.log.error = E.NOT_ENOUGH_REPLICAS
+    groups.clock.pass_ms(5000)
+    assert sorted(groups.consumer_group.members) == ["a", "b"]
+    groups.log.error = E.NONE
+    groups.clock.pass_ms(1000)
+    assert sorted(groups.consumer_group.members) == ["a"]
+
+
 def test_two_pending_appends_of_which_the_first_fails() -> None:
     groups = Groups()
     groups.create_topic("orders", 1)

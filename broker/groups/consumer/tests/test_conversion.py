@@ -256,3 +256,26 @@ def test_an_upgrade_that_cannot_be_written_changes_nothing() -> None:
     groups.log.error = E.NONE
     bring_level(groups, a, b)
     assert isinstance(groups.shard.groups[GROUP], ClassicGroup)
+
+
+def test_a_pending_upgrade_that_fails_leaves_the_classic_group() -> None:
+    groups = Groups()
+    a, b = classic_pair(groups)
+    groups.log.hold = True
+    answer = groups.heartbeat_of(ConsumerMember(groups, "c", "orders").request())
+    groups.log.settle(E.NOT_LEADER_OR_FOLLOWER)
+    assert answer.error == E.NOT_COORDINATOR
+    assert isinstance(groups.shard.groups[GROUP], ClassicGroup)
+    groups.log.hold = False
+    groups.reload()
+    assert sorted(groups.group.members) == sorted([a.member_id, b.member_id])
+
+
+def test_an_empty_group_stays_when_a_join_is_refused() -> None:
+    groups = Groups()
+    groups.create_topic("orders", 1)
+    member = ConsumerMember(groups, "a", "orders")
+    member.heartbeat()
+    member.leave()
+    assert groups.join("nobody", protocols=[("range", b"m")]).error == E.UNKNOWN_MEMBER_ID
+    assert groups.consumer_group.is_empty
