@@ -228,10 +228,15 @@ PLACES: dict[int, dict[str, dict[int, str]]] = {
     69: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
     71: {"THROTTLING_QUOTA_EXCEEDED": {0: ""}},
     72: {"UNKNOWN_SUBSCRIPTION_ID": {0: ""}, "INVALID_RECORD": {0: ""}},
-    88: {"FENCED_MEMBER_EPOCH": {0: ""}},
-    89: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
     74: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
     75: {"TOPIC_AUTHORIZATION_FAILED": {0: "topics"}},
+    78: {"NOT_LEADER_OR_FOLLOWER": {0: "responses.partitions"}},
+    79: {"NOT_LEADER_OR_FOLLOWER": {0: "responses.partitions"}},
+    80: {"DUPLICATE_VOTER": {0: ""}},
+    81: {"VOTER_NOT_FOUND": {0: ""}},
+    **{key: {"NOT_COORDINATOR": {0: "results.partitions"}} for key in range(83, 88)},
+    88: {"FENCED_MEMBER_EPOCH": {0: ""}},
+    89: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
 }
 
 
