@@ -21,12 +21,10 @@ pytestmark = [pytest.mark.barnabas_only, pytest.mark.jvm]
 
 # Not served, of what a Kafka without plugins advertises.
 MISSING = {
-    "ShareGroupHeartbeat", "ShareGroupDescribe", "ShareFetch", "ShareAcknowledge",
-    "InitializeShareGroupState", "ReadShareGroupState", "WriteShareGroupState", "DeleteShareGroupState",
-    "ReadShareGroupStateSummary", "DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets",
-    "StreamsGroupHeartbeat", "StreamsGroupDescribe",
+    "ShareGroupHeartbeat", "ShareGroupDescribe",
+    "DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets",
 }  # fmt: skip
-MISSING_FEATURES = {"share.version", "streams.version"}
+MISSING_FEATURES = {"share.version"}
 # A single node does not begin with it: its configuration names the voter.
 NOT_FINALIZED = {*MISSING_FEATURES, "kraft.version"}
 # Kafka advertises these two where a plugin takes the metrics of clients.
