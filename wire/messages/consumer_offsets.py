@@ -155,7 +155,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(msgspec.Struct, gc=False):
 class TopicPartitions(msgspec.Struct, gc=False):
     topic_id: bytes = ZERO_UUID
     partitions: list[int] = []
-    assignment_epochs: list[int] | None = None
+    assignment_epochs: list[int] | None = []
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(msgspec.Struct, gc=False):
@@ -190,7 +190,7 @@ class StreamsGroupMetadataValue(msgspec.Struct, gc=False):
     epoch: int = 0
     metadata_hash: int = 0
     validated_topology_epoch: int = -1
-    last_assignment_configs: list[LastAssignmentConfig] | None = None
+    last_assignment_configs: list[LastAssignmentConfig] | None = []
 
 
 class StreamsGroupMemberMetadataKey(msgspec.Struct, gc=False):
@@ -253,7 +253,7 @@ class StreamsGroupCurrentMemberAssignmentKey(msgspec.Struct, gc=False):
 class StreamsGroupCurrentMemberAssignmentValueTaskIds(msgspec.Struct, gc=False):
     subtopology_id: str = ""
     partitions: list[int] = []
-    assignment_epochs: list[int] | None = None
+    assignment_epochs: list[int] | None = []
 
 
 class StreamsGroupCurrentMemberAssignmentValue(msgspec.Struct, gc=False):
@@ -2035,7 +2035,7 @@ def read_consumer_group_current_member_assignment_value_0(buffer: Buffer, pos: i
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs: list[int] | None = None
+            assignment_epochs: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -2082,7 +2082,7 @@ def read_consumer_group_current_member_assignment_value_0(buffer: Buffer, pos: i
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs_2: list[int] | None = None
+            assignment_epochs_2: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -2133,10 +2133,10 @@ def write_consumer_group_current_member_assignment_value_0(message: ConsumerGrou
             n = len(partitions) + 1
             append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
             append(pack(f">{len(partitions)}i", *partitions))
-            if item.assignment_epochs is not None:
+            if item.assignment_epochs is None or len(item.assignment_epochs):
                 tags: list[Part] = []
                 count = 0
-                if item.assignment_epochs is not None:
+                if item.assignment_epochs is None or len(item.assignment_epochs):
                     count += 1
                     content: list[Part] = []
                     assignment_epochs = item.assignment_epochs
@@ -2165,10 +2165,10 @@ def write_consumer_group_current_member_assignment_value_0(message: ConsumerGrou
             n = len(partitions_2) + 1
             append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
-            if item_2.assignment_epochs is not None:
+            if item_2.assignment_epochs is None or len(item_2.assignment_epochs):
                 tags_2: list[Part] = []
                 count_2 = 0
-                if item_2.assignment_epochs is not None:
+                if item_2.assignment_epochs is None or len(item_2.assignment_epochs):
                     count_2 += 1
                     content_2: list[Part] = []
                     assignment_epochs_2 = item_2.assignment_epochs
@@ -2317,7 +2317,7 @@ def read_streams_group_metadata_value_0(buffer: Buffer, pos: int, end: int) -> t
         epoch, metadata_hash, n = unpack_iqB(buffer, pos)
         pos += 13
         validated_topology_epoch: int = -1
-        last_assignment_configs: list[LastAssignmentConfig] | None = None
+        last_assignment_configs: list[LastAssignmentConfig] | None = []
         if n:
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
@@ -2377,14 +2377,14 @@ def read_streams_group_metadata_value_0(buffer: Buffer, pos: int, end: int) -> t
 
 def write_streams_group_metadata_value_0(message: StreamsGroupMetadataValue, append: Append) -> None:
     try:
-        if message.validated_topology_epoch != -1 or message.last_assignment_configs is not None:
+        if message.validated_topology_epoch != -1 or message.last_assignment_configs is None or len(message.last_assignment_configs):
             append(pack_iq(message.epoch, message.metadata_hash))
             tags: list[Part] = []
             count = 0
             if message.validated_topology_epoch != -1:
                 count += 1
                 tags.append(pack_BBi(0, 4, message.validated_topology_epoch))
-            if message.last_assignment_configs is not None:
+            if message.last_assignment_configs is None or len(message.last_assignment_configs):
                 count += 1
                 content: list[Part] = []
                 last_assignment_configs = message.last_assignment_configs
@@ -3018,7 +3018,7 @@ def read_streams_group_current_member_assignment_value_0(buffer: Buffer, pos: in
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs: list[int] | None = None
+            assignment_epochs: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -3074,7 +3074,7 @@ def read_streams_group_current_member_assignment_value_0(buffer: Buffer, pos: in
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs_2: list[int] | None = None
+            assignment_epochs_2: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -3130,7 +3130,7 @@ def read_streams_group_current_member_assignment_value_0(buffer: Buffer, pos: in
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs_3: list[int] | None = None
+            assignment_epochs_3: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -3186,7 +3186,7 @@ def read_streams_group_current_member_assignment_value_0(buffer: Buffer, pos: in
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs_4: list[int] | None = None
+            assignment_epochs_4: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -3242,7 +3242,7 @@ def read_streams_group_current_member_assignment_value_0(buffer: Buffer, pos: in
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs_5: list[int] | None = None
+            assignment_epochs_5: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -3298,7 +3298,7 @@ def read_streams_group_current_member_assignment_value_0(buffer: Buffer, pos: in
             pos += n * 4
             n = buffer[pos]
             pos += 1
-            assignment_epochs_6: list[int] | None = None
+            assignment_epochs_6: list[int] | None = []
             if n:
                 if n > 127:
                     n, pos = long_uvarint(n, buffer, pos)
@@ -3356,10 +3356,10 @@ def write_streams_group_current_member_assignment_value_0(message: StreamsGroupC
             n = len(partitions) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions)}i", *partitions))
-            if item.assignment_epochs is not None:
+            if item.assignment_epochs is None or len(item.assignment_epochs):
                 tags: list[Part] = []
                 count = 0
-                if item.assignment_epochs is not None:
+                if item.assignment_epochs is None or len(item.assignment_epochs):
                     count += 1
                     content: list[Part] = []
                     assignment_epochs = item.assignment_epochs
@@ -3395,10 +3395,10 @@ def write_streams_group_current_member_assignment_value_0(message: StreamsGroupC
             n = len(partitions_2) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_2)}i", *partitions_2))
-            if item_2.assignment_epochs is not None:
+            if item_2.assignment_epochs is None or len(item_2.assignment_epochs):
                 tags_2: list[Part] = []
                 count_2 = 0
-                if item_2.assignment_epochs is not None:
+                if item_2.assignment_epochs is None or len(item_2.assignment_epochs):
                     count_2 += 1
                     content_2: list[Part] = []
                     assignment_epochs_2 = item_2.assignment_epochs
@@ -3434,10 +3434,10 @@ def write_streams_group_current_member_assignment_value_0(message: StreamsGroupC
             n = len(partitions_3) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_3)}i", *partitions_3))
-            if item_3.assignment_epochs is not None:
+            if item_3.assignment_epochs is None or len(item_3.assignment_epochs):
                 tags_3: list[Part] = []
                 count_3 = 0
-                if item_3.assignment_epochs is not None:
+                if item_3.assignment_epochs is None or len(item_3.assignment_epochs):
                     count_3 += 1
                     content_3: list[Part] = []
                     assignment_epochs_3 = item_3.assignment_epochs
@@ -3473,10 +3473,10 @@ def write_streams_group_current_member_assignment_value_0(message: StreamsGroupC
             n = len(partitions_4) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_4)}i", *partitions_4))
-            if item_4.assignment_epochs is not None:
+            if item_4.assignment_epochs is None or len(item_4.assignment_epochs):
                 tags_4: list[Part] = []
                 count_4 = 0
-                if item_4.assignment_epochs is not None:
+                if item_4.assignment_epochs is None or len(item_4.assignment_epochs):
                     count_4 += 1
                     content_4: list[Part] = []
                     assignment_epochs_4 = item_4.assignment_epochs
@@ -3512,10 +3512,10 @@ def write_streams_group_current_member_assignment_value_0(message: StreamsGroupC
             n = len(partitions_5) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_5)}i", *partitions_5))
-            if item_5.assignment_epochs is not None:
+            if item_5.assignment_epochs is None or len(item_5.assignment_epochs):
                 tags_5: list[Part] = []
                 count_5 = 0
-                if item_5.assignment_epochs is not None:
+                if item_5.assignment_epochs is None or len(item_5.assignment_epochs):
                     count_5 += 1
                     content_5: list[Part] = []
                     assignment_epochs_5 = item_5.assignment_epochs
@@ -3551,10 +3551,10 @@ def write_streams_group_current_member_assignment_value_0(message: StreamsGroupC
             n = len(partitions_6) + 1
             append(BYTES[n] if n < 128 else uvarint(n))
             append(pack(f">{len(partitions_6)}i", *partitions_6))
-            if item_6.assignment_epochs is not None:
+            if item_6.assignment_epochs is None or len(item_6.assignment_epochs):
                 tags_6: list[Part] = []
                 count_6 = 0
-                if item_6.assignment_epochs is not None:
+                if item_6.assignment_epochs is None or len(item_6.assignment_epochs):
                     count_6 += 1
                     content_6: list[Part] = []
                     assignment_epochs_6 = item_6.assignment_epochs

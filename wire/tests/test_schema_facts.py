@@ -135,7 +135,7 @@ def kafka_fields(
                 default(
                     kind,
                     entry["type"] != kind,
-                    "null" if "default" in entry and entry["default"] is None else entry.get("default"),
+                    default_text(entry),
                 ),
                 kafka_fields(nested, versions, shared) if nested else None,
             )
@@ -149,6 +149,12 @@ def kafka_range(text: str, within: Versions) -> Versions | None:
 
 def empty_is_none(versions: Versions) -> Versions | None:
     return versions if versions.first <= versions.last else None
+
+
+def default_text(entry: dict[str, Any]) -> Any:
+    """JSON's null is null for a struct, and the empty array for an array, where only the text "null" is null."""
+    is_null = "default" in entry and entry["default"] is None
+    return "null" if is_null and not entry["type"].startswith("[]") else entry.get("default")
 
 
 def default(kind: str, is_array: bool, text: Any) -> Any:
