@@ -34,8 +34,10 @@ $(BIN)/python:
 	@# A failed venv (Debian without python3-venv) leaves a Python without pip, which the next make would take for whole
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
+# The lock file names every package, so pip need not look for dependencies: with them, pip 23 refuses pytest-cov's
+# coverage[toml] as not pinned as soon as there is a newer coverage than the locked one.
 $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
