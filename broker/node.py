@@ -17,6 +17,7 @@ from barnabas.broker.cluster.brokers import Brokers
 from barnabas.broker.cluster.controller_channel import ControllerChannel
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import KafkaMetadata, metadata_directory, why_it_ends
+from barnabas.broker.cluster.latest_offsets import LatestOffsets
 from barnabas.broker.cluster.node_security import NodeSecurity
 from barnabas.broker.cluster.producer_ids import ProducerIdAllocator, request_block
 from barnabas.broker.cluster.topic_creation import create_topic
@@ -363,14 +364,6 @@ class Node:
             self._new_context,
             partitions.when_settled,
         )
-        groups = GroupCoordinator(
-            CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime, config.request_timeout_ms),
-            config,
-            runtime,
-            controller,
-            self._log_manager.wall_clock,
-            partial(create_topic, channel),
-        )
         producer_ids = ProducerIdAllocator(
             lambda done: request_block(channel, config.node_id, controller.image, done)
         )
@@ -386,6 +379,16 @@ class Node:
             controller,
             partial(create_topic, channel),
             partitions.has_session,
+        )
+        groups = GroupCoordinator(
+            CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime, config.request_timeout_ms),
+            config,
+            runtime,
+            controller,
+            self._log_manager.wall_clock,
+            partial(create_topic, channel),
+            Persister(runtime, for_share_states.ask, share_coordinator.topic.find),
+            LatestOffsets(lambda: controller.image, for_share_states.ask),
         )
         transactions = TransactionCoordinator(
             CoordinatorLog(TRANSACTION_STATE_TOPIC, partitions, runtime),
@@ -421,7 +424,7 @@ class Node:
                 config,
                 controller,
                 partitions,
-                Persister(runtime, for_share_states.ask, share_coordinator.topic),
+                Persister(runtime, for_share_states.ask, share_coordinator.topic.find),
             ),
             producer_ids=producer_ids,
             client_metrics=client_metrics,

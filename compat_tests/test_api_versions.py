@@ -1,5 +1,4 @@
-"""ApiVersions beside Apache Kafka 4.3.1's: APIs, their versions and features. What is missing stands here, by name, so that the list
-becomes shorter with each API that is served."""
+"""ApiVersions beside Apache Kafka 4.3.1's: the same APIs, in the same versions, and the same features."""
 
 from __future__ import annotations
 
@@ -19,14 +18,8 @@ from compat_tests.harness.metrics import LISTENER
 
 pytestmark = [pytest.mark.barnabas_only, pytest.mark.jvm]
 
-# Not served, of what a Kafka without plugins advertises.
-MISSING = {
-    "ShareGroupHeartbeat", "ShareGroupDescribe",
-    "DescribeShareGroupOffsets", "AlterShareGroupOffsets", "DeleteShareGroupOffsets",
-}  # fmt: skip
-MISSING_FEATURES = {"share.version"}
 # A single node does not begin with it: its configuration names the voter.
-NOT_FINALIZED = {*MISSING_FEATURES, "kraft.version"}
+NOT_FINALIZED = {"kraft.version"}
 # Kafka advertises these two where a plugin takes the metrics of clients.
 TELEMETRY = {"GetTelemetrySubscriptions": (0, 0), "PushTelemetry": (0, 0)}
 
@@ -55,8 +48,7 @@ def versions(answer: Any) -> dict[str, tuple[int, int]]:
 
 def test_apis_and_versions(kafkas: Any, fresh_broker: BrokerFactory) -> None:
     ours, theirs = versions(answer_of(fresh_broker())), versions(kafkas)
-    assert theirs.keys() - ours.keys() == MISSING
-    assert ours == {name: each for name, each in theirs.items() if name not in MISSING}
+    assert ours == theirs
 
 
 def test_telemetry_with_a_receiver(kafkas: Any, fresh_broker: BrokerFactory) -> None:
@@ -75,7 +67,7 @@ def test_features_of_a_new_cluster(kafkas: Any, fresh_broker: BrokerFactory) -> 
             each.name: (each.min_version_level, each.max_version_level) for each in answer.finalized_features
         }
 
-    for features, missing in ((supported, MISSING_FEATURES), (finalized, NOT_FINALIZED)):
+    for features, missing in ((supported, set()), (finalized, NOT_FINALIZED)):
         theirs = features(kafkas)
         assert theirs.keys() - features(ours).keys() == missing
         assert features(ours) == {name: each for name, each in theirs.items() if name not in missing}

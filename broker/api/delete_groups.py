@@ -59,7 +59,7 @@ def delete_groups(
         if isinstance(shard, ErrorCode):
             add(dict.fromkeys(group_ids, shard))
         else:
-            shard.offset_requests.delete_groups(group_ids, add)
+            shard.delete_groups(group_ids, add)
         yield
     return PENDING
 

@@ -119,7 +119,9 @@ def _answer(
 def _check_member(shard: Shard, group: OffsetFetchRequestGroup) -> ErrorCode:
     """Members of consumer and streams groups fetch with their epoch (v9)."""
     found = shard.store.modern(group.group_id)
-    return ErrorCode.NONE if found is None else check_fetch(found, group.member_id, group.member_epoch)
+    if found is None or not found.commits_offsets:  # of a share group there are none
+        return ErrorCode.NONE
+    return check_fetch(found, group.member_id, group.member_epoch)
 
 
 def _only_group(request: OffsetFetchRequest) -> Generator[None, None, OffsetFetchRequestGroup]:

@@ -24,6 +24,7 @@ from barnabas.broker.groups.member import (
 from barnabas.broker.groups.rebalance import Rebalancer, generation_response
 from barnabas.broker.groups.records import GroupRecord, group_metadata_record
 from barnabas.broker.groups.settings import NEW_MEMBER_JOIN_TIMEOUT_MS
+from barnabas.broker.groups.share.group import ShareGroup
 from barnabas.broker.groups.state import GroupEvent, GroupState
 from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.wire.errors import ErrorCode
@@ -77,6 +78,9 @@ class ClassicProtocol:
             return
         if isinstance(found, StreamsGroup) and not found.is_empty:
             reply(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, member_id))
+            return
+        if isinstance(found, ShareGroup):
+            reply(join_error(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, ""))
             return
         if isinstance(found, ConsumerGroup | StreamsGroup) and member_id:
             reply(join_error(ErrorCode.UNKNOWN_MEMBER_ID, member_id))

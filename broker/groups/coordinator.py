@@ -17,15 +17,17 @@ from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.offsets import DeletedTopic
 from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 from barnabas.broker.groups.streams.internal_topics import InternalTopics
-from barnabas.controller.operations.features import GROUP_VERSION, STREAMS_VERSION
+from barnabas.controller.operations.features import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, group_metadata_topic
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from barnabas.broker.cluster.latest_offsets import LatestOffsets
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.coordinator.log import CoordinatorLog, Marker
     from barnabas.broker.coordinator.topic import CreateTopic
     from barnabas.broker.groups.shard import Shard
+    from barnabas.broker.share_coordinator.persister import Persister
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.runtime.interface import Runtime, Timer
@@ -47,12 +49,16 @@ class GroupCoordinator:
         controller: Controller,
         wall_clock: WallClock,
         create_topic: CreateTopic,
+        persister: Persister,
+        latest_offsets: LatestOffsets,
     ) -> None:
-        """`create_topic`: see CoordinatorTopic."""
+        """`create_topic`: see CoordinatorTopic. `persister`: the client of the share coordinators, which `stop` closes."""
         self._log = coordinator_log
         self._settings = GroupSettings.from_config(config)
         self._configs = GroupConfigs(config.value, lambda: controller.image)
         self._usage = GroupUsage()
+        self._persister = persister
+        self._latest_offsets = latest_offsets
         self._runtime = runtime
         self._controller = controller
         self._wall_clock = wall_clock
@@ -69,13 +75,27 @@ class GroupCoordinator:
     def _make_shard(self, index: int) -> Shard:
         from barnabas.broker.groups.shard import Shard  # late: a broker without groups does not load it
 
-        return Shard(index, self._log, self._runtime, self._settings, self._configs, self._usage)
+        return Shard(
+            index,
+            self._log,
+            self._runtime,
+            self._settings,
+            self._configs,
+            self._persister,
+            self._latest_offsets,
+            self._usage,
+        )
 
     @property
     def serves_consumer_groups(self) -> bool:
         """Whether the protocol of KIP-848 is switched on."""
         features = self._controller.image.features
         return "consumer" in self._rebalance_protocols and features.get(GROUP_VERSION, 0) > 0
+
+    @property
+    def serves_share_groups(self) -> bool:
+        """Whether share groups are switched on (KIP-932)."""
+        return self._controller.image.features.get(SHARE_VERSION, 0) > 0
 
     @property
     def serves_streams_groups(self) -> bool:
@@ -98,6 +118,7 @@ class GroupCoordinator:
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
+        self._persister.close()
         self.shards.stop()
 
     def metadata_changed(

@@ -23,6 +23,7 @@ from barnabas.broker.groups.records import (
     PendingOffsetWritten,
     TransactionEnded,
 )
+from barnabas.broker.groups.share.group import ShareGroup
 from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.wire.errors import ErrorCode
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # The groups whose records set values, by the class of their records.
 MODERN_GROUPS: Final[dict[type[ModernGroupRecord], type[ModernGroup]]] = {
-    kind.record_class: kind for kind in (ConsumerGroup, StreamsGroup)
+    kind.record_class: kind for kind in (ConsumerGroup, ShareGroup, StreamsGroup)
 }
 Group: TypeAlias = ClassicGroup | ModernGroup
 _ModernKey: TypeAlias = tuple[str, type[ModernGroup], int, str]  # group id, kind, and what a record is about

@@ -25,6 +25,7 @@ PENDING_JOINS_MAX: Final = 10_000  # of the broker
 MEMBER_BYTES_OF_GROUP_MAX: Final = 16 * 1024 * 1024
 MEMBER_BYTES_MAX: Final = 256 * 1024 * 1024  # of the broker
 MEMBER_OVERHEAD_BYTES: Final = 1000
+NAME_OVERHEAD_BYTES: Final = 100  # of a topic that a member reads
 PROTOCOL_OVERHEAD_BYTES: Final = 200
 
 Protocols = Sequence[tuple[str, bytes]]  # (assignor name, subscription), in the member's order of preference

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.coordinator.shard_log import coordinator_error
-from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.modern.group import ModernGroup
 from barnabas.broker.groups.modern.offset_checks import check_commit, check_transactional_commit
@@ -125,7 +124,7 @@ class OffsetRequests:
             if generation_id < 0:
                 return ErrorCode.NONE  # a consumer without membership; replay makes a simple group
             return ErrorCode.GROUP_ID_NOT_FOUND if api_version >= 9 else ErrorCode.ILLEGAL_GENERATION
-        if isinstance(group, ConsumerGroup | StreamsGroup):
+        if isinstance(group, ModernGroup) and group.commits_offsets:
             partitions = [
                 (topic.name, topic.topic_id, each.partition_index)
                 for topic in topics
@@ -190,7 +189,9 @@ class OffsetRequests:
         group = self._groups.get(request.group_id)
         if group is None:  # replay makes a simple group
             return ErrorCode.NONE if generation_id < 0 else ErrorCode.ILLEGAL_GENERATION
-        if isinstance(group, ConsumerGroup | StreamsGroup):
+        if isinstance(group, ModernGroup) and not group.commits_offsets:
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        if isinstance(group, ModernGroup):
             named = self._configs.image().topics
             partitions = [
                 (topic.name, named[topic.name].topic_id, each.partition_index)
@@ -203,8 +204,6 @@ class OffsetRequests:
             )
         if generation_id < 0 and not request.member_id and request.group_instance_id is None:
             return ErrorCode.NONE
-        if not isinstance(group, ClassicGroup):
-            return ErrorCode.GROUP_ID_NOT_FOUND
         return _check_committer(group, request.member_id, request.group_instance_id, generation_id)
 
     # -- OffsetDelete
@@ -218,7 +217,7 @@ class OffsetRequests:
         """Delete positions by topic name and partition. The reply is one error for all, or one by topic:
         GROUP_SUBSCRIBED_TO_TOPIC where the group reads it; deleting a position that does not exist succeeds."""
         group = self._groups.get(group_id)
-        if group is None:
+        if group is None or (isinstance(group, ModernGroup) and not group.commits_offsets):
             reply(ErrorCode.GROUP_ID_NOT_FOUND, {})
             return
         if not (group.is_empty or group.uses_consumer_protocol() or isinstance(group, StreamsGroup)):
@@ -288,7 +287,8 @@ class OffsetRequests:
             pending = pending_keys.get(group.group_id, ())
             records = self._expired_offsets(group, pending, now_ms)
             stored = sum(len(partitions) for partitions in self._offsets.topics(group.group_id).values())
-            if stored == len(records) and not pending and group.is_empty:
+            is_unused = group.is_empty and not (isinstance(group, ModernGroup) and not group.commits_offsets)
+            if stored == len(records) and not pending and is_unused:
                 records += _tombstones(group)
             if records:
                 log.info("Group %s: %d records expire", group.group_id, len(records))

@@ -1,7 +1,8 @@
 """The records of __consumer_offsets, as Kafka 4.3 writes them.
 
 Written: OffsetCommit keys 1 with values 4 (1 when the client gave a retention time), GroupMetadata keys 2 with values 3. Read:
-every version of both. consumer/records.py has those of consumer groups, streams/records.py of streams groups; of others the types are reported as unknown.
+every version of both. The records.py of consumer/, share/ and streams/ have those of the modern groups; of others the types are
+reported as unknown.
 Source: OffsetCommitKey/Value.json, GroupMetadataKey/Value.json of the group coordinator.
 """
 
@@ -22,11 +23,10 @@ from barnabas.broker.coordinator.record_encoding import (
     record_type,
 )
 from barnabas.broker.groups.consumer import records as consumer_records
-from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
 from barnabas.broker.groups.modern.group import ModernGroupRecord
 from barnabas.broker.groups.offsets import CommittedOffset, Key
+from barnabas.broker.groups.share import records as share_records
 from barnabas.broker.groups.streams import records as streams_records
-from barnabas.broker.groups.streams.records import StreamsGroupRecord
 from barnabas.wire.messages.consumer_offsets import (
     GROUP_METADATA_KEY,
     GROUP_METADATA_VALUE,
@@ -49,6 +49,11 @@ GROUP_METADATA_TYPE: Final = 2
 OFFSET_COMMIT_VALUE_VERSION: Final = 4
 OFFSET_COMMIT_VALUE_WITH_EXPIRY_VERSION: Final = 1  # the only one with an expire timestamp
 GROUP_METADATA_VALUE_VERSION: Final = 3
+_CODECS_BY_KEY: Final = {
+    key: codec
+    for codec in (consumer_records.CODEC, share_records.CODEC, streams_records.CODEC)
+    for key in codec.keys
+}
 
 
 class OffsetWritten(msgspec.Struct, frozen=True):
@@ -146,10 +151,8 @@ def encode_record(record: GroupRecord) -> tuple[bytes, bytes | None]:
         key = OffsetCommitKey(group=group_id, topic=topic, partition=partition)
         value = record.value if isinstance(record, OffsetWritten) else record.write.value
         return encode_key(OFFSET_COMMIT_TYPE, OFFSET_COMMIT_KEY, key), _encode_offset(value)
-    if isinstance(record, ConsumerGroupRecord):
-        return consumer_records.encode_record(record)
-    if isinstance(record, StreamsGroupRecord):
-        return streams_records.encode_record(record)
+    if isinstance(record, ModernGroupRecord):
+        return _CODECS_BY_KEY[record.key].encode(record)
     assert isinstance(record, GroupWritten | GroupTombstone)
     key_bytes = encode_key(GROUP_METADATA_TYPE, GROUP_METADATA_KEY, GroupMetadataKey(group=record.group_id))
     if isinstance(record, GroupTombstone):
@@ -188,10 +191,8 @@ def decode_record(key: bytes | None, value: bytes | None) -> GroupRecord:
         if value is None:
             return GroupTombstone(group_id)
         return GroupWritten(group_id, decode_value(GROUP_METADATA_VALUE, value))
-    if found in consumer_records.KEYS:
-        return consumer_records.decode_record(found, key, value)
-    if found in streams_records.KEYS:
-        return streams_records.decode_record(found, key, value)
+    if found in _CODECS_BY_KEY:
+        return _CODECS_BY_KEY[found].decode(found, key, value)
     raise UnknownRecord(f"key version {found}")
 
 

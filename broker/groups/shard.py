@@ -5,14 +5,13 @@ After a load the members found have one session timeout to send something.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.shard_log import ShardLog
 from barnabas.broker.groups.classic import ClassicProtocol
 from barnabas.broker.groups.consumer.classic_members import ClassicMembers
 from barnabas.broker.groups.consumer.expressions import ExpressionResolver
-from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.heartbeats import ConsumerProtocol
 from barnabas.broker.groups.consumer.lifecycle import ConsumerGroups
 from barnabas.broker.groups.group import ClassicGroup
@@ -22,15 +21,19 @@ from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.offset_requests import OffsetRequests
 from barnabas.broker.groups.rebalance import Rebalancer
 from barnabas.broker.groups.records import GroupRecord, OffsetWritten, TransactionEnded, encode_batch
-from barnabas.broker.groups.streams.group import StreamsGroup
+from barnabas.broker.groups.share.heartbeats import ShareProtocol
+from barnabas.broker.groups.share.lifecycle import ShareGroups
+from barnabas.broker.groups.share.offsets import ShareGroupOffsets
 from barnabas.broker.groups.streams.heartbeats import StreamsProtocol
 from barnabas.broker.groups.streams.lifecycle import StreamsGroups
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
+    from barnabas.broker.cluster.latest_offsets import LatestOffsets
     from barnabas.broker.coordinator.log import CoordinatorLog, Marker
     from barnabas.broker.groups.offsets import DeletedTopic
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
+    from barnabas.broker.share_coordinator.persister import Persister
     from barnabas.runtime.interface import Runtime
 
 _NOT_NOW: Final = (
@@ -50,9 +53,11 @@ class Shard:
         runtime: Runtime,
         settings: GroupSettings,
         configs: GroupConfigs,
+        persister: Persister,
+        latest_offsets: LatestOffsets,
         usage: GroupUsage | None = None,
     ) -> None:
-        """`usage` is that of all groups of the broker."""
+        """`persister` and `latest_offsets`: for share groups. `usage` is that of all groups of the broker."""
         self.index = index
         usage = usage or GroupUsage()
         self.store = GroupStore(runtime.time_ms, usage)
@@ -74,6 +79,10 @@ class Shard:
         self.expressions = ExpressionResolver(self.consumer_groups)
         self.streams_groups = StreamsGroups(self.store, self.log, runtime, settings, configs)
         self.streams = StreamsProtocol(self.streams_groups)
+        self.share_groups = ShareGroups(self.store, self.log, runtime, settings, configs, persister)
+        self.share = ShareProtocol(self.share_groups)
+        self.share_offsets = ShareGroupOffsets(self.share_groups, persister, latest_offsets)
+        self._modern_groups = (self.consumer_groups, self.share_groups, self.streams_groups)
         self.classic = ClassicProtocol(self.store, self.rebalancer, ClassicMembers(self.consumer_groups))
         self.offset_requests = OffsetRequests(
             self.store, self.log, self.rebalancer, settings, configs, runtime.time_ms
@@ -101,17 +110,27 @@ class Shard:
 
     def topics_changed(self, names: Set[str], *, are_created: bool, offset: int) -> None:
         """These topics were created, deleted or have got partitions, by metadata up to this offset."""
-        self.consumer_groups.topics_changed(names)
-        self.streams_groups.topics_changed(names)
+        for groups in self._modern_groups:
+            groups.topics_changed(names)
         if are_created:
             self.expressions.topics_created_at = offset
 
     def topics_deleted(self, topics: list[DeletedTopic]) -> None:
         """Remove the offsets of deleted topics, once loaded."""
-        if self._is_loaded:
-            self.offset_requests.topics_deleted(topics)
-        else:
+        if not self._is_loaded:
             self._deleted_topics += topics
+            return
+        self.offset_requests.topics_deleted(topics)
+        self.share_groups.topics_deleted({topic.topic_id for topic in topics})
+
+    def delete_groups(self, group_ids: list[str], reply: Callable[[dict[str, ErrorCode]], None]) -> None:
+        """Delete empty groups: the delivery states of share groups first, then the groups with their offsets."""
+
+        def states_deleted(errors: Mapping[str, ErrorCode]) -> None:
+            rest = [group_id for group_id in group_ids if group_id not in errors]
+            self.offset_requests.delete_groups(rest, lambda found: reply({**errors, **found}))
+
+        self.share_offsets.delete_all(group_ids, states_deleted)
 
     # -- loading (CoordinatorShard)
 
@@ -128,18 +147,16 @@ class Shard:
                 self._shrink()
             done(error)
             if self._deleted_topics and self._is_loaded:
-                self.offset_requests.topics_deleted(self._deleted_topics)
+                self.topics_deleted(self._deleted_topics)
 
         replay = GroupReplay(self.log.name, self.store.restore, self._begin_sessions, every=every)
         self.log.load(replay, loaded)
 
     def _begin_sessions(self) -> Iterator[None]:
         for group in tuple(self.groups.values()):
-            if isinstance(group, ConsumerGroup):
-                self.consumer_groups.begin_sessions(group)
-            elif isinstance(group, StreamsGroup):
-                self.streams_groups.begin_sessions(group)
-            elif isinstance(group, ClassicGroup):
+            for groups in self._modern_groups:
+                groups.begin_sessions_of(group.group_id)
+            if isinstance(group, ClassicGroup):
                 for member in tuple(group.members.values()):
                     self.rebalancer.heartbeat(group, member)
             yield

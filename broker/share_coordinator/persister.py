@@ -7,7 +7,7 @@ that come meanwhile are sent together after it, so that the start offset never g
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -19,7 +19,6 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.cluster.peer_client import AskBroker
-    from barnabas.broker.coordinator.topic import CoordinatorTopic
     from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger("barnabas.share_coordinator")
@@ -41,7 +40,10 @@ _RETRIABLE: Final = frozenset(
     }
 )
 
+ASKED_AT_ONCE: Final = 100  # share partitions, where there are many
+
 Done = Callable[[ErrorCode], object]
+FindCoordinator = Callable[[str, Callable[[ErrorCode, int], None]], object]
 
 
 class StoredState(msgspec.Struct, frozen=True):
@@ -64,11 +66,11 @@ class StateSummary(msgspec.Struct, frozen=True):
 class Persister:
     """See the module. All calls on the loop's thread."""
 
-    def __init__(self, runtime: Runtime, ask: AskBroker, topic: CoordinatorTopic) -> None:
-        """`topic`: __share_group_state."""
+    def __init__(self, runtime: Runtime, ask: AskBroker, find_coordinator: FindCoordinator) -> None:
+        """`find_coordinator(key, reply)`: see CoordinatorTopic.find, of __share_group_state."""
         self._runtime = runtime
         self._ask = ask
-        self._topic = topic
+        self._find_coordinator = find_coordinator
         self._is_closed = False
 
     def close(self) -> None:
@@ -171,7 +173,7 @@ class Persister:
                 self._ask(node_id, api_key, version, request, answered)
 
         if not self._is_closed:
-            self._topic.find(key.text, found)
+            self._find_coordinator(key.text, found)
 
     def later(self, delay_s: float, call: Callable[[], object]) -> None:
         self._runtime.call_later(delay_s, lambda: None if self._is_closed else call())
@@ -274,3 +276,34 @@ class StateWriter:
                 self._send()
 
         _Question(self._persister, self._key, WRITE, WRITE_VERSION, request, answered).ask()
+
+
+def ask_each(
+    keys: Iterable[SharePartitionKey],
+    ask: Callable[[SharePartitionKey, Callable[[], object]], object],
+    done: Callable[[], object],
+) -> None:
+    """`ask(key, answered)` for each of many share partitions, ASKED_AT_ONCE at a time; then `done()`, perhaps before this returns."""
+    waiting = iter(keys)
+    asked = 1  # this function itself, until it returns
+    is_asking = False
+
+    def go_on() -> None:
+        nonlocal asked, is_asking
+        if is_asking:
+            return
+        is_asking = True
+        while asked <= ASKED_AT_ONCE and (key := next(waiting, None)) is not None:
+            asked += 1
+            ask(key, answered)
+        is_asking = False
+
+    def answered() -> None:
+        nonlocal asked
+        asked -= 1
+        go_on()
+        if not asked:
+            done()
+
+    go_on()
+    answered()

@@ -45,6 +45,11 @@ from barnabas.wire.messages.alter_replica_log_dirs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirTopic,
 )
+from barnabas.wire.messages.alter_share_group_offsets import (
+    AlterShareGroupOffsetsRequest,
+    AlterShareGroupOffsetsRequestPartition,
+    AlterShareGroupOffsetsRequestTopic,
+)
 from barnabas.wire.messages.alter_user_scram_credentials import (
     AlterUserScramCredentialsRequest,
     ScramCredentialDeletion,
@@ -61,6 +66,10 @@ from barnabas.wire.messages.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from barnabas.wire.messages.delete_share_group_offsets import (
+    DeleteShareGroupOffsetsRequest,
+    DeleteShareGroupOffsetsRequestTopic,
+)
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
 from barnabas.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
@@ -70,6 +79,11 @@ from barnabas.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from barnabas.wire.messages.describe_producers import DescribeProducersRequest
 from barnabas.wire.messages.describe_producers import TopicRequest as ProducersTopic
 from barnabas.wire.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
+from barnabas.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsRequestTopic,
+)
 from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.describe_user_scram_credentials import (
@@ -115,6 +129,8 @@ from barnabas.wire.messages.share_acknowledge import ShareAcknowledgeRequest
 from barnabas.wire.messages.share_fetch import FetchPartition as ShareFetchPartition
 from barnabas.wire.messages.share_fetch import FetchTopic as ShareFetchTopic
 from barnabas.wire.messages.share_fetch import ShareFetchRequest
+from barnabas.wire.messages.share_group_describe import ShareGroupDescribeRequest
+from barnabas.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from barnabas.wire.messages.streams_group_describe import StreamsGroupDescribeRequest
 from barnabas.wire.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
@@ -352,6 +368,57 @@ def authorized_requests(names: Names) -> list[AuthorizedRequest]:
             lambda _: ShareAcknowledgeRequest(group, _MEMBER_ID, 1),
             GAF,
             [of_group(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "ShareGroupHeartbeat",
+            lambda _: ShareGroupHeartbeatRequest(group, _MEMBER_ID, 1),
+            GAF,
+            [of_group(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "ShareGroupHeartbeat: of a topic",
+            lambda _: ShareGroupHeartbeatRequest(group, _MEMBER_ID, 1, subscribed_topic_names=[name]),
+            TAF,
+            [topic(Op.DESCRIBE)],
+            given=[of_group(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "ShareGroupDescribe", lambda _: ShareGroupDescribeRequest([group]), GAF, [of_group(Op.DESCRIBE)]
+        ),
+        AuthorizedRequest(
+            "DescribeShareGroupOffsets",
+            lambda _: _describe_share_offsets(names),
+            GAF,
+            [of_group(Op.DESCRIBE)],
+            given=[topic(Op.DESCRIBE)],
+        ),
+        AuthorizedRequest(
+            "DescribeShareGroupOffsets: of a topic",
+            lambda _: _describe_share_offsets(names),
+            TAF,
+            [topic(Op.DESCRIBE)],
+            given=[of_group(Op.DESCRIBE)],
+        ),
+        AuthorizedRequest(
+            "AlterShareGroupOffsets",
+            lambda _: _alter_share_offsets(names),
+            GAF,
+            [(Kind.GROUP, f"{group}-shared", Op.READ)],
+            given=[topic(Op.READ)],
+        ),
+        AuthorizedRequest(
+            "AlterShareGroupOffsets: of a topic",
+            lambda _: _alter_share_offsets(names),
+            TAF,
+            [topic(Op.READ)],
+            given=[(Kind.GROUP, f"{group}-shared", Op.READ)],
+        ),
+        AuthorizedRequest(
+            "DeleteShareGroupOffsets",
+            lambda _: _delete_share_offsets(names),
+            GAF,
+            [of_group(Op.DELETE)],
+            given=[topic(Op.READ)],
         ),
         AuthorizedRequest("JoinGroup", lambda _: _join(group), GAF, [of_group(Op.READ)]),
         AuthorizedRequest("Heartbeat", lambda _: HeartbeatRequest(group, 1, "m"), GAF, [of_group(Op.READ)]),
@@ -726,6 +793,20 @@ def _create_topic(name: str) -> CreateTopicsRequest:
 
 def _delete_topic(name: str) -> DeleteTopicsRequest:
     return DeleteTopicsRequest([DeleteTopicState(name)], [name], 1000)
+
+
+def _describe_share_offsets(names: Names) -> DescribeShareGroupOffsetsRequest:
+    wanted = DescribeShareGroupOffsetsRequestTopic(names.topic, [0])
+    return DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(names.group, [wanted])])
+
+
+def _alter_share_offsets(names: Names) -> AlterShareGroupOffsetsRequest:
+    wanted = AlterShareGroupOffsetsRequestTopic(names.topic, [AlterShareGroupOffsetsRequestPartition(0, 0)])
+    return AlterShareGroupOffsetsRequest(f"{names.group}-shared", [wanted])
+
+
+def _delete_share_offsets(names: Names) -> DeleteShareGroupOffsetsRequest:
+    return DeleteShareGroupOffsetsRequest(names.group, [DeleteShareGroupOffsetsRequestTopic(names.topic)])
 
 
 def _share_fetch(names: Names) -> ShareFetchRequest:

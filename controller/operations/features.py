@@ -25,6 +25,7 @@ ELR_VERSION: Final = "eligible.leader.replicas.version"
 TRANSACTION_VERSION: Final = "transaction.version"
 GROUP_VERSION: Final = "group.version"
 STREAMS_VERSION: Final = "streams.version"
+SHARE_VERSION: Final = "share.version"
 MIN_ISR: Final = "min.insync.replicas"
 
 
@@ -46,7 +47,7 @@ FEATURES: Final = (
     ),  # 2: each end of a transaction raises its producer's epoch (KIP-890)
     Feature(ELR_VERSION, 0, 1, 1),  # KIP-966
     Feature(GROUP_VERSION, 0, 1, 1),  # 1: consumer groups (KIP-848)
-    Feature("share.version", 0, 1, 0),  # KIP-932
+    Feature(SHARE_VERSION, 0, 1, 1),  # 1: share groups (KIP-932)
     Feature(STREAMS_VERSION, 0, 1, 1),  # 1: streams groups (KIP-1071)
 )
 # name -> (lowest, highest) level

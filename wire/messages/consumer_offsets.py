@@ -166,6 +166,88 @@ class ConsumerGroupCurrentMemberAssignmentValue(msgspec.Struct, gc=False):
     partitions_pending_revocation: list[TopicPartitions] = []
 
 
+class ShareGroupMemberMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ShareGroupMemberMetadataValue(msgspec.Struct, gc=False):
+    rack_id: str | None = ""
+    client_id: str = ""
+    client_host: str = ""
+    subscribed_topic_names: list[str] = []
+
+
+class ShareGroupMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class ShareGroupMetadataValue(msgspec.Struct, gc=False):
+    epoch: int = 0
+    metadata_hash: int = 0
+
+
+class ShareGroupTargetAssignmentMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class ShareGroupTargetAssignmentMetadataValue(msgspec.Struct, gc=False):
+    assignment_epoch: int = 0
+    assignment_timestamp: int = 0
+
+
+class ShareGroupTargetAssignmentMemberKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ShareGroupTargetAssignmentMemberValueTopicPartition(msgspec.Struct, gc=False):
+    topic_id: bytes = ZERO_UUID
+    partitions: list[int] = []
+
+
+class ShareGroupTargetAssignmentMemberValue(msgspec.Struct, gc=False):
+    topic_partitions: list[ShareGroupTargetAssignmentMemberValueTopicPartition] = []
+
+
+class ShareGroupCurrentMemberAssignmentKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+    member_id: str = ""
+
+
+class ShareGroupCurrentMemberAssignmentValueTopicPartitions(msgspec.Struct, gc=False):
+    topic_id: bytes = ZERO_UUID
+    partitions: list[int] = []
+
+
+class ShareGroupCurrentMemberAssignmentValue(msgspec.Struct, gc=False):
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    state: int = 0
+    assigned_partitions: list[ShareGroupCurrentMemberAssignmentValueTopicPartitions] = []
+
+
+class ShareGroupStatePartitionMetadataKey(msgspec.Struct, gc=False):
+    group_id: str = ""
+
+
+class TopicPartitionsInfo(msgspec.Struct, gc=False):
+    topic_id: bytes = ZERO_UUID
+    topic_name: str = ""
+    partitions: list[int] = []
+
+
+class ShareTopicInfo(msgspec.Struct, gc=False):
+    topic_id: bytes = ZERO_UUID
+    topic_name: str = ""
+
+
+class ShareGroupStatePartitionMetadataValue(msgspec.Struct, gc=False):
+    initializing_topics: list[TopicPartitionsInfo] = []
+    initialized_topics: list[TopicPartitionsInfo] = []
+    deleting_topics: list[ShareTopicInfo] = []
+
+
 class ConsumerGroupRegularExpressionKey(msgspec.Struct, gc=False):
     group_id: str = ""
     regular_expression: str = ""
@@ -2190,6 +2272,659 @@ def write_consumer_group_current_member_assignment_value_0(message: ConsumerGrou
         raise unencodable("ConsumerGroupCurrentMemberAssignmentValue", error) from error
 
 
+def read_share_group_member_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupMemberMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupMemberMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupMemberMetadataKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ShareGroupMemberMetadataKey")
+        return ShareGroupMemberMetadataKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupMemberMetadataKey", error) from None
+
+
+def write_share_group_member_metadata_key_0(message: ShareGroupMemberMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ShareGroupMemberMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ShareGroupMemberMetadataKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupMemberMetadataKey", error) from error
+
+
+def read_share_group_member_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupMemberMetadataValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        rack_id: str | None
+        if n == 0:
+            rack_id = None
+        else:
+            stop = pos + n - 1
+            rack_id = str(buffer[pos:stop], "utf-8")
+            pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        if n == 0:
+            raise unexpected_null("ShareGroupMemberMetadataValue.ClientId")
+        stop = pos + n - 1
+        client_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_string_size(n, buffer, pos)
+        if n == 0:
+            raise unexpected_null("ShareGroupMemberMetadataValue.ClientHost")
+        stop = pos + n - 1
+        client_host = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        subscribed_topic_names: list[str]
+        if n < 0 or n > 1000000 or n > end - pos:
+            check_array("ShareGroupMemberMetadataValue.SubscribedTopicNames", n, 1, end - pos)
+        subscribed_topic_names = []
+        for _ in range(n):
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("ShareGroupMemberMetadataValue.SubscribedTopicNames")
+            stop = pos + n - 1
+            item = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            subscribed_topic_names.append(item)
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ShareGroupMemberMetadataValue")
+        return ShareGroupMemberMetadataValue(rack_id, client_id, client_host, subscribed_topic_names), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupMemberMetadataValue", error) from None
+
+
+def write_share_group_member_metadata_value_0(message: ShareGroupMemberMetadataValue, append: Append) -> None:
+    try:
+        text = message.rack_id
+        if text is None:
+            append(b"\0")
+        else:
+            data = text.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        text_2 = message.client_id
+        if text_2 is None:
+            raise null_field("ShareGroupMemberMetadataValue.ClientId")
+        data = text_2.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        text_3 = message.client_host
+        if text_3 is None:
+            raise null_field("ShareGroupMemberMetadataValue.ClientHost")
+        data = text_3.encode()
+        n = len(data) + 1
+        append(BYTES[n] if n < 128 else string_size(n - 1))
+        append(data)
+        subscribed_topic_names = message.subscribed_topic_names
+        if subscribed_topic_names is None:
+            raise null_field("ShareGroupMemberMetadataValue.SubscribedTopicNames")
+        n = len(subscribed_topic_names) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in subscribed_topic_names:
+            text_4 = item
+            if text_4 is None:
+                raise null_field("ShareGroupMemberMetadataValue.SubscribedTopicNames")
+            data = text_4.encode()
+            n = len(data) + 1
+            append(BYTES[n] if n < 128 else string_size(n - 1))
+            append(data)
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupMemberMetadataValue", error) from error
+
+
+def read_share_group_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ShareGroupMetadataKey")
+        return ShareGroupMetadataKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupMetadataKey", error) from None
+
+
+def write_share_group_metadata_key_0(message: ShareGroupMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ShareGroupMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupMetadataKey", error) from error
+
+
+def read_share_group_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupMetadataValue, int]:
+    try:
+        epoch, metadata_hash, n = unpack_iqB(buffer, pos)
+        pos += 13
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ShareGroupMetadataValue")
+        return ShareGroupMetadataValue(epoch, metadata_hash), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupMetadataValue", error) from None
+
+
+def write_share_group_metadata_value_0(message: ShareGroupMetadataValue, append: Append) -> None:
+    try:
+        append(pack_iqx(message.epoch, message.metadata_hash))
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupMetadataValue", error) from error
+
+
+def read_share_group_target_assignment_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupTargetAssignmentMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupTargetAssignmentMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ShareGroupTargetAssignmentMetadataKey")
+        return ShareGroupTargetAssignmentMetadataKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupTargetAssignmentMetadataKey", error) from None
+
+
+def write_share_group_target_assignment_metadata_key_0(message: ShareGroupTargetAssignmentMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ShareGroupTargetAssignmentMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupTargetAssignmentMetadataKey", error) from error
+
+
+def read_share_group_target_assignment_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupTargetAssignmentMetadataValue, int]:
+    try:
+        assignment_epoch, n = unpack_iB(buffer, pos)
+        pos += 5
+        assignment_timestamp: int = 0
+        if n:
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            check_tagged_fields(n)
+            for _ in range(n):
+                tag, pos, size = read_tag(buffer, pos, end)
+                after = pos + size
+                if tag == 0:
+                    (assignment_timestamp,) = unpack_q(buffer, pos)
+                    pos += 8
+                else:
+                    pos = after
+                if pos != after:
+                    raise bad_tag_size("ShareGroupTargetAssignmentMetadataValue")
+        if pos > end:
+            raise overrun("ShareGroupTargetAssignmentMetadataValue")
+        return ShareGroupTargetAssignmentMetadataValue(assignment_epoch, assignment_timestamp), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupTargetAssignmentMetadataValue", error) from None
+
+
+def write_share_group_target_assignment_metadata_value_0(message: ShareGroupTargetAssignmentMetadataValue, append: Append) -> None:
+    try:
+        if message.assignment_timestamp != 0:
+            append(pack_i(message.assignment_epoch))
+            tags: list[Part] = []
+            count = 0
+            if message.assignment_timestamp != 0:
+                count += 1
+                tags.append(pack_BBq(0, 8, message.assignment_timestamp))
+            append(BYTES[count])
+            for part in tags:
+                append(part)
+        else:
+            append(pack_ix(message.assignment_epoch))
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupTargetAssignmentMetadataValue", error) from error
+
+
+def read_share_group_target_assignment_member_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupTargetAssignmentMemberKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupTargetAssignmentMemberKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupTargetAssignmentMemberKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ShareGroupTargetAssignmentMemberKey")
+        return ShareGroupTargetAssignmentMemberKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupTargetAssignmentMemberKey", error) from None
+
+
+def write_share_group_target_assignment_member_key_0(message: ShareGroupTargetAssignmentMemberKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ShareGroupTargetAssignmentMemberKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ShareGroupTargetAssignmentMemberKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupTargetAssignmentMemberKey", error) from error
+
+
+def read_share_group_target_assignment_member_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupTargetAssignmentMemberValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        topic_partitions: list[ShareGroupTargetAssignmentMemberValueTopicPartition]
+        if n < 0 or n > 1000000 or n * 18 > end - pos:
+            check_array("ShareGroupTargetAssignmentMemberValue.TopicPartitions", n, 18, end - pos)
+        topic_partitions = []
+        for _ in range(n):
+            topic_id, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TopicPartition.Partitions", n, 4, end - pos)
+            partitions = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            topic_partitions.append(ShareGroupTargetAssignmentMemberValueTopicPartition(topic_id, partitions))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ShareGroupTargetAssignmentMemberValue")
+        return ShareGroupTargetAssignmentMemberValue(topic_partitions), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupTargetAssignmentMemberValue", error) from None
+
+
+def write_share_group_target_assignment_member_value_0(message: ShareGroupTargetAssignmentMemberValue, append: Append) -> None:
+    try:
+        topic_partitions = message.topic_partitions
+        if topic_partitions is None:
+            raise null_field("ShareGroupTargetAssignmentMemberValue.TopicPartitions")
+        n = len(topic_partitions) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in topic_partitions:
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("TopicPartition.Partitions")
+            n = len(partitions) + 1
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
+            append(pack(f">{len(partitions)}i", *partitions))
+            append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupTargetAssignmentMemberValue", error) from error
+
+
+def read_share_group_current_member_assignment_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupCurrentMemberAssignmentKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupCurrentMemberAssignmentKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupCurrentMemberAssignmentKey.MemberId")
+        stop = pos + n
+        member_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ShareGroupCurrentMemberAssignmentKey")
+        return ShareGroupCurrentMemberAssignmentKey(group_id, member_id), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupCurrentMemberAssignmentKey", error) from None
+
+
+def write_share_group_current_member_assignment_key_0(message: ShareGroupCurrentMemberAssignmentKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ShareGroupCurrentMemberAssignmentKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+        text_2 = message.member_id
+        if text_2 is None:
+            raise null_field("ShareGroupCurrentMemberAssignmentKey.MemberId")
+        data = text_2.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupCurrentMemberAssignmentKey", error) from error
+
+
+def read_share_group_current_member_assignment_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupCurrentMemberAssignmentValue, int]:
+    try:
+        member_epoch, previous_member_epoch, state, n = unpack_iibB(buffer, pos)
+        pos += 10
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        assigned_partitions: list[ShareGroupCurrentMemberAssignmentValueTopicPartitions]
+        if n < 0 or n > 1000000 or n * 18 > end - pos:
+            check_array("ShareGroupCurrentMemberAssignmentValue.AssignedPartitions", n, 18, end - pos)
+        assigned_partitions = []
+        for _ in range(n):
+            topic_id, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TopicPartitions.Partitions", n, 4, end - pos)
+            partitions = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            assigned_partitions.append(ShareGroupCurrentMemberAssignmentValueTopicPartitions(topic_id, partitions))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ShareGroupCurrentMemberAssignmentValue")
+        return ShareGroupCurrentMemberAssignmentValue(member_epoch, previous_member_epoch, state, assigned_partitions), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupCurrentMemberAssignmentValue", error) from None
+
+
+def write_share_group_current_member_assignment_value_0(message: ShareGroupCurrentMemberAssignmentValue, append: Append) -> None:
+    try:
+        assigned_partitions = message.assigned_partitions
+        if assigned_partitions is None:
+            raise null_field("ShareGroupCurrentMemberAssignmentValue.AssignedPartitions")
+        n = len(assigned_partitions) + 1
+        append(pack_iibB(message.member_epoch, message.previous_member_epoch, message.state, n) if n < 128 else pack_iib(message.member_epoch, message.previous_member_epoch, message.state) + uvarint(n))
+        for item in assigned_partitions:
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("TopicPartitions.Partitions")
+            n = len(partitions) + 1
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + uvarint(n))
+            append(pack(f">{len(partitions)}i", *partitions))
+            append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupCurrentMemberAssignmentValue", error) from error
+
+
+def read_share_group_state_partition_metadata_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupStatePartitionMetadataKey, int]:
+    try:
+        (n,) = unpack_h(buffer, pos)
+        pos += 2
+        if n < 0:
+            raise unexpected_null("ShareGroupStatePartitionMetadataKey.GroupId")
+        stop = pos + n
+        group_id = str(buffer[pos:stop], "utf-8")
+        pos = stop
+        if pos > end:
+            raise overrun("ShareGroupStatePartitionMetadataKey")
+        return ShareGroupStatePartitionMetadataKey(group_id), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupStatePartitionMetadataKey", error) from None
+
+
+def write_share_group_state_partition_metadata_key_0(message: ShareGroupStatePartitionMetadataKey, append: Append) -> None:
+    try:
+        text = message.group_id
+        if text is None:
+            raise null_field("ShareGroupStatePartitionMetadataKey.GroupId")
+        data = text.encode()
+        append(pack_h(len(data)))
+        append(data)
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupStatePartitionMetadataKey", error) from error
+
+
+def read_share_group_state_partition_metadata_value_0(buffer: Buffer, pos: int, end: int) -> tuple[ShareGroupStatePartitionMetadataValue, int]:
+    try:
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        initializing_topics: list[TopicPartitionsInfo]
+        if n < 0 or n > 1000000 or n * 19 > end - pos:
+            check_array("ShareGroupStatePartitionMetadataValue.InitializingTopics", n, 19, end - pos)
+        initializing_topics = []
+        for _ in range(n):
+            topic_id, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TopicPartitionsInfo.TopicName")
+            stop = pos + n - 1
+            topic_name = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TopicPartitionsInfo.Partitions", n, 4, end - pos)
+            partitions = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            initializing_topics.append(TopicPartitionsInfo(topic_id, topic_name, partitions))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        initialized_topics: list[TopicPartitionsInfo]
+        if n < 0 or n > 1000000 or n * 19 > end - pos:
+            check_array("ShareGroupStatePartitionMetadataValue.InitializedTopics", n, 19, end - pos)
+        initialized_topics = []
+        for _ in range(n):
+            topic_id_2, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("TopicPartitionsInfo.TopicName")
+            stop = pos + n - 1
+            topic_name_2 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n > 127:
+                n, pos = long_uvarint(n, buffer, pos)
+            n -= 1
+            if n < 0 or n > 1000000 or n * 4 > end - pos:
+                check_array("TopicPartitionsInfo.Partitions", n, 4, end - pos)
+            partitions_2 = list(unpack_from(f">{n}i", buffer, pos))
+            pos += n * 4
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            initialized_topics.append(TopicPartitionsInfo(topic_id_2, topic_name_2, partitions_2))
+        n = buffer[pos]
+        pos += 1
+        if n > 127:
+            n, pos = long_uvarint(n, buffer, pos)
+        n -= 1
+        deleting_topics: list[ShareTopicInfo]
+        if n < 0 or n > 1000000 or n * 18 > end - pos:
+            check_array("ShareGroupStatePartitionMetadataValue.DeletingTopics", n, 18, end - pos)
+        deleting_topics = []
+        for _ in range(n):
+            topic_id_3, n = unpack_uB(buffer, pos)
+            pos += 17
+            if n > 127:
+                n, pos = long_string_size(n, buffer, pos)
+            if n == 0:
+                raise unexpected_null("ShareTopicInfo.TopicName")
+            stop = pos + n - 1
+            topic_name_3 = str(buffer[pos:stop], "utf-8")
+            pos = stop
+            n = buffer[pos]
+            pos += 1
+            if n:
+                pos = skip_tagged_fields(buffer, pos, end, n)
+            deleting_topics.append(ShareTopicInfo(topic_id_3, topic_name_3))
+        n = buffer[pos]
+        pos += 1
+        if n:
+            pos = skip_tagged_fields(buffer, pos, end, n)
+        if pos > end:
+            raise overrun("ShareGroupStatePartitionMetadataValue")
+        return ShareGroupStatePartitionMetadataValue(initializing_topics, initialized_topics, deleting_topics), pos
+    except MALFORMED as error:
+        raise malformed("ShareGroupStatePartitionMetadataValue", error) from None
+
+
+def write_share_group_state_partition_metadata_value_0(message: ShareGroupStatePartitionMetadataValue, append: Append) -> None:
+    try:
+        initializing_topics = message.initializing_topics
+        if initializing_topics is None:
+            raise null_field("ShareGroupStatePartitionMetadataValue.InitializingTopics")
+        n = len(initializing_topics) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item in initializing_topics:
+            text = item.topic_name
+            if text is None:
+                raise null_field("TopicPartitionsInfo.TopicName")
+            data = text.encode()
+            n = len(data) + 1
+            append(pack_uB(item.topic_id, n) if n < 128 else pack_u(item.topic_id) + string_size(n - 1))
+            append(data)
+            partitions = item.partitions
+            if partitions is None:
+                raise null_field("TopicPartitionsInfo.Partitions")
+            n = len(partitions) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions)}i", *partitions))
+            append(b"\0")
+        initialized_topics = message.initialized_topics
+        if initialized_topics is None:
+            raise null_field("ShareGroupStatePartitionMetadataValue.InitializedTopics")
+        n = len(initialized_topics) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_2 in initialized_topics:
+            text_2 = item_2.topic_name
+            if text_2 is None:
+                raise null_field("TopicPartitionsInfo.TopicName")
+            data = text_2.encode()
+            n = len(data) + 1
+            append(pack_uB(item_2.topic_id, n) if n < 128 else pack_u(item_2.topic_id) + string_size(n - 1))
+            append(data)
+            partitions_2 = item_2.partitions
+            if partitions_2 is None:
+                raise null_field("TopicPartitionsInfo.Partitions")
+            n = len(partitions_2) + 1
+            append(BYTES[n] if n < 128 else uvarint(n))
+            append(pack(f">{len(partitions_2)}i", *partitions_2))
+            append(b"\0")
+        deleting_topics = message.deleting_topics
+        if deleting_topics is None:
+            raise null_field("ShareGroupStatePartitionMetadataValue.DeletingTopics")
+        n = len(deleting_topics) + 1
+        append(BYTES[n] if n < 128 else uvarint(n))
+        for item_3 in deleting_topics:
+            text_3 = item_3.topic_name
+            if text_3 is None:
+                raise null_field("ShareTopicInfo.TopicName")
+            data = text_3.encode()
+            n = len(data) + 1
+            append(pack_uB(item_3.topic_id, n) if n < 128 else pack_u(item_3.topic_id) + string_size(n - 1))
+            append(data)
+            append(b"\0")
+        append(b"\0")
+    except UNENCODABLE as error:
+        raise unencodable("ShareGroupStatePartitionMetadataValue", error) from error
+
+
 def read_consumer_group_regular_expression_key_0(buffer: Buffer, pos: int, end: int) -> tuple[ConsumerGroupRegularExpressionKey, int]:
     try:
         (n,) = unpack_h(buffer, pos)
@@ -4155,6 +4890,114 @@ CONSUMER_GROUP_CURRENT_MEMBER_ASSIGNMENT_VALUE = MessageType(
     0,
     {0: read_consumer_group_current_member_assignment_value_0},
     {0: write_consumer_group_current_member_assignment_value_0},
+)
+SHARE_GROUP_MEMBER_METADATA_KEY = MessageType(
+    "ShareGroupMemberMetadataKey",
+    ShareGroupMemberMetadataKey,
+    10,
+    (0, 0),
+    None,
+    {0: read_share_group_member_metadata_key_0},
+    {0: write_share_group_member_metadata_key_0},
+)
+SHARE_GROUP_MEMBER_METADATA_VALUE = MessageType(
+    "ShareGroupMemberMetadataValue",
+    ShareGroupMemberMetadataValue,
+    10,
+    (0, 0),
+    0,
+    {0: read_share_group_member_metadata_value_0},
+    {0: write_share_group_member_metadata_value_0},
+)
+SHARE_GROUP_METADATA_KEY = MessageType(
+    "ShareGroupMetadataKey",
+    ShareGroupMetadataKey,
+    11,
+    (0, 0),
+    None,
+    {0: read_share_group_metadata_key_0},
+    {0: write_share_group_metadata_key_0},
+)
+SHARE_GROUP_METADATA_VALUE = MessageType(
+    "ShareGroupMetadataValue",
+    ShareGroupMetadataValue,
+    11,
+    (0, 0),
+    0,
+    {0: read_share_group_metadata_value_0},
+    {0: write_share_group_metadata_value_0},
+)
+SHARE_GROUP_TARGET_ASSIGNMENT_METADATA_KEY = MessageType(
+    "ShareGroupTargetAssignmentMetadataKey",
+    ShareGroupTargetAssignmentMetadataKey,
+    12,
+    (0, 0),
+    None,
+    {0: read_share_group_target_assignment_metadata_key_0},
+    {0: write_share_group_target_assignment_metadata_key_0},
+)
+SHARE_GROUP_TARGET_ASSIGNMENT_METADATA_VALUE = MessageType(
+    "ShareGroupTargetAssignmentMetadataValue",
+    ShareGroupTargetAssignmentMetadataValue,
+    12,
+    (0, 0),
+    0,
+    {0: read_share_group_target_assignment_metadata_value_0},
+    {0: write_share_group_target_assignment_metadata_value_0},
+)
+SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER_KEY = MessageType(
+    "ShareGroupTargetAssignmentMemberKey",
+    ShareGroupTargetAssignmentMemberKey,
+    13,
+    (0, 0),
+    None,
+    {0: read_share_group_target_assignment_member_key_0},
+    {0: write_share_group_target_assignment_member_key_0},
+)
+SHARE_GROUP_TARGET_ASSIGNMENT_MEMBER_VALUE = MessageType(
+    "ShareGroupTargetAssignmentMemberValue",
+    ShareGroupTargetAssignmentMemberValue,
+    13,
+    (0, 0),
+    0,
+    {0: read_share_group_target_assignment_member_value_0},
+    {0: write_share_group_target_assignment_member_value_0},
+)
+SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT_KEY = MessageType(
+    "ShareGroupCurrentMemberAssignmentKey",
+    ShareGroupCurrentMemberAssignmentKey,
+    14,
+    (0, 0),
+    None,
+    {0: read_share_group_current_member_assignment_key_0},
+    {0: write_share_group_current_member_assignment_key_0},
+)
+SHARE_GROUP_CURRENT_MEMBER_ASSIGNMENT_VALUE = MessageType(
+    "ShareGroupCurrentMemberAssignmentValue",
+    ShareGroupCurrentMemberAssignmentValue,
+    14,
+    (0, 0),
+    0,
+    {0: read_share_group_current_member_assignment_value_0},
+    {0: write_share_group_current_member_assignment_value_0},
+)
+SHARE_GROUP_STATE_PARTITION_METADATA_KEY = MessageType(
+    "ShareGroupStatePartitionMetadataKey",
+    ShareGroupStatePartitionMetadataKey,
+    15,
+    (0, 0),
+    None,
+    {0: read_share_group_state_partition_metadata_key_0},
+    {0: write_share_group_state_partition_metadata_key_0},
+)
+SHARE_GROUP_STATE_PARTITION_METADATA_VALUE = MessageType(
+    "ShareGroupStatePartitionMetadataValue",
+    ShareGroupStatePartitionMetadataValue,
+    15,
+    (0, 0),
+    0,
+    {0: read_share_group_state_partition_metadata_value_0},
+    {0: write_share_group_state_partition_metadata_value_0},
 )
 CONSUMER_GROUP_REGULAR_EXPRESSION_KEY = MessageType(
     "ConsumerGroupRegularExpressionKey",

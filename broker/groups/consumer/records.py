@@ -5,11 +5,10 @@ Type 4 (topics of a group before 4.1) is passed over. Source: ConsumerGroup*Key/
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 
-from barnabas.broker.coordinator.record_encoding import decode_key, decode_value, encode_key, encode_value
 from barnabas.broker.groups.consumer.values import (
     AssignedPartitions,
     ClassicMember,
@@ -24,13 +23,11 @@ from barnabas.broker.groups.consumer.values import (
     Value,
 )
 from barnabas.broker.groups.modern.group import ModernGroupRecord
+from barnabas.broker.groups.modern.record_codec import RecordCodec
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages import consumer_offsets as wire
 
-VERSION: Final = 0
-KEYS: Final = frozenset(Key)
-
-_TYPES: Final[dict[Key, tuple[MessageType[Any], MessageType[Any]]]] = {
+_TYPES: Final[dict[int, tuple[MessageType[Any], MessageType[Any]]]] = {
     Key.GROUP: (wire.CONSUMER_GROUP_METADATA_KEY, wire.CONSUMER_GROUP_METADATA_VALUE),
     Key.MEMBER: (wire.CONSUMER_GROUP_MEMBER_METADATA_KEY, wire.CONSUMER_GROUP_MEMBER_METADATA_VALUE),
     Key.TARGET: (
@@ -54,30 +51,6 @@ _TYPES: Final[dict[Key, tuple[MessageType[Any], MessageType[Any]]]] = {
 
 class ConsumerGroupRecord(ModernGroupRecord, frozen=True):
     """`name`: of the member or the regular expression."""
-
-
-def encode_record(record: ConsumerGroupRecord) -> tuple[bytes, bytes | None]:
-    """(key, value) bytes. EncodeError where a field is too long."""
-    key_type, value_type = _TYPES[Key(record.key)]
-    names = (record.group_id, record.name) if len(_names_of(key_type)) == 2 else (record.group_id,)
-    key = encode_key(record.key, key_type, key_type.message_class(*names))
-    if record.value is None:
-        return key, None
-    return key, encode_value(VERSION, value_type, _to_wire(record.value))
-
-
-def decode_record(record_type: int, key_bytes: bytes | None, value: bytes | None) -> ConsumerGroupRecord:
-    """`record_type`: one of KEYS. UnknownRecord for damaged records and later versions."""
-    key = Key(record_type)
-    key_type, value_type = _TYPES[key]
-    found = decode_key(key_type, key_bytes)
-    group_id, *names = (getattr(found, name) for name in _names_of(key_type))
-    decoded = None if value is None else _from_wire(decode_value(value_type, value))
-    return ConsumerGroupRecord(group_id, key, names[0] if names else "", decoded)
-
-
-def _names_of(key_type: MessageType[Any]) -> tuple[str, ...]:
-    return cast("tuple[str, ...]", key_type.message_class.__struct_fields__)
 
 
 def _to_wire(value: Value) -> msgspec.Struct:
@@ -187,3 +160,6 @@ def _assigned_from_wire(topics: list[wire.TopicPartitions], member_epoch: int) -
             epochs = [max(member_epoch, 0)] * len(each.partitions)
         assigned[each.topic_id] = dict(zip(each.partitions, epochs, strict=True))
     return assigned
+
+
+CODEC: Final = RecordCodec(ConsumerGroupRecord, _TYPES, _to_wire, _from_wire)

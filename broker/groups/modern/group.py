@@ -34,6 +34,7 @@ class ModernGroup(ABC):
     record_class: ClassVar[type[ModernGroupRecord]]
     member_key: ClassVar[int]  # the type of record with a member's description
     current_key: ClassVar[int]  # that of what it has
+    commits_offsets: ClassVar[bool] = True  # to __consumer_offsets
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id

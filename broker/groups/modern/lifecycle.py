@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 G = TypeVar("G", bound=ModernGroup)
-Done = Callable[[ErrorCode], None]
+Done = Callable[[ErrorCode], object]
 RETRY_MS: Final = 500  # of a removal that could not be written
 
 
@@ -110,6 +110,12 @@ class ModernGroups(ABC, Generic[G]):
         group = self.find(group_id)
         if group is not None and member_id in group.members:
             self.timeouts.begin(group, member_id, SESSION, self.session_timeout_ms(group, member_id))
+
+    def begin_sessions_of(self, group_id: str) -> None:
+        """As `begin_sessions`, if the group is of this kind."""
+        group = self.find(group_id)
+        if group is not None:
+            self.begin_sessions(group)
 
     def begin_sessions(self, group: G) -> None:
         """After a load every member has one session timeout to send something."""

@@ -10,8 +10,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from barnabas.broker.coordinator.record_encoding import decode_key, decode_value, encode_key, encode_value
 from barnabas.broker.groups.modern.group import ModernGroupRecord
+from barnabas.broker.groups.modern.record_codec import RecordCodec
 from barnabas.broker.groups.streams.values import (
     ActiveTasks,
     CurrentAssignment,
@@ -28,10 +28,7 @@ from barnabas.broker.groups.streams.values import (
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages import consumer_offsets as wire
 
-VERSION: Final = 0
-KEYS: Final = frozenset(Key)
-
-_TYPES: Final[dict[Key, tuple[MessageType[Any], MessageType[Any]]]] = {
+_TYPES: Final[dict[int, tuple[MessageType[Any], MessageType[Any]]]] = {
     Key.GROUP: (wire.STREAMS_GROUP_METADATA_KEY, wire.STREAMS_GROUP_METADATA_VALUE),
     Key.MEMBER: (wire.STREAMS_GROUP_MEMBER_METADATA_KEY, wire.STREAMS_GROUP_MEMBER_METADATA_VALUE),
     Key.TARGET: (
@@ -53,30 +50,6 @@ _CurrentTasks = wire.StreamsGroupCurrentMemberAssignmentValueTaskIds
 
 class StreamsGroupRecord(ModernGroupRecord, frozen=True):
     """`name`: of the member."""
-
-
-def encode_record(record: StreamsGroupRecord) -> tuple[bytes, bytes | None]:
-    """(key, value) bytes. EncodeError where a field is too long."""
-    key_type, value_type = _TYPES[Key(record.key)]
-    names = (record.group_id, record.name) if len(_names_of(key_type)) == 2 else (record.group_id,)
-    key = encode_key(record.key, key_type, key_type.message_class(*names))
-    if record.value is None:
-        return key, None
-    return key, encode_value(VERSION, value_type, _to_wire(record.value))
-
-
-def decode_record(record_type: int, key_bytes: bytes | None, value: bytes | None) -> StreamsGroupRecord:
-    """`record_type`: one of KEYS. UnknownRecord for damaged records and later versions."""
-    key = Key(record_type)
-    key_type, value_type = _TYPES[key]
-    found = decode_key(key_type, key_bytes)
-    group_id, *names = (getattr(found, name) for name in _names_of(key_type))
-    decoded = None if value is None else _from_wire(decode_value(value_type, value))
-    return StreamsGroupRecord(group_id, key, names[0] if names else "", decoded)
-
-
-def _names_of(key_type: MessageType[Any]) -> tuple[str, ...]:
-    return cast("tuple[str, ...]", key_type.message_class.__struct_fields__)
 
 
 def _to_wire(value: Value) -> msgspec.Struct:
@@ -192,3 +165,6 @@ def _active_from_wire(tasks: Sequence[_CurrentTasks], member_epoch: int) -> Acti
             epochs = [max(member_epoch, 0)] * len(each.partitions)
         active[each.subtopology_id] = dict(zip(each.partitions, epochs, strict=True))
     return active
+
+
+CODEC: Final = RecordCodec(StreamsGroupRecord, _TYPES, _to_wire, _from_wire)

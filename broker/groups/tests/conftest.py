@@ -15,6 +15,7 @@ from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.replicated_log import marker_batch
+from barnabas.broker.groups.tests.share_states import ShareStates, shard_with
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.storage.log.verification import Verification
 from barnabas.wire.errors import ErrorCode
@@ -162,10 +163,11 @@ class Bench:
         self.clock = Clock(seed)
         self.log = cast("Any", MemoryLog())
         self.configs = configs or group_configs()
+        self.share_states = ShareStates()
         self.shard = self.make_shard()
 
     def make_shard(self) -> Shard:
-        return Shard(0, self.log, self.clock, self.settings, self.configs)
+        return shard_with(self.share_states, 0, self.log, self.clock, self.settings, self.configs)
 
     @property
     def group(self) -> Any:

@@ -14,7 +14,6 @@ import pytest
 
 from barnabas.broker.tests.one_node import OneNode
 from barnabas.wire.errors import ErrorCode as E
-from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_groups import DescribeGroupsRequest
@@ -437,13 +436,3 @@ def test_offsets_do_not_expire_by_a_clock_that_differs_from_the_others(cluster: 
         wall_clock.heard(node_id, cluster.runtime.time_ms())
     cluster.runtime.advance(12 * 60)
     assert cluster.ask(ListGroupsRequest(), 5).groups == []
-
-
-def test_share_groups_are_not_offered(cluster: Cluster) -> None:
-    """Clients that ask for them are told by these two, before they would join."""
-    answer = cluster.ask(ApiVersionsRequest(client_software_name="c", client_software_version="1"), 4)
-    offered = {each.api_key for each in answer.api_keys}
-    assert {8, 9, 11, 12, 13, 14} <= offered
-    assert offered.isdisjoint({76, 77})  # share groups
-    named = {each.name for each in (*answer.supported_features, *answer.finalized_features)}
-    assert "share.version" not in named

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.broker.groups.settings import GroupSettings
-from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.replicated_log import ReplicatedLog
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.offset_commit import (
@@ -32,7 +31,7 @@ class Cluster:
     def elect(self) -> None:
         bench = self.bench
         bench.log = self.log.lead()
-        bench.shard = Shard(0, bench.log, bench.clock, bench.settings, bench.configs)
+        bench.shard = bench.make_shard()
         bench.load()
 
     def move(self, kept: int) -> None:

@@ -14,6 +14,7 @@ from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.offset_model import Commit, End, GroupRemoval, Position, Removal, State
 from barnabas.broker.groups.tests.replicated_log import ReplicatedLog
+from barnabas.broker.groups.tests.share_states import ShareStates, shard_with
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -46,7 +47,7 @@ class Cluster:
 
     def elect(self) -> None:
         self.bench.log = self.log.lead()
-        self.bench.shard = Shard(0, self.bench.log, self.bench.clock, self.bench.settings, self.bench.configs)
+        self.bench.shard = self.bench.make_shard()
         self.bench.load()
         self.loaded = len(self.model)
         self.groups = State(self.model).groups
@@ -171,7 +172,9 @@ class Cluster:
         log.batches = self.log.batches[:count]
         log.committed = count
         model = self.model[:count]
-        shard = Shard(0, log.lead(), self.bench.clock, self.bench.settings, self.bench.configs)  # type: ignore[arg-type]
+        shard = shard_with(
+            ShareStates(), 0, log.lead(), self.bench.clock, self.bench.settings, self.bench.configs
+        )
         errors: list[Exception | None] = []
         shard.load(errors.append, every=every)
         assert errors == [None]

@@ -17,6 +17,7 @@ from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.conftest import group_configs
 from barnabas.broker.groups.tests.offset_model import Commit, End, Removal, State
+from barnabas.broker.groups.tests.share_states import ShareStates, shard_with
 from barnabas.broker.groups.transactional_commits import commit_in_transaction
 from barnabas.broker.tests.coordinator_world import TOPIC, World
 from barnabas.storage.log import verification
@@ -47,7 +48,9 @@ class Groups:
         self.follow()
 
     def _make_shard(self, index: int) -> Shard:
-        return Shard(index, self.world.log, self.world.runtime, GroupSettings(), group_configs())
+        return shard_with(
+            ShareStates(), index, self.world.log, self.world.runtime, GroupSettings(), group_configs()
+        )
 
     def follow(self) -> None:
         """The metadata is known here."""

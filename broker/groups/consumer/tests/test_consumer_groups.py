@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.broker.groups.consumer import changes
-from barnabas.broker.groups.consumer.records import ConsumerGroupRecord, decode_record, encode_record
+from barnabas.broker.groups.consumer.records import CODEC, ConsumerGroupRecord
 from barnabas.broker.groups.consumer.tests.members import (
     SESSION_MS,
     ConsumerMember,
@@ -342,6 +342,6 @@ def test_records_are_read_as_they_were_written(key: Key) -> None:
     ]
     assert records
     for record in (*records, ConsumerGroupRecord(GROUP, key, records[0].name, None)):
-        key_bytes, value = encode_record(record)
+        key_bytes, value = CODEC.encode(record)
         assert int.from_bytes(key_bytes[:2], "big") == key
-        assert decode_record(key, key_bytes, value) == record
+        assert CODEC.decode(key, key_bytes, value) == record

@@ -1,0 +1,265 @@
+"""DescribeShareGroupOffsets (90), versions 0-1; AlterShareGroupOffsets (91) and DeleteShareGroupOffsets (92), version 0 (KIP-932).
+
+Version 1 of 90 has the lag: records between the start offset and the end of the partition that are not delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
+
+from barnabas.broker.groups.shard import Shard
+from barnabas.broker.groups.share.offsets import SharePosition, TopicErrors, TopicPartition
+from barnabas.broker.requests.authorization import allows_group, allows_topic
+from barnabas.broker.requests.context import PENDING, Outcome
+from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import (
+    MESSAGE,
+    TOO_MANY_PARTITIONS,
+    Repetitions,
+    are_too_many_partitions,
+)
+from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
+from barnabas.broker.services import HandlerContext
+from barnabas.controller.metadata.acls import Operation
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages import alter_share_group_offsets as altering
+from barnabas.wire.messages import delete_share_group_offsets as deleting
+from barnabas.wire.messages import describe_share_group_offsets as describing
+from barnabas.wire.primitives import ZERO_UUID
+
+Described = describing.DescribeShareGroupOffsetsResponseGroup
+Positions = Mapping[TopicPartition, SharePosition]
+
+
+# -- DescribeShareGroupOffsets
+
+
+@api(90, 0, 1)
+@sliced
+def describe_share_group_offsets(
+    context: HandlerContext, request: describing.DescribeShareGroupOffsetsRequest
+) -> Generator[None, None, Outcome]:
+    """The groups are read one after the other."""
+    named = [
+        sum(len(topic.partitions) for topic in group.topics or () if topic is not None)
+        for group in request.groups
+    ]
+    is_too_large = are_too_many_partitions(context.services.controller.image, named)
+    repetitions = Repetitions()
+    groups = iter(request.groups)
+    answers: list[Described] = []
+
+    def answered(answer: Described) -> None:
+        answers.append(answer)
+        context.services.runtime.call_soon(describe_next)
+
+    def describe_next() -> None:
+        group = next(groups, None)
+        if group is None:
+            answer_in_slices(context, _described(answers))
+        elif is_too_large:
+            answered(_failed(group.group_id, ErrorCode.INVALID_REQUEST, TOO_MANY_PARTITIONS))
+        elif repetitions.are_too_many(group.group_id):
+            answered(_failed(group.group_id, ErrorCode.INVALID_REQUEST, MESSAGE))
+        else:
+            _describe(context, group, answered)
+
+    describe_next()
+    yield
+    return PENDING
+
+
+def _described(
+    answers: list[Described],
+) -> Generator[None, None, describing.DescribeShareGroupOffsetsResponse]:
+    yield
+    return describing.DescribeShareGroupOffsetsResponse(groups=answers)
+
+
+def _failed(group_id: str, error: ErrorCode, message: str | None = None) -> Described:
+    return Described(group_id=group_id, error_code=error, error_message=message)
+
+
+def _describe(
+    context: HandlerContext,
+    group: describing.DescribeShareGroupOffsetsRequestGroup,
+    answered: Callable[[Described], object],
+) -> None:
+    group_id = group.group_id
+    if not context.services.groups.serves_share_groups:
+        answered(_failed(group_id, ErrorCode.UNSUPPORTED_VERSION))
+        return
+    if not allows_group(context, Operation.DESCRIBE, group_id):
+        answered(_failed(group_id, ErrorCode.GROUP_AUTHORIZATION_FAILED))
+        return
+    shard = context.services.groups.shards.of(group_id)
+    if isinstance(shard, ErrorCode):
+        answered(_failed(group_id, shard, shard.message))
+        return
+    refused: list[str] = []
+    if group.topics is None:
+        wanted: dict[str, Sequence[int]] = {
+            name: indexes
+            for name, indexes in shard.share_offsets.initialized(group_id).items()
+            if allows_topic(context, Operation.DESCRIBE, name, silent=True)
+        }
+    else:
+        wanted = {}
+        for topic in group.topics:
+            if topic is not None:
+                wanted[topic.topic_name] = topic.partitions
+        refused = [name for name in wanted if not allows_topic(context, Operation.DESCRIBE, name)]
+    allowed = {name: indexes for name, indexes in wanted.items() if name not in refused}
+
+    def found(positions: Positions) -> None:
+        topics = [_topic(context, name, indexes, positions) for name, indexes in allowed.items()]
+        denied = SharePosition(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        for name in refused:
+            positions = {(name, index): denied for index in wanted[name]}
+            topics.append(_topic(context, name, wanted[name], positions))
+        answered(Described(group_id=group_id, topics=topics))
+
+    shard.share_offsets.describe(group_id, allowed, found)
+
+
+def _topic(
+    context: HandlerContext, name: str, indexes: Sequence[int], positions: Positions
+) -> describing.DescribeShareGroupOffsetsResponseTopic:
+    """A partition without a position has the start offset -1."""
+    image = context.services.controller.image
+    answers = []
+    is_refused = False
+    for index in indexes:
+        position = positions.get((name, index), SharePosition())
+        is_refused = position.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        answers.append(
+            describing.DescribeShareGroupOffsetsResponsePartition(
+                index,
+                position.start_offset,
+                position.leader_epoch,
+                position.lag,
+                position.error,
+                position.error.message if position.error else None,
+            )
+        )
+    topic = None if is_refused else image.topics.get(name)
+    topic_id = ZERO_UUID if topic is None else topic.topic_id
+    return describing.DescribeShareGroupOffsetsResponseTopic(name, topic_id, answers)
+
+
+# -- AlterShareGroupOffsets
+
+
+@api(91, 0, 0)
+@sliced
+def alter_share_group_offsets(
+    context: HandlerContext, request: altering.AlterShareGroupOffsetsRequest
+) -> Generator[None, None, altering.AlterShareGroupOffsetsResponse | Outcome]:
+    shard = _shard(context, Operation.READ, request.group_id)
+    named = [len(topic.partitions) for topic in request.topics]
+    if not isinstance(shard, ErrorCode) and are_too_many_partitions(context.services.controller.image, named):
+        shard = ErrorCode.INVALID_REQUEST
+    if isinstance(shard, ErrorCode):
+        return altering.AlterShareGroupOffsetsResponse(error_code=shard, error_message=shard.message)
+    refused: dict[TopicPartition, ErrorCode] = {}
+    starts: dict[TopicPartition, int] = {}
+    for topic in request.topics:
+        is_allowed = allows_topic(context, Operation.READ, topic.topic_name)
+        for each in topic.partitions:
+            if is_allowed:
+                starts[topic.topic_name, each.partition_index] = each.start_offset
+            else:
+                refused[topic.topic_name, each.partition_index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        yield
+
+    def reply(error: ErrorCode, message: str | None, errors: Mapping[TopicPartition, ErrorCode]) -> None:
+        if error:
+            text = error.message if message is None else message
+            context.complete(altering.AlterShareGroupOffsetsResponse(error_code=error, error_message=text))
+            return
+        results = {**refused, **dict.fromkeys(starts, ErrorCode.NONE), **errors}
+        answer_in_slices(context, _altered(context, results))
+
+    shard.share_offsets.alter(request.group_id, starts, reply)
+    return PENDING
+
+
+def _shard(context: HandlerContext, operation: Operation, group_id: str) -> Shard | ErrorCode:
+    groups = context.services.groups
+    if not groups.serves_share_groups:
+        return ErrorCode.UNSUPPORTED_VERSION
+    if not allows_group(context, operation, group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return groups.shards.of(group_id) if group_id else ErrorCode.INVALID_GROUP_ID
+
+
+def _altered(
+    context: HandlerContext, results: Mapping[TopicPartition, ErrorCode]
+) -> Generator[None, None, altering.AlterShareGroupOffsetsResponse]:
+    image = context.services.controller.image
+    topics: dict[str, altering.AlterShareGroupOffsetsResponseTopic] = {}
+    for (name, index), error in results.items():
+        answer = topics.get(name)
+        if answer is None:
+            topic = image.topics.get(name)
+            topic_id = ZERO_UUID if topic is None else topic.topic_id
+            answer = topics[name] = altering.AlterShareGroupOffsetsResponseTopic(name, topic_id, [])
+        message = error.message if error else None
+        answer.partitions.append(altering.AlterShareGroupOffsetsResponsePartition(index, error, message))
+        yield
+    return altering.AlterShareGroupOffsetsResponse(responses=list(topics.values()))
+
+
+# -- DeleteShareGroupOffsets
+
+
+@api(92, 0, 0)
+@sliced
+def delete_share_group_offsets(
+    context: HandlerContext, request: deleting.DeleteShareGroupOffsetsRequest
+) -> Generator[None, None, deleting.DeleteShareGroupOffsetsResponse | Outcome]:
+    shard = _shard(context, Operation.DELETE, request.group_id)
+    if isinstance(shard, ErrorCode):
+        return deleting.DeleteShareGroupOffsetsResponse(error_code=shard, error_message=shard.message)
+    denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    refused: dict[str, tuple[ErrorCode, str | None]] = {}
+    names: dict[str, None] = {}
+    for topic in request.topics:
+        if allows_topic(context, Operation.READ, topic.topic_name):
+            names[topic.topic_name] = None
+        else:
+            refused[topic.topic_name] = denied, denied.message
+        yield
+    image = context.services.controller.image
+    ids = {name: image.topics[name].topic_id for name in names if name in image.topics}
+    answer = partial(_deleted, context, refused, ids, names)
+    shard.share_offsets.delete(request.group_id, names, answer)
+    return PENDING
+
+
+def _deleted(
+    context: HandlerContext,
+    refused: TopicErrors,
+    ids: Mapping[str, bytes],
+    names: Mapping[str, None],
+    error: ErrorCode,
+    message: str | None,
+    errors: TopicErrors,
+) -> None:
+    if error:
+        text = error.message if message is None else message
+        context.complete(deleting.DeleteShareGroupOffsetsResponse(error_code=error, error_message=text))
+        return
+    deleted = dict.fromkeys((name for name in names if name not in errors), (ErrorCode.NONE, None))
+    unknown = {name for name, (each, _) in errors.items() if each == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    context.complete(
+        deleting.DeleteShareGroupOffsetsResponse(
+            responses=[
+                deleting.DeleteShareGroupOffsetsResponseTopic(
+                    name, ZERO_UUID if name in unknown else ids.get(name, ZERO_UUID), code, text
+                )
+                for name, (code, text) in {**refused, **deleted, **errors}.items()
+            ]
+        )
+    )

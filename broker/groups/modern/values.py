@@ -1,0 +1,28 @@
+"""Values that groups of every modern kind have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+
+Partitions: TypeAlias = "Mapping[bytes, frozenset[int]]"  # by topic id
+
+JOINING: Final = 0  # in place of a member epoch
+LEAVING: Final = -1
+UNKNOWN_EPOCH: Final = -1
+
+
+class GroupEpoch(msgspec.Struct, frozen=True):
+    """It rises with each change that may call for another assignment. `metadata_hash`: of the subscribed topics (topics.py)."""
+
+    epoch: int
+    metadata_hash: int
+
+
+class TargetEpoch(msgspec.Struct, frozen=True):
+    """The group epoch that the target assignment was computed for, and when (ms, 0: not known)."""
+
+    epoch: int
+    timestamp_ms: int

@@ -1,0 +1,162 @@
+"""The parts of decisions about share groups, each made on a draft: its members, its epoch, its target assignment, a member's step to it,
+and the partitions to initialize. Source: GroupMetadataManager of Kafka's group coordinator; texts of errors are Kafka's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from barnabas.broker.groups.member import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX
+from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.topics import metadata_hash
+from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch
+from barnabas.broker.groups.share import state_topics
+from barnabas.broker.groups.share.assignor import Subscriber, assign
+from barnabas.broker.groups.share.values import STABLE, CurrentAssignment, Key, Member, StateTopic
+from barnabas.controller.metadata.decision import ApiError
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from barnabas.broker.groups.member import GroupUsage
+    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
+    from barnabas.broker.groups.share.group import ShareGroup
+
+log = logging.getLogger(__name__)
+
+
+class GroupChanges:
+    """See the module. `now_ms()`: the wall clock."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        configs: GroupConfigs,
+        now_ms: Callable[[], int],
+        usage: GroupUsage,
+    ) -> None:
+        """`usage`: of all groups of the broker."""
+        self._usage = usage
+        self.settings = settings
+        self.configs = configs
+        self._now_ms = now_ms
+
+    def check_size(self, group: ShareGroup, member_id: str) -> None:
+        size_max = self.settings.group_share_max_size
+        if member_id not in group.members and len(group.members) >= size_max:
+            raise ApiError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"The share group has reached its maximum capacity of {size_max} members.",
+            )
+
+    def describe(self, draft: Draft[ShareGroup], member_id: str, member: Member) -> None:
+        """Write the member's description, if there is room for it."""
+        group = draft.group
+        before = group.member_bytes
+        draft.write(Key.MEMBER, member_id, member)
+        more = group.member_bytes - before
+        if more > 0 and group.member_bytes > MEMBER_BYTES_OF_GROUP_MAX:
+            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The descriptions of its members are too large.")
+        if more > 0 and self._usage.member_bytes + more > MEMBER_BYTES_MAX:
+            log.warning("Group %s: the groups of this broker hold too much in memory", group.group_id)
+            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+
+    def update_epoch(self, draft: Draft[ShareGroup], *, is_changed: bool) -> bool:
+        """Raise the group's epoch if it `is_changed`, or its topics are. Returns whether it was."""
+        group = draft.group
+        found = metadata_hash(self.configs.image(), group.subscribed_topics())
+        if not is_changed and found == group.metadata_hash:
+            return False
+        draft.write(Key.GROUP, "", GroupEpoch(group.epoch + 1, found))
+        log.info("Group %s has epoch %d", group.group_id, group.epoch)
+        return True
+
+    def has_unassigned(self, group: ShareGroup) -> bool:
+        """Whether subscribed partitions that are initialized are not those that are assigned."""
+        if group.has_unassigned is None or not group.is_metadata_checked:
+            image = self.configs.image()
+            assigned = group.assigned_partitions()
+            group.has_unassigned = bool(group.members) and any(
+                each.name in group.subscribers
+                and assigned.get(topic_id) != each.partitions
+                and image.topic_by_id(topic_id) is not None
+                for topic_id, each in group.state_topics.initialized.items()
+            )
+        return group.has_unassigned
+
+    def to_initialize(self, group: ShareGroup) -> dict[bytes, StateTopic]:
+        """Subscribed partitions without a delivery state. An initialization that has not ended in time counts as lost."""
+        since = group.initializing_since_ms
+        retry_ms = self.settings.group_share_initialize_retry_interval_ms
+        is_late = since is None or self._now_ms() >= since + retry_ms
+        return state_topics.uninitialized(
+            self.configs.image(), group.subscribers, group.state_topics, with_initializing=is_late
+        )
+
+    def begin_initialization(self, draft: Draft[ShareGroup], topics: dict[bytes, StateTopic]) -> None:
+        group = draft.group
+        draft.write(Key.STATE_TOPICS, "", state_topics.begin(group.state_topics, topics))
+        group.initializing_since_ms = self._now_ms()
+        group.initialization_epoch = group.epoch
+
+    def update_target(self, draft: Draft[ShareGroup]) -> None:
+        """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263)."""
+        group, before = draft.group, draft.group.target_epoch
+        if before.epoch >= group.epoch:
+            return
+        now_ms = self._now_ms()
+        interval_ms = self.configs.number(group.group_id, "share.assignment.interval.ms")
+        if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+            return
+        members = {
+            member_id: Subscriber(self._topic_ids(member), group.target(member_id))
+            for member_id, member in group.members.items()
+        }
+        assignable = {topic_id: each.partitions for topic_id, each in group.state_topics.initialized.items()}
+        assignment = assign(members, assignable)
+        for member_id in group.members:
+            draft.write(Key.TARGET_OF_MEMBER, member_id, assignment[member_id])
+        draft.write(Key.TARGET, "", TargetEpoch(group.epoch, now_ms))
+        log.info("Group %s has a target assignment for epoch %d", group.group_id, group.epoch)
+
+    def step(self, draft: Draft[ShareGroup], member_id: str, *, has_new_epoch: bool) -> CurrentAssignment:
+        """The member takes over its target; returns what it has then. `has_new_epoch`: topics may have been unsubscribed."""
+        group = draft.group
+        current = group.current(member_id)
+        target_epoch = group.target_epoch.epoch
+        if not has_new_epoch and current.is_reconciled_to(target_epoch):
+            return current
+        topics = self._topic_ids(group.members[member_id])
+        assigned: Partitions = {
+            topic_id: indexes for topic_id, indexes in group.target(member_id).items() if topic_id in topics
+        }
+        if current.epoch == target_epoch:
+            after = msgspec.structs.replace(current, assigned=assigned)
+        else:
+            after = CurrentAssignment(target_epoch, current.epoch, STABLE, assigned)
+        if after != current:
+            draft.write(Key.CURRENT, member_id, after)
+        return after
+
+    def _topic_ids(self, member: Member) -> frozenset[bytes]:
+        """Of those that exist."""
+        topics = self.configs.image().topics
+        return frozenset(topics[name].topic_id for name in member.topic_names if name in topics)
+
+    def remove(self, group: ShareGroup, member_ids: Iterable[str]) -> Draft[ShareGroup]:
+        """Remove members: the group's epoch rises."""
+        draft = Draft(group)
+        for member_id in member_ids:
+            for key in (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.MEMBER):
+                draft.write(key, member_id, None)
+        self.update_epoch(draft, is_changed=True)
+        return draft
+
+
+def unknown_member(group: ShareGroup, member_id: str) -> ApiError:
+    return ApiError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+    )

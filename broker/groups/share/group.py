@@ -1,0 +1,168 @@
+"""A share group, and what follows from its records: members, subscriptions, partitions with a delivery state."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Collection
+from typing import Any, Final
+
+from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES, NAME_OVERHEAD_BYTES
+from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
+from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch
+from barnabas.broker.groups.share.records import ShareGroupRecord
+from barnabas.broker.groups.share.values import (
+    NO_STATE_TOPICS,
+    CurrentAssignment,
+    Key,
+    Member,
+    StateTopics,
+    Value,
+)
+
+SHARE_TYPE: Final = "share"  # of group, and of protocol
+_NO_EPOCH: Final = GroupEpoch(1, 0)
+_NO_TARGET_EPOCH: Final = TargetEpoch(0, 0)
+_NO_ASSIGNMENT: Final = CurrentAssignment()
+_NO_PARTITIONS: Final[Partitions] = {}
+# The order in which tombstones remove a group.
+_LAST_FIRST: Final = (
+    Key.CURRENT,
+    Key.TARGET_OF_MEMBER,
+    Key.TARGET,
+    Key.MEMBER,
+    Key.STATE_TOPICS,
+    Key.GROUP,
+)
+
+
+class ShareGroupState(enum.Enum):
+    """The value is what clients see."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+
+
+class ShareGroup(ModernGroup):
+    """See the module. `members` has every member with a description; what a log has of others is kept, and has no effect."""
+
+    group_type = SHARE_TYPE
+    protocol_type = SHARE_TYPE
+    record_class = ShareGroupRecord
+    member_key = Key.MEMBER
+    current_key = Key.CURRENT
+    commits_offsets = False  # its positions are at the share coordinator
+
+    def __init__(self, group_id: str) -> None:
+        super().__init__(group_id)
+        self.members: dict[str, Member] = {}
+        self.subscribers: Counter[str] = Counter()  # topic -> members that name it
+        self.has_unassigned: bool | None = None  # whether initialized partitions are not; None: not known
+        self.initializing_since_ms: int | None = (
+            None  # the last initialization; None: by an earlier coordinator
+        )
+        self.initialization_epoch = 0  # that of the last initialization; a later one needs a higher epoch
+
+    # -- what the records say
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch.epoch
+
+    @property
+    def metadata_hash(self) -> int:
+        return self._epoch.metadata_hash
+
+    @property
+    def _epoch(self) -> GroupEpoch:
+        value = self.values.get((Key.GROUP, ""), _NO_EPOCH)
+        assert isinstance(value, GroupEpoch)
+        return value
+
+    @property
+    def target_epoch(self) -> TargetEpoch:
+        value = self.values.get((Key.TARGET, ""), _NO_TARGET_EPOCH)
+        assert isinstance(value, TargetEpoch)
+        return value
+
+    @property
+    def state_topics(self) -> StateTopics:
+        value = self.values.get((Key.STATE_TOPICS, ""), NO_STATE_TOPICS)
+        assert isinstance(value, StateTopics)
+        return value
+
+    def has_state_of(self, topic_ids: Collection[bytes]) -> bool:
+        states = self.state_topics
+        return any(
+            topic_id in topics
+            for topics in (states.initializing, states.initialized, states.deleting)
+            for topic_id in topic_ids
+        )
+
+    def target(self, member_id: str) -> Partitions:
+        value: Any = self.values.get((Key.TARGET_OF_MEMBER, member_id), _NO_PARTITIONS)
+        return value  # type: ignore[no-any-return]  # records of this key have it
+
+    def assigned_partitions(self) -> Partitions:
+        """The targets of all members together, by topic id."""
+        assigned: dict[bytes, set[int]] = {}
+        for member_id in self.members:
+            for topic_id, indexes in self.target(member_id).items():
+                assigned.setdefault(topic_id, set()).update(indexes)
+        return {topic_id: frozenset(indexes) for topic_id, indexes in assigned.items()}
+
+    def current(self, member_id: str) -> CurrentAssignment:
+        value = self.values.get((Key.CURRENT, member_id), _NO_ASSIGNMENT)
+        assert isinstance(value, CurrentAssignment)
+        return value
+
+    def member_epoch(self, member_id: str) -> int:
+        return self.current(member_id).epoch
+
+    @property
+    def state(self) -> ShareGroupState:
+        return ShareGroupState.STABLE if self.members else ShareGroupState.EMPTY
+
+    @property
+    def state_name(self) -> str:
+        return self.state.value
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.members
+
+    def subscribed_topics(self) -> set[str]:
+        return set(self.subscribers)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        return topic in self.subscribers
+
+    def tombstones(self) -> list[ModernGroupRecord]:
+        keys = sorted(self.values, key=lambda each: _LAST_FIRST.index(Key(each[0])))
+        return [ShareGroupRecord(self.group_id, key, name, None) for key, name in keys]
+
+    # -- changes
+
+    def _changing(self, key: int, name: str, value: Value | None) -> None:
+        self.has_unassigned = None
+        if key != Key.MEMBER:
+            return
+        before = self.members.pop(name, None)
+        if before is not None:
+            self._count(before, -1)
+        if value is not None:
+            assert isinstance(value, Member)
+            self.members[name] = value
+            self._count(value, 1)
+
+    def _count(self, member: Member, by: int) -> None:
+        texts = member.client_id, member.client_host, member.rack_id or ""
+        size = MEMBER_OVERHEAD_BYTES + sum(map(len, texts))
+        size += sum(len(name) + NAME_OVERHEAD_BYTES for name in member.topic_names)
+        self.member_bytes += by * size
+        for topic in member.topic_names:
+            count = self.subscribers[topic] + by
+            if count:
+                self.subscribers[topic] = count
+            else:
+                del self.subscribers[topic]
