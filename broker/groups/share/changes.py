@@ -96,12 +96,6 @@ class GroupChanges:
             self.configs.image(), group.subscribers, group.state_topics, with_initializing=is_late
         )
 
-    def begin_initialization(self, draft: Draft[ShareGroup], topics: dict[bytes, StateTopic]) -> None:
-        group = draft.group
-        draft.write(Key.STATE_TOPICS, "", state_topics.begin(group.state_topics, topics))
-        group.initializing_since_ms = self._now_ms()
-        group.initialization_epoch = group.epoch
-
     def update_target(self, draft: Draft[ShareGroup]) -> None:
         """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263)."""
         group, before = draft.group, draft.group.target_epoch

@@ -141,6 +141,20 @@ class ShareGroup(ModernGroup):
         keys = sorted(self.values, key=lambda each: _LAST_FIRST.index(Key(each[0])))
         return [ShareGroupRecord(self.group_id, key, name, None) for key, name in keys]
 
+    # -- initializations
+
+    def initialization_began(self, now_ms: int) -> None:
+        """One with the present epoch of the group."""
+        self.initializing_since_ms = now_ms
+        self._initialization_epoch = self.epoch
+
+    @property
+    def may_be_initializing(self) -> bool:
+        """Whether an initialization with the present epoch may still have an effect, by this coordinator or an earlier one."""
+        if self.initializing_since_ms is None:
+            return bool(self.state_topics.initializing)
+        return self._initialization_epoch >= self.epoch
+
     # -- changes
 
     def _changing(self, key: int, name: str, value: Value | None) -> None:

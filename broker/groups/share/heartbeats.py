@@ -18,8 +18,9 @@ import msgspec
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.values import JOINING, LEAVING
+from barnabas.broker.groups.share import state_topics
 from barnabas.broker.groups.share.changes import unknown_member
-from barnabas.broker.groups.share.values import CurrentAssignment, Member, StateTopic
+from barnabas.broker.groups.share.values import CurrentAssignment, Key, Member, StateTopic
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.share_group_heartbeat import (
@@ -67,15 +68,19 @@ class ShareProtocol:
         except ApiError:
             draft.take_back()
             raise
-        group = draft.group
-        group.is_metadata_checked = True
+        epoch = draft.group.epoch
 
         def appended(error: ErrorCode) -> None:
             if to_initialize and not error:
-                self._groups.initialize(group.group_id, group.initialization_epoch, to_initialize)
+                self._groups.initialize(request.group_id, epoch, to_initialize)
             _answer(reply, response, error)
 
         self._groups.commit(draft, appended)
+        group = self._groups.find(request.group_id)
+        if group is not None:
+            group.is_metadata_checked = True
+            if to_initialize:
+                group.initialization_began(self._groups.runtime.time_ms())
         self._groups.begin_session(request.group_id, request.member_id)
 
     def _decide(
@@ -97,13 +102,13 @@ class ShareProtocol:
         to_initialize = {}
         if has_new_epoch or not group.is_metadata_checked or group.state_topics.initializing:
             to_initialize = changes.to_initialize(group)
-        if to_initialize and group.epoch <= group.initialization_epoch:
-            # A late answer to the initialization before must not reset what is read by then: its state epoch is fenced.
+        if to_initialize and group.may_be_initializing:
+            # When the initialization before takes effect late it must not reset what is read by then: its epoch is fenced.
             has_new_epoch = changes.update_epoch(draft, is_changed=True)
         changes.update_target(draft)
         after = changes.step(draft, member_id, has_new_epoch=has_new_epoch)
         if to_initialize:
-            changes.begin_initialization(draft, to_initialize)
+            draft.write(Key.STATE_TOPICS, "", state_topics.begin(group.state_topics, to_initialize))
         interval_ms = self._groups.configs.number(group.group_id, "share.heartbeat.interval.ms")
         response = ShareGroupHeartbeatResponse(
             member_id=member_id, member_epoch=after.epoch, heartbeat_interval_ms=interval_ms

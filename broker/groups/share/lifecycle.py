@@ -91,7 +91,9 @@ class ShareGroups(ModernGroups[ShareGroup]):
             for topic_id, each in topics.items()
             for index in each.partitions
         }
-        self.initialize_at(group_id, epoch, starts, lambda _errors, _error: None)
+        self.runtime.call_soon(
+            lambda: self.initialize_at(group_id, epoch, starts, lambda _errors, _error: None)
+        )
 
     def initialize_at(
         self,

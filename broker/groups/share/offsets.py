@@ -14,7 +14,7 @@ import msgspec
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.share import state_topics
 from barnabas.broker.groups.share.lifecycle import by_topic
-from barnabas.broker.groups.share.values import NO_STATE_TOPICS, StateTopic
+from barnabas.broker.groups.share.values import NO_STATE_TOPICS, Key, StateTopic
 from barnabas.broker.share_coordinator.persister import ask_each
 from barnabas.broker.share_coordinator.state import UNKNOWN_COUNT, SharePartitionKey
 from barnabas.broker.share_coordinator.state_batches import NO_START
@@ -139,7 +139,7 @@ class ShareGroupOffsets:
         # A new epoch fences what leaders of the partitions have in memory (KAFKA-20910).
         groups.changes.update_epoch(draft, is_changed=True)
         epoch = draft.group.epoch
-        groups.changes.begin_initialization(draft, topics)
+        draft.write(Key.STATE_TOPICS, "", state_topics.begin(draft.group.state_topics, topics))
 
         def recorded(failed: Errors, error: ErrorCode) -> None:
             errors.update({keys[key]: each for key, each in failed.items()})
@@ -153,6 +153,9 @@ class ShareGroupOffsets:
                 groups.initialize_at(group_id, epoch, wanted, recorded)
 
         groups.commit(draft, appended)
+        group = groups.find(group_id)
+        if group is not None:
+            group.initialization_began(groups.runtime.time_ms())
 
     # -- DeleteShareGroupOffsets
 
