@@ -1,7 +1,7 @@
 """`python -m compat_tests.bench.groups`: cost of groups, on this broker and on Apache Kafka 4.3.1.
 
 1,000 members of one group join at once, by the classic protocol and by that of consumer groups (KIP-848), and then heartbeat;
-10,000 groups have committed offsets, with which the broker starts again. Both brokers run with Kafka's defaults:
+members of a share group accept records; 10,000 groups have committed offsets, with which the broker starts again. Both brokers run with Kafka's defaults:
 group.initial.rebalance.delay.ms 3 s, group.consumer.assignment.interval.ms 1 s, heartbeats every 3 s (classic) and 5 s. Rounds
 alternate between them. CPU is that of the broker's process.
 """
@@ -41,6 +41,7 @@ from compat_tests.bench.group_members import (
     leave_all,
 )
 from compat_tests.bench.report import Results
+from compat_tests.bench.share import measure_shares
 from compat_tests.bench.startup import make_brokers
 from compat_tests.bench.workloads import Measures, cpu_seconds
 from compat_tests.conform.client import Connection
@@ -259,6 +260,10 @@ def measure(brokers: dict[str, Broker], results: Results, options: argparse.Name
                 if number >= 0:
                     results.add(name, found)
                 say(f"{name}: " + ", ".join(f"{what} {value:,.3f}" for what, value in found.items()))
+            found = measure_shares(broker, str(number), options.share_members, options.share_records)
+            if number >= 0:
+                results.add(name, found)
+            say(f"{name}: " + ", ".join(f"{what} {value:,.3f}" for what, value in found.items()))
         say(f"round {number + 1} of {options.rounds}, load {os.getloadavg()[0]:.1f}")
     for name, broker in brokers.items():
         results.add(name, measure_offsets(broker, options.groups))
@@ -275,6 +280,14 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=10_000, help="groups with offsets (default 10000)")
     parser.add_argument("--seconds", type=float, default=3, help="of heartbeats, each time (default 3)")
     parser.add_argument("--rate", type=int, default=1000, help="paced heartbeats in a second (default 1000)")
+    parser.add_argument("--share-members", type=int, default=4, help="members of a share group (default 4)")
+    parser.add_argument(
+        "--share-records",
+        type=int,
+        nargs=2,
+        default=(100_000, 5_000),
+        help="records that each of them accepts, in batches of 100 and alone (default 100000 5000)",
+    )
     options = parser.parse_args()
     results = Results(["Apache Kafka", "Barnabas"])
     with tempfile.TemporaryDirectory(prefix="bench-groups-") as folder:

@@ -81,6 +81,8 @@ APIS: dict[str, Api] = {
     "PushTelemetry": Api(72, 0, 0),
     "ListConfigResources": Api(74, 0, 1),
     "DescribeTopicPartitions": Api(75, 0, 0),
+    "ShareGroupHeartbeat": Api(76, 1, 1),
+    "ShareGroupDescribe": Api(77, 1, 1),
     "ShareFetch": Api(78, 1, 2),
     "ShareAcknowledge": Api(79, 1, 2),
     "AddRaftVoter": Api(80, 0, 1),
@@ -90,4 +92,7 @@ APIS: dict[str, Api] = {
     "WriteShareGroupState": Api(85, 0, 1),
     "DeleteShareGroupState": Api(86, 0, 0),
     "ReadShareGroupStateSummary": Api(87, 0, 1),
+    "DescribeShareGroupOffsets": Api(90, 0, 1),
+    "AlterShareGroupOffsets": Api(91, 0, 0),
+    "DeleteShareGroupOffsets": Api(92, 0, 0),
 }
