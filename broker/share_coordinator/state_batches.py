@@ -58,21 +58,21 @@ def merge(start_offset: int, *lists: Iterable[StateBatch]) -> Batches:
             heappop(covering)
         if covering:
             count, state, _ = covering[0]
-            _append(merged, StateBatch(border, next_border - 1, -state, -count))
+            append_joined(merged, StateBatch(border, next_border - 1, -state, -count))
     return tuple(merged)
 
 
-def _append(merged: list[StateBatch], batch: StateBatch) -> None:
-    """Join it with the last one if they are neighbours and equal."""
-    if merged:
-        last = merged[-1]
+def append_joined(batches: list[StateBatch], batch: StateBatch) -> None:
+    """Append it, or join it with the last one if they are neighbours and equal."""
+    if batches:
+        last = batches[-1]
         if (
             last.last_offset + 1 == batch.first_offset
             and last.delivery_state == batch.delivery_state
             and last.delivery_count == batch.delivery_count
         ):
-            merged[-1] = StateBatch(
+            batches[-1] = StateBatch(
                 last.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count
             )
             return
-    merged.append(batch)
+    batches.append(batch)

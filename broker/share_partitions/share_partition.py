@@ -26,6 +26,7 @@ from barnabas.broker.share_coordinator.state_batches import (
     ARCHIVED,
     AVAILABLE,
     StateBatch,
+    append_joined,
 )
 from barnabas.broker.share_partitions.acquisition import Acquire, AcquiredRange, Acquisition, Limits
 from barnabas.broker.share_partitions.in_flight import NO_MEMBER, TERMINAL, InFlightBatch, Run, Transition
@@ -153,12 +154,16 @@ class SharePartition:
     ) -> list[AcquiredRange]:
         """Archive what was just acquired of aborted transactions, and return the rest. `aborted`: ascending (first, last)."""
         kept: list[AcquiredRange] = []
+        place = 0  # the first of `aborted` that does not lie before `each`
         for each in acquired:
             position = each.first
-            for first, last in aborted:
+            while place < len(aborted) and aborted[place][1] < position:
+                place += 1
+            for index in range(place, len(aborted)):
+                first, last = aborted[index]
+                if first > each.last:
+                    break
                 low, high = max(first, position), min(last, each.last)
-                if low > high:
-                    continue
                 for batch in self._between(low, high):
                     for run in batch.within(low, high):
                         run.state, run.member_id, run.deadline = ARCHIVED, NO_MEMBER, 0.0
@@ -191,40 +196,45 @@ class SharePartition:
     def acknowledge(
         self,
         member_id: str,
-        acknowledgements: Iterable[Acknowledgement],
+        acknowledgements: Sequence[Acknowledgement],
         limits: Limits,
         now: float,
     ) -> Transition:
         """To be completed when its batches are persisted, at once if there are none. AcknowledgeError: nothing is done."""
         transition = Transition()
+        renewed: list[Run] = []
         try:
             for each in acknowledgements:
-                if each.last >= self.start_offset:
-                    self._acknowledge(transition, member_id, each, limits, now)
-        except AcknowledgeError:
-            self.complete(transition, False, limits, now)
-            raise
-        return transition
-
-    def _acknowledge(
-        self,
-        transition: Transition,
-        member_id: str,
-        acknowledged: Acknowledgement,
-        limits: Limits,
-        now: float,
-    ) -> None:
-        batches = self._to_acknowledge(acknowledged)
-        for first, last, kind in _ranges(acknowledged):
-            for batch in batches:
-                if batch.last < first or batch.first > last:
+                if each.last < self.start_offset:
                     continue
-                for run in batch.within(max(first, self.start_offset), last):
+                for run, kind in self._acknowledged_runs(each):
                     _check_acknowledge(run, member_id)
                     if kind == RENEW:
-                        run.deadline = now + limits.lock_s
+                        renewed.append(run)
                     else:
                         self._begin(transition, run, _STATES[kind], limits)
+        except AcknowledgeError:
+            self.complete(transition, False, limits, now)
+            for batch in self._between(acknowledgements[0].first, acknowledgements[-1].last):
+                batch.join()  # what was cut in vain
+            raise
+        for run in renewed:  # only now, as one that is refused undoes the whole list
+            run.deadline = now + limits.lock_s
+        return transition
+
+    def _acknowledged_runs(self, acknowledged: Acknowledgement) -> Iterator[tuple[Run, int]]:
+        """The runs of the offsets, ascending and cut at the types, with the type of each."""
+        batches = self._to_acknowledge(acknowledged)
+        place = 0  # the first batch that does not lie before the range
+        for first, last, kind in _ranges(acknowledged):
+            first = max(first, self.start_offset)
+            while place < len(batches) and batches[place].last < first:
+                place += 1
+            for index in range(place, len(batches)):
+                if batches[index].first > last:
+                    break
+                for run in batches[index].within(first, last):
+                    yield run, kind
 
     def _to_acknowledge(self, acknowledged: Acknowledgement) -> list[InFlightBatch]:
         """The batches of the offsets."""
@@ -250,7 +260,7 @@ class SharePartition:
         if state == AVAILABLE and run.delivery_count >= limits.delivery_count:
             state = ARCHIVED
         run.begin(transition, state)
-        transition.batches.append(StateBatch(run.first, run.last, state, run.delivery_count))
+        append_joined(transition.batches, StateBatch(run.first, run.last, state, run.delivery_count))
 
     def release(self, member_id: str, limits: Limits) -> Transition:
         """The member's session has ended: what it has acquired is released."""
@@ -287,12 +297,13 @@ class SharePartition:
         """Unlock what is locked for too long; returns the new state, to be persisted."""
         changed: list[StateBatch] = []
         for batch in self._batches:
-            count = len(changed)
+            is_changed = False
             for run in batch.runs:
                 if run.state == ACQUIRED and run.transition is None and run.deadline <= now:
                     _unlock(run, limits)
-                    changed.append(StateBatch(run.first, run.last, run.state, run.delivery_count))
-            if len(changed) > count:
+                    append_joined(changed, StateBatch(run.first, run.last, run.state, run.delivery_count))
+                    is_changed = True
+            if is_changed:
                 batch.join()
         if changed:
             self._may_have_available = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -177,6 +178,48 @@ def test_a_transition_under_way_is_not_changed() -> None:
         partition.acknowledge("m", [Acknowledgement(0, 0, [ACCEPT])], LIMITS, 0.0)
 
 
+def test_a_list_that_is_refused_renews_nothing() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(20, 10))
+    with pytest.raises(AcknowledgeError):
+        partition.acknowledge(
+            "m", [Acknowledgement(0, 4, [RENEW]), Acknowledgement(15, 20, [ACCEPT])], LIMITS, 20.0
+        )
+    assert partition.next_deadline() == 30.0
+    assert len(list(partition.runs())) == 1, "what was cut is joined again"
+    assert partition.expire(LIMITS, 30.0) == [StateBatch(0, 19, 0, 1)]
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_an_acknowledgement_of_single_records_takes_linear_time(size: int) -> None:
+    limits = Limits(locks=10_000)
+    partition = SharePartition(0)
+    acquire(partition, log_of(10_000, size), records_max=10_000, batch_size=1, limits=limits)
+    types = [ACCEPT, RELEASE] * 5_000
+    began = time.process_time()
+    transition = partition.acknowledge("m", [Acknowledgement(0, 9_999, types)], limits, 0.0)
+    assert time.process_time() - began < 0.3
+    assert len(transition.batches) == 10_000
+
+
+def test_aborted_records_are_left_out_in_linear_time() -> None:
+    limits = Limits(locks=10_000)
+    partition = SharePartition(0)
+    acquired = acquire(partition, log_of(10_000, 1), records_max=10_000, batch_size=1, limits=limits)
+    aborted = [(offset, offset) for offset in range(1, 10_000, 2)]
+    began = time.process_time()
+    kept = partition.drop_aborted(acquired, aborted)
+    assert time.process_time() - began < 0.3
+    assert kept == [AcquiredRange(offset, offset, 1) for offset in range(0, 10_000, 2)]
+
+
+def test_what_is_persisted_is_joined() -> None:
+    partition = SharePartition(0)
+    acquire(partition, log_of(30, 1), batch_size=1)
+    transition = partition.acknowledge("m", [Acknowledgement(0, 29, [ACCEPT])], LIMITS, 0.0)
+    assert transition.batches == [StateBatch(0, 29, ACKNOWLEDGED, 1)]
+
+
 def test_a_stored_state_is_continued_and_its_gaps_are_available() -> None:
     partition = SharePartition(5, [StateBatch(10, 14, 2, 1), StateBatch(20, 24, 0, 2)])
     log = log_of(40, 5)
@@ -325,8 +368,8 @@ class Records(RuleBasedStateMachine):
         else:
             assert is_fine
             self._begin(transition, changed)
-        for record in renewed:
-            record.deadline = self.now + self.limits.lock_s
+            for record in renewed:
+                record.deadline = self.now + self.limits.lock_s
 
     def _begin(self, transition: Transition, changed: list[tuple[Record, int]]) -> None:
         for record, state in changed:
@@ -422,6 +465,8 @@ class Records(RuleBasedStateMachine):
                     record.member,
                 )
                 assert run.transition is record.transition
+                if run.state == ACQUIRED:
+                    assert run.deadline == record.deadline
             seen = run.last + 1
         assert seen == self.end
         finished = sum(
