@@ -51,6 +51,11 @@ class _Work(Generic[T]):
             self._done(None, failure)
 
 
+def run_steps(runtime: Runtime, steps: Steps[T], done: Done[T]) -> None:
+    """Does the work in turns and in threads, the first turn now; `done(result, error)` once, perhaps before this returns."""
+    _Work(runtime, steps, done).turn()
+
+
 def in_slices(runtime: Runtime, steps: Iterator[object], done: Callable[[], object]) -> None:
     """Goes through `steps` in turns, the first of them now, then calls `done`, also after a step that has raised."""
 
@@ -59,7 +64,7 @@ def in_slices(runtime: Runtime, steps: Iterator[object], done: Callable[[], obje
             logger.error("a background pass ended early", exc_info=error)
         done()
 
-    _Work(runtime, _without_values(steps), ended).turn()
+    run_steps(runtime, _without_values(steps), ended)
 
 
 def _without_values(steps: Iterator[object]) -> Steps[None]:

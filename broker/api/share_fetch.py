@@ -7,7 +7,7 @@ As in Kafka it is not asked whether the member belongs to the group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +18,7 @@ from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import are_too_many_partitions
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.share_partitions.acquisition import Acquire
-from barnabas.broker.share_partitions.fetch import DelayedShareFetch, Fetched, ShareFetch
+from barnabas.broker.share_partitions.fetch import DelayedShareFetch, Fetched, Fetches, ShareFetch
 from barnabas.broker.share_partitions.sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -57,7 +57,7 @@ class _Acknowledged(NamedTuple):
 def share_fetch(
     context: HandlerContext, request: fetching.ShareFetchRequest
 ) -> fetching.ShareFetchResponse | Outcome:
-    error = _request_error(context, request)
+    error = _request_error(context, request, request.forgotten_topics_data)
     if not error and request.is_renew_ack and _asks_for_records(request):
         error = ErrorCode.INVALID_REQUEST
     if error:
@@ -80,10 +80,12 @@ def share_fetch(
     forgotten = [
         (each.topic_id, index) for each in request.forgotten_topics_data for index in each.partitions
     ]
+    image = context.services.controller.image
     is_last = request.share_session_epoch == FINAL_EPOCH
     if not is_last:
-        if not manager.sessions.update(session, named, forgotten):
-            manager.sessions.remove(key)
+        is_fine = manager.sessions.update(session, named, forgotten)
+        if not is_fine or are_too_many_partitions(image, [len(session.partitions)]):
+            manager.end(session, lambda: None)
             return _failed_fetch(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
         if request.share_session_epoch != INITIAL_EPOCH:
             session.epoch = next_epoch(session.epoch)
@@ -124,12 +126,17 @@ class _ShareFetch:
         self._is_last = is_last
         self._results: Results = {}
         self._fetched: dict[TopicPartition, Fetched] = {}
-        self._led: list[tuple[TopicPartition, LedSharePartition]] = []
+        self._led: dict[LedSharePartition, TopicPartition] = {}
+        self._topics: dict[bytes, list[fetching.PartitionData]] = {}
+        self._leaders: list[int] = []
         self._answer: fetching.ShareFetchResponse | None = None
         self._is_serving = True
 
     def serve(self, acknowledged: list[_Acknowledged]) -> fetching.ShareFetchResponse | Outcome:
-        _acknowledge(self._context, self._request, acknowledged, self._acknowledged)
+        self._context.services.share_partitions.when_released(
+            self._session.key,
+            partial(_acknowledge, self._context, self._request, acknowledged, self._acknowledged),
+        )
         self._is_serving = False
         return self._answer or PENDING
 
@@ -138,8 +145,7 @@ class _ShareFetch:
         request = self._request
         manager = self._context.services.share_partitions
         if self._is_last:
-            manager.sessions.remove(self._session.key)
-            manager.release(self._session, self._respond)
+            manager.end(self._session, self._respond)
         elif request.max_records <= 0 or request.max_bytes <= 0 or request.is_renew_ack:
             self._respond()
         else:
@@ -155,7 +161,7 @@ class _ShareFetch:
             if partition is None:
                 self._fetched[each] = Fetched(error or ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                self._led.append((each, manager.get(self._session.key[0], partition)))
+                self._led[manager.get(self._session.key[0], partition)] = each
             yield
 
     def _fetch(self) -> None:
@@ -178,41 +184,61 @@ class _ShareFetch:
         delayed = DelayedShareFetch(
             services.runtime,
             services.purgatory,
-            [led for _, led in self._led],
+            services.share_partitions.turns,
+            list(self._led),
             services.share_partitions.settings(self._session.key[0]),
             asked,
-            services.partitions.has_session,
+            self._may_acquire,
             self._done,
         )
         context.on_disconnect(delayed.cancel)
         delayed.serve()
 
-    def _done(self, fetched: list[Fetched]) -> None:
-        for (each, _), found in zip(self._led, fetched, strict=True):
+    def _may_acquire(self) -> bool:
+        services = self._context.services
+        return services.partitions.has_session() and services.share_partitions.sessions.has(self._session)
+
+    def _done(self, fetched: Fetches) -> None:
+        for led, found in fetched.items():
+            each = self._led[led]
             self._fetched[each] = found
             if found.acquired:
                 self._session.served(each)
         self._respond()
 
     def _respond(self) -> None:
-        response = self._response()
+        in_slices(self._context.services.runtime, self._make_answers(), self._send)
+
+    def _send(self) -> None:
+        context = self._context
+        response = fetching.ShareFetchResponse(
+            acquisition_lock_timeout_ms=context.services.share_partitions.settings(
+                self._session.key[0]
+            ).lock_ms,
+            responses=[
+                fetching.ShareFetchableTopicResponse(topic_id, answers)
+                for topic_id, answers in self._topics.items()
+            ],
+            node_endpoints=[
+                fetching.NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
+                for address in leader_addresses(context, self._leaders)
+            ],
+        )
         if self._is_serving:
             self._answer = response
         else:
-            self._context.complete(response)
+            context.complete(response)
 
-    def _response(self) -> fetching.ShareFetchResponse:
+    def _make_answers(self) -> Iterator[None]:
+        """Of the partitions that have records, an error or a result, and of all in the session's first answer; in steps."""
         context = self._context
-        settings = context.services.share_partitions.settings(self._request.group_id or "")
         is_first = self._request.share_session_epoch == INITIAL_EPOCH
-        topics: dict[bytes, list[fetching.PartitionData]] = {}
-        leaders: list[int] = []
-        for each in {**self._fetched, **dict.fromkeys(self._results)}:
+        answered = [*self._fetched, *(each for each in self._results if each not in self._fetched)]
+        if is_first:
+            answered += [each for each in self._led.values() if each not in self._fetched]
+        for each in answered:
             fetched = self._fetched.get(each) or Fetched()
-            result = self._results.get(each)
-            if result is None and not is_first and not fetched.error and not fetched.acquired:
-                continue
-            acknowledge_error, message = result or FINE
+            acknowledge_error, message = self._results.get(each, FINE)
             answer = fetching.PartitionData(
                 partition_index=each[1],
                 error_code=fetched.error,
@@ -224,19 +250,9 @@ class _ShareFetch:
             if ErrorCode.NOT_LEADER_OR_FOLLOWER in (fetched.error, acknowledge_error):
                 leader, epoch = current_leader(context, "", *each)
                 answer.current_leader = fetching.LeaderIdAndEpoch(leader, epoch)
-                leaders.append(leader)
-            topics.setdefault(each[0], []).append(answer)
-        return fetching.ShareFetchResponse(
-            acquisition_lock_timeout_ms=settings.lock_ms,
-            responses=[
-                fetching.ShareFetchableTopicResponse(topic_id, answers)
-                for topic_id, answers in topics.items()
-            ],
-            node_endpoints=[
-                fetching.NodeEndpoint(address.broker_id, address.host, address.port, address.rack)
-                for address in leader_addresses(context, leaders)
-            ],
-        )
+                self._leaders.append(leader)
+            self._topics.setdefault(each[0], []).append(answer)
+            yield
 
 
 @api(79, 1, 2)
@@ -255,7 +271,8 @@ def share_acknowledge(
     )
     if isinstance(session, ErrorCode):
         return _failed_acknowledge(session)
-    session.epoch = next_epoch(session.epoch)
+    if epoch != FINAL_EPOCH:
+        session.epoch = next_epoch(session.epoch)
     is_serving = True
     answer: acknowledging.ShareAcknowledgeResponse | None = None
 
@@ -269,8 +286,7 @@ def share_acknowledge(
 
     def done(results: Results) -> None:
         if epoch == FINAL_EPOCH:
-            manager.sessions.remove(session.key)
-            manager.release(session, partial(respond, results))
+            manager.end(session, partial(respond, results))
         else:
             respond(results)
 
@@ -312,14 +328,15 @@ def _acknowledge_response(
 # -- both
 
 
-def _request_error(context: HandlerContext, request: Any) -> ErrorCode:
+def _request_error(context: HandlerContext, request: Any, forgotten: Sequence[Any] = ()) -> ErrorCode:
     if not request.group_id or not request.member_id or len(request.member_id) > MEMBER_ID_MAX:
         return ErrorCode.INVALID_REQUEST
     if not allows_group(context, Operation.READ, request.group_id):
         return ErrorCode.GROUP_AUTHORIZATION_FAILED
-    named = [len(topic.partitions) for topic in request.topics]
-    if are_too_many_partitions(context.services.controller.image, named):
-        return ErrorCode.INVALID_REQUEST
+    for topics in (request.topics, forgotten):
+        named = [len(topic.partitions) for topic in topics]
+        if are_too_many_partitions(context.services.controller.image, named):
+            return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 
 

@@ -1,20 +1,22 @@
 """The share partitions that this broker leads: loaded when a member first fetches from one, dropped with the leadership.
 
 A share partition belongs to one leader epoch. Reading its state fences the leaders of earlier epochs at the share coordinator;
-when this broker is fenced there itself, it drops the share partition.
+when this broker is fenced there itself, it drops the share partition. Those of a group without sessions here are dropped, as in
+Kafka: the offsets of a group without members may be altered.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.timers import DeadlineTimer
 from barnabas.broker.share_coordinator.state import SharePartitionKey
 from barnabas.broker.share_coordinator.state_batches import NO_START
 from barnabas.broker.share_partitions.group_settings import ShareGroupSettings, share_group_settings
-from barnabas.broker.share_partitions.sessions import ShareSession, ShareSessionCache
+from barnabas.broker.share_partitions.sessions import Key, ShareSession, ShareSessionCache, TopicPartition
 from barnabas.broker.share_partitions.share_partition import (
     RENEW,
     AcknowledgeError,
@@ -22,15 +24,15 @@ from barnabas.broker.share_partitions.share_partition import (
     SharePartition,
 )
 from barnabas.controller.metadata.image import GROUP_RESOURCE
-from barnabas.runtime.slices import StepQueue
+from barnabas.runtime.slices import StepQueue, TurnQueue, in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
-    from barnabas.broker.fetch.purgatory import FetchWaiter
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.partition_manager import PartitionManager
+    from barnabas.broker.partitions.replica import Waiters
     from barnabas.broker.share_coordinator.persister import Persister, StateWriter, StoredState
     from barnabas.broker.share_coordinator.state_batches import StateBatch
     from barnabas.broker.share_partitions.in_flight import Transition
@@ -69,10 +71,11 @@ class LedSharePartition:
         self.leader_epoch = partition.leader_epoch
         self.state: SharePartition | None = None
         self.error = ErrorCode.NONE
-        self.waiters: dict[FetchWaiter, None] = {}
+        self.waiters: Waiters = {}
         self._manager = manager
         self._writer: StateWriter | None = None
         self._timer = DeadlineTimer(manager.runtime, self._expire)
+        self._timer_at = 0.0  # on the monotonic clock, while it is armed
 
     @property
     def settings(self) -> ShareGroupSettings:
@@ -105,10 +108,11 @@ class LedSharePartition:
         self.state.log_start_moved(self.partition.log.log_start_offset)
         return self.state
 
-    def acquired(self) -> None:
-        """Watch the locks of records that were just acquired."""
-        if not self._timer.armed:
-            self._set_timer()
+    def acquired(self, lock_s: float) -> None:
+        """Watch the locks of records that were just acquired. Those of earlier ones may be longer."""
+        expires_at = self._manager.runtime.monotonic() + lock_s
+        if not self._timer.armed or expires_at < self._timer_at:
+            self._set_timer(expires_at)
 
     def acknowledge(
         self, member_id: str, acknowledgements: Sequence[Acknowledgement], done: Acknowledged
@@ -149,7 +153,7 @@ class LedSharePartition:
             state.complete(transition, not error, self.settings.limits, now)
             self._check_written(error)
             if error and not self._timer.armed:
-                self._set_timer()
+                self._watch_locks()
             self.wake()
             done(error, error.message if error else None)
 
@@ -174,19 +178,24 @@ class LedSharePartition:
         if changed:
             self._write(changed, self._check_written)
             self.wake()
-        self._set_timer()
+        self._watch_locks()
 
     def _check_written(self, error: ErrorCode) -> None:
         """Unless the coordinator could not be reached, the stored state is not the one that was loaded: load it again."""
         if error not in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE):
             self._manager.drop(self, error)
 
-    def _set_timer(self) -> None:
+    def _watch_locks(self) -> None:
+        """Set the timer for the next lock that expires."""
         assert self.state is not None
         deadline = self.state.next_deadline()
         if deadline is not None and not self.error:
-            delay_s = max(deadline - self._manager.runtime.monotonic(), LOCK_TIMER_MIN_S)
-            self._timer.set(round(delay_s * 1000 + 0.5))
+            self._set_timer(deadline)
+
+    def _set_timer(self, expires_at: float) -> None:
+        self._timer_at = expires_at
+        delay_s = max(expires_at - self._manager.runtime.monotonic(), LOCK_TIMER_MIN_S)
+        self._timer.set(round(delay_s * 1000 + 0.5))
 
 
 class SharePartitionManager:
@@ -205,21 +214,24 @@ class SharePartitionManager:
         self._controller = controller
         self._partitions = partitions
         self.persister = persister
-        self._led: dict[SharePartitionKey, LedSharePartition] = {}
+        self.turns = TurnQueue(runtime)  # of fetches that look again: many may wait for one share partition
+        self._led: dict[str, dict[TopicPartition, LedSharePartition]] = {}  # by group
         self._lookups = StepQueue(runtime)
-        self.sessions = ShareSessionCache(config.group_share_max_share_sessions, self._session_ended)
+        self._releasing: Counter[Key] = Counter()  # sessions that have ended, and are not released yet
+        self._waiting: dict[Key, list[Callable[[], object]]] = {}  # for that
+        self.sessions = ShareSessionCache(config.group_share_max_share_sessions, self._sessions_ended)
 
     def stop(self) -> None:
         """Nothing is persisted any more, and no lock expires."""
         self.persister.close()
-        for led in tuple(self._led.values()):
+        for led in self._all():
             self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def metadata_changed(
         self, _image: MetadataImage, topic_ids: Collection[bytes], _config_topics: set[str]
     ) -> None:
         """These topics changed: drop the share partitions that are not led here any more."""
-        for led in tuple(self._led.values()):
+        for led in self._all():
             if led.key.topic_id in topic_ids and not led.is_valid:
                 self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -230,7 +242,7 @@ class SharePartitionManager:
 
     def find(self, group_id: str, topic_id: bytes, index: int) -> LedSharePartition | None:
         """The share partition, if it is in use here."""
-        led = self._led.get(SharePartitionKey(group_id, topic_id, index))
+        led = self._led.get(group_id, {}).get((topic_id, index))
         if led is not None and not led.is_valid:
             self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return None
@@ -241,18 +253,47 @@ class SharePartitionManager:
         led = self.find(group_id, partition.topic_id, partition.partition)
         if led is None or led.partition is not partition:
             key = SharePartitionKey(group_id, partition.topic_id, partition.partition)
-            led = self._led[key] = LedSharePartition(self, key, partition)
+            led = LedSharePartition(self, key, partition)
+            self._led.setdefault(group_id, {})[key.topic_id, key.partition] = led
             self._load(led)
         return led
 
     def drop(self, led: LedSharePartition, error: ErrorCode) -> None:
         """This broker does not lead it any more, or can't use it."""
-        if self._led.get(led.key) is led:
-            del self._led[led.key]
+        group_id, topic_id, index = led.key
+        of_group = self._led.get(group_id, {})
+        if of_group.get((topic_id, index)) is led:
+            del of_group[topic_id, index]
+            if not of_group:
+                del self._led[group_id]
         led.failed(error)
 
-    def release(self, session: ShareSession, done: Callable[[], object]) -> None:
-        """Release what the session's member has acquired, then `done()`, perhaps before this returns."""
+    def _all(self) -> list[LedSharePartition]:
+        return [led for of_group in self._led.values() for led in of_group.values()]
+
+    # -- the end of sessions
+
+    def end(self, session: ShareSession, done: Callable[[], object]) -> None:
+        """End the session and release what its member has acquired, then `done()`, perhaps before this returns. If it has ended
+        already nothing is released: what the member has may be that of its next session."""
+        if self.sessions.remove(session):
+            self._release([session], done)
+        else:
+            done()
+
+    def when_released(self, key: Key, then: Callable[[], object]) -> None:
+        """Call back when what the member had in earlier sessions is released, perhaps now. What it acquires before would be
+        released, too."""
+        if key in self._releasing:
+            self._waiting.setdefault(key, []).append(then)
+        else:
+            then()
+
+    def _sessions_ended(self, sessions: Sequence[ShareSession]) -> None:
+        self._release(sessions, lambda: None)
+
+    def _release(self, sessions: Sequence[ShareSession], done: Callable[[], object]) -> None:
+        """Release what the members of sessions that have ended have, in slices, then `done()`."""
         missing = 1
 
         def released(_error: ErrorCode, _message: str | None) -> None:
@@ -261,16 +302,42 @@ class SharePartitionManager:
             if not missing:
                 done()
 
-        group_id, member_id = session.key
-        for topic_id, index in session.partitions:
-            led = self.find(group_id, topic_id, index)
-            if led is not None:
-                missing += 1
-                led.release(member_id, released)
-        released(ErrorCode.NONE, None)
+        def release() -> Iterator[None]:
+            nonlocal missing
+            for session in sessions:
+                group_id, member_id = session.key
+                for topic_id, index in session.partitions:
+                    led = self.find(group_id, topic_id, index)
+                    if led is not None:
+                        missing += 1
+                        led.release(member_id, released)
+                    yield
 
-    def _session_ended(self, session: ShareSession) -> None:
-        self.release(session, lambda: None)
+        def all_released() -> None:
+            for session in sessions:
+                self._member_released(session.key)
+            released(ErrorCode.NONE, None)
+
+        self._releasing.update(session.key for session in sessions)
+        in_slices(self.runtime, release(), all_released)
+
+    def _member_released(self, key: Key) -> None:
+        """What one session of the member had acquired is released."""
+        self._releasing[key] -= 1
+        if self._releasing[key]:
+            return
+        del self._releasing[key]
+        group_id, _ = key
+        if not self.sessions.has_group(group_id):
+            in_slices(self.runtime, self._drop_group(group_id), lambda: None)
+        for then in self._waiting.pop(key, ()):
+            self.turns.add(then)
+
+    def _drop_group(self, group_id: str) -> Iterator[None]:
+        """No member has a session here: the next one has the states loaded again."""
+        for led in self._led.pop(group_id, {}).values():
+            led.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            yield
 
     # -- loading
 

@@ -5,12 +5,14 @@ Records are not read. A slice is a region of the log's file, or its bytes where 
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.broker.fetch.reader import COPIED_BYTES, copied
+from barnabas.broker.fetch.reader import ABORTED_MAX, COPIED_BYTES, copied
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.storage.errors import WouldWait
 from barnabas.storage.log.segments import ReadResult
@@ -24,13 +26,19 @@ if TYPE_CHECKING:
 
 WINDOW_BYTES: Final = 64 * 1024  # read at a time, for the headers
 
+_base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
+_first_offset = attrgetter("first_offset")
+
 
 class ReadBatches(msgspec.Struct):
-    """Whole batches that were read at an offset: their headers, and where they begin and end in `result`."""
+    """Whole batches that were read at an offset: their headers, and where they begin and end in `result`. `aborted`: (first, last)
+    offsets of those of aborted transactions, ascending."""
 
     result: ReadResult
     headers: list[BatchHeader]
     positions: list[int]  # one more than headers
+    aborted: list[tuple[int, int]] = []
 
     @property
     def size(self) -> int:
@@ -40,17 +48,18 @@ class ReadBatches(msgspec.Struct):
         """(first, last) of each batch."""
         return [(each.base_offset, each.last_offset) for each in self.headers]
 
+    def keep(self, count: int) -> None:
+        """Drop all batches but the first."""
+        del self.headers[count:]
+        del self.positions[count + 1 :]
+
     def slice(self, acquired: Sequence[AcquiredRange]) -> bytes | tuple[FileRegion, ...]:
         """The batches from the one with the first acquired record to the one with the last."""
-        first, last = acquired[0].first, acquired[-1].last
-        chosen = [
-            index
-            for index, each in enumerate(self.headers)
-            if each.last_offset >= first and each.base_offset <= last
-        ]
-        if not chosen:
+        first = bisect_left(self.headers, acquired[0].first, key=_last_offset)
+        last = bisect_right(self.headers, acquired[-1].last, key=_base_offset) - 1
+        if first > last:
             return b""
-        begin, end = self.positions[chosen[0]], self.positions[chosen[-1] + 1]
+        begin, end = self.positions[first], self.positions[last + 1]
         (region,) = self.result.regions
         part = FileRegion(region.file, region.position + begin, end - begin, region.is_hot)
         if end - begin > COPIED_BYTES:
@@ -67,12 +76,13 @@ def read_batches(
     max_bytes: int,
     end_offset: int,
     records_max: int,
+    batches_max: int,
     *,
     min_one_batch: bool,
     wait: bool,
 ) -> ReadBatches:
-    """The whole batches from the one that holds `offset` on, until there are enough records; with `min_one_batch` one that is
-    larger than `max_bytes`, too. StorageError; WouldWait without `wait` where the disk is needed."""
+    """The whole batches from the one that holds `offset` on, until there are enough records or batches; with `min_one_batch` one
+    that is larger than `max_bytes`, too. StorageError; WouldWait without `wait` where the disk is needed."""
     result = partition.log.read(
         offset, max_bytes, min_one_batch=min_one_batch, end_offset=end_offset, wait=wait
     )
@@ -82,7 +92,7 @@ def read_batches(
     headers: list[BatchHeader] = []
     positions = [0]
     window, window_start = b"", 0
-    while positions[-1] + HEADER_SIZE <= region.length:
+    while positions[-1] + HEADER_SIZE <= region.length and len(headers) < batches_max:
         position = positions[-1]
         if position + HEADER_SIZE > window_start + len(window):
             window_start = position
@@ -105,23 +115,30 @@ def _read(region: FileRegion, position: int, count: int, *, wait: bool) -> bytes
         raise WouldWait(partial(region.load, position, count)) from None
 
 
-def aborted_ranges(
-    partition: Partition, offset: int, read: ReadBatches, *, wait: bool
-) -> list[tuple[int, int]]:
-    """(first, last) offsets of the batches of aborted transactions. StorageError, WouldWait."""
-    found = partition.log.aborted_within(offset, read.result, wait=wait)
-    if not found:
-        return []
-    coming = sorted(found, key=lambda each: each[1])
-    aborted: set[int] = set()
-    ranges: list[tuple[int, int]] = []
+def mark_aborted(partition: Partition, offset: int, read: ReadBatches, *, wait: bool) -> None:
+    """Note which of the batches that were read at `offset` belong to aborted transactions. Where these are more than ABORTED_MAX
+    the last batches are dropped: only one batch may lie in as many. StorageError, WouldWait."""
+    if not read.headers:
+        return
+    while True:
+        limit = ABORTED_MAX + 1 if len(read.headers) > 1 else None
+        found = partition.log.producers.collect_aborted(
+            offset, read.headers[-1].last_offset + 1, limit, wait=wait
+        )
+        if len(found) != limit:
+            break
+        read.keep(len(read.headers) // 2)
+    coming = sorted(found, key=_first_offset)
+    aborted_to: dict[int, int] = {}  # by producer: the last offset of the transaction that it is in
     place = 0
+    read.aborted = []
     for header in read.headers:
-        while place < len(coming) and coming[place][1] <= header.last_offset:
-            aborted.add(coming[place][0])
+        while place < len(coming) and coming[place].first_offset <= header.last_offset:
+            aborted_to[coming[place].producer_id] = coming[place].last_offset
             place += 1
-        if header.is_control:
-            aborted.discard(header.producer_id)  # its marker
-        elif header.is_transactional and header.producer_id in aborted:
-            ranges.append((header.base_offset, header.last_offset))
-    return ranges
+        if (
+            header.is_transactional
+            and not header.is_control
+            and header.base_offset <= aborted_to.get(header.producer_id, -1)
+        ):
+            read.aborted.append((header.base_offset, header.last_offset))

@@ -6,7 +6,8 @@ When the connection ends the session does, and what the member has acquired is r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -50,27 +51,36 @@ class ShareSession:
 class ShareSessionCache:
     """All share sessions of the broker."""
 
-    def __init__(self, sessions_max: int, ended: Callable[[ShareSession], object]) -> None:
-        """`sessions_max`: group.share.max.share.sessions. `ended(session)`: with its connection."""
+    def __init__(self, sessions_max: int, ended: Callable[[Sequence[ShareSession]], object]) -> None:
+        """`sessions_max`: group.share.max.share.sessions. `ended(sessions)`: their connection has ended, and they are removed."""
         self._sessions_max = sessions_max
         self._ended = ended
         self._sessions: dict[Key, ShareSession] = {}
         self._by_peer: dict[Peer, dict[Key, None]] = {}
+        self._of_group: Counter[str] = Counter()  # sessions
         self._partition_count = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def __iter__(self) -> Iterator[ShareSession]:
-        return iter(tuple(self._sessions.values()))
+    def has_group(self, group_id: str) -> bool:
+        """Whether a member of the group has a session."""
+        return group_id in self._of_group
+
+    def has(self, session: ShareSession) -> bool:
+        """Whether it has not ended."""
+        return self._sessions.get(session.key) is session
 
     def open(self, key: Key, peer: Peer) -> ShareSession | None:
         """A new session in place of one that the member has; None if there are too many."""
-        self.remove(key)
+        replaced = self._sessions.get(key)
+        if replaced is not None:
+            self.remove(replaced)
         if len(self._sessions) >= self._sessions_max:
             return None
         session = self._sessions[key] = ShareSession(key, peer)
         self._by_peer.setdefault(peer, {})[key] = None
+        self._of_group[key[0]] += 1
         peer.when_closed(_OWNER, partial(self._closed, peer))
         return session
 
@@ -95,19 +105,25 @@ class ShareSessionCache:
         self._partition_count += len(session.partitions) - before
         return self._partition_count <= PARTITIONS_MAX
 
-    def remove(self, key: Key) -> None:
-        session = self._sessions.pop(key, None)
-        if session is None:
-            return
+    def remove(self, session: ShareSession) -> bool:
+        """False if it has ended already; the member may have another one now."""
+        if not self.has(session):
+            return False
+        del self._sessions[session.key]
         self._partition_count -= len(session.partitions)
+        group_id, _ = session.key
+        self._of_group[group_id] -= 1
+        if not self._of_group[group_id]:
+            del self._of_group[group_id]
         of_peer = self._by_peer[session.peer]
-        del of_peer[key]
+        del of_peer[session.key]
         if not of_peer:
             del self._by_peer[session.peer]
             session.peer.when_closed(_OWNER, None)
+        return True
 
     def _closed(self, peer: Peer) -> None:
-        for key in tuple(self._by_peer.get(peer, ())):
-            session = self._sessions[key]
-            self.remove(key)
-            self._ended(session)
+        sessions = [self._sessions[key] for key in self._by_peer.get(peer, ())]
+        for session in sessions:
+            self.remove(session)
+        self._ended(sessions)

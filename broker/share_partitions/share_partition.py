@@ -101,6 +101,10 @@ class SharePartition:
         """Whether a fetch could acquire anything."""
         return self.in_flight < limits.locks or self.next_fetch_offset() < self.end_offset
 
+    def acquirable(self, limits: Limits) -> int:
+        """How many records from the next fetch offset on there may be in one acquisition, but for the rest of a batch."""
+        return self.end_offset - self.next_fetch_offset() + max(limits.locks - self.in_flight, 0)
+
     def next_deadline(self) -> float | None:
         """When the next lock expires."""
         return min(

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 
 from barnabas.broker.requests.context import Outcome, RawResponse
+from barnabas.broker.share_partitions import fetch, reader
 from barnabas.broker.share_partitions.manager import LedSharePartition
+from barnabas.broker.share_partitions.share_partition import SharePartition
 from barnabas.broker.tests.one_node import OneNode
 from barnabas.broker.tests.reply import Reply, as_received, send
 from barnabas.controller.metadata.image import GROUP_RESOURCE
+from barnabas.runtime import slices
+from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import incremental_alter_configs as altering
 from barnabas.wire.messages import initialize_share_group_state as initializing
@@ -35,20 +39,21 @@ SETTINGS = ("share.coordinator.state.topic.num.partitions=2",)
 class World:
     """A node with one topic, and the state of one share group."""
 
-    def __init__(self, directory: Path, *settings: str, start: int = 0) -> None:
+    def __init__(self, directory: Path, *settings: str, start: int = 0, partitions: int = 2) -> None:
         self.node = OneNode(f"log.dirs={directory}", *SETTINGS, *settings)
         self.runtime = self.node.runtime
-        self.topic_id = self.node.create("orders", 2)
+        self.partitions = partitions
+        self.topic_id = self.node.create("orders", partitions)
         self.initialize(start)
 
     @property
     def services(self) -> Any:
         return self.node.node.services
 
-    def initialize(self, start: int = 0, group: str = "g") -> None:
+    def initialize(self, start: int = 0, group: str = "g", state_epoch: int = 0) -> None:
         self.node.ask(FindCoordinatorRequest(key_type=2, coordinator_keys=[f"{group}:{'A' * 22}:0"]))
-        for index in range(2):
-            wanted = initializing.PartitionData(index, 0, start)
+        for index in range(self.partitions):
+            wanted = initializing.PartitionData(index, state_epoch, start)
             request = initializing.InitializeShareGroupStateRequest(
                 group, [initializing.InitializeStateData(self.topic_id, [wanted])]
             )
@@ -86,11 +91,11 @@ class World:
 
 @pytest.fixture
 def new_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
-    """World(settings, start=...)."""
+    """World(settings, start=..., partitions=...)."""
     worlds: list[World] = []
 
-    def make(*settings: str, start: int = 0) -> World:
-        worlds.append(World(tmp_path, *settings, start=start))
+    def make(*settings: str, **fields: int) -> World:
+        worlds.append(World(tmp_path, *settings, **fields))
         return worlds[-1]
 
     yield make
@@ -110,7 +115,9 @@ class Member:
 
     def request(self, *acknowledged: tuple[int, int, int], **fields: Any) -> fetching.ShareFetchRequest:
         batches = [fetching.AcknowledgementBatch(first, last, [kind]) for first, last, kind in acknowledged]
-        topics = [fetching.FetchTopic(self.world.topic_id, [fetching.FetchPartition(0, batches)])]
+        named = [fetching.FetchPartition(0, batches)]
+        named += [fetching.FetchPartition(index) for index in range(1, fields.pop("partitions", 1))]
+        topics = [fetching.FetchTopic(self.world.topic_id, named)]
         wanted: dict[str, Any] = {
             "group_id": self.group,
             "member_id": self.name,
@@ -371,6 +378,228 @@ def test_a_leader_that_is_fenced_drops_the_share_partition(new_world: NewWorld) 
     world.services.share_coordinator.read(led.key, led.leader_epoch + 1, lambda _: None)
     assert member.acknowledge(0, 0).error_code == E.NOT_LEADER_OR_FOLLOWER
     assert world.services.share_partitions.find("g", world.topic_id, 0) is None
+
+
+def test_a_connection_with_many_sessions_ends_in_slices(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world()
+    members = [Member(world, f"m{number}") for number in range(3)]
+    for member in members:
+        member.connection = members[0].connection
+        world.produce(b"a")
+        member.fetch()
+    monkeypatch.setattr(slices, "TURN_S", 0.0)
+    state = world.led().state
+    assert state is not None
+    members[0].disconnect()
+    assert len(world.services.share_partitions.sessions) == 0
+    assert [run.member_id for run in state.runs()] == ["", "m1", "m2"], "one in the first turn"
+    again = Member(world, "m2").send()
+    assert ranges(answer_of(again)) == [(0, 0, 2), (1, 1, 2), (2, 2, 2)]
+    assert [run.member_id for run in world.led().state.runs()] == ["m2"] * 3, "what it had before is released"  # type: ignore[union-attr]
+
+
+def test_an_acknowledgement_that_ends_late_leaves_the_next_session_alone(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a")
+    world.produce(b"b")
+    member = Member(world)
+    assert member.acquired(max_records=1) == [(0, 0, 1)]
+    coordinator = world.services.share_coordinator
+    coordinator.shards.stop()
+    last = member.send((0, 0, ACCEPT), share_session_epoch=-1, max_records=0)
+    assert not last.done
+    successor = Member(world)
+    assert successor.acquired(max_records=1) == [(1, 1, 1)]
+    coordinator.shards.metadata_changed(coordinator.topic.image())
+    world.runtime.advance(20)
+    assert answer_of(last).responses[0].partitions[0].acknowledge_error_code == 0
+    assert len(world.services.share_partitions.sessions) == 1
+    assert Member(world, "n").acquired() == [], "the successor keeps what it has"
+    assert successor.acknowledge(1, 1).error_code == 0
+
+
+def test_a_group_without_sessions_has_its_state_loaded_again(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a", b"b")
+    member = Member(world)
+    member.fetch()
+    member.disconnect()
+    world.runtime.advance(0)
+    world.initialize(start=1, state_epoch=1)  # as AlterShareGroupOffsets does
+    assert Member(world).acquired() == [(1, 1, 1)]
+
+
+def test_a_session_has_no_more_partitions_than_a_request_may_name(new_world: NewWorld) -> None:
+    world = new_world()
+    member = Member(world)
+    for first, error in ((0, E.NONE), (9_000, E.SHARE_SESSION_LIMIT_REACHED)):
+        partitions = [fetching.FetchPartition(index) for index in range(first, first + 9_000)]
+        topics = [fetching.FetchTopic(world.topic_id, partitions)]
+        reply = member.send(topics=topics, max_records=0)
+        assert answer_of(reply).error_code == error
+    assert len(world.services.share_partitions.sessions) == 0
+
+
+@pytest.mark.parametrize("failure", [OSError("bad sector"), StorageError(E.KAFKA_STORAGE_ERROR, "no")])
+def test_a_read_error_is_answered_and_leaves_the_locks(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    world = new_world()
+    world.produce(b"a")
+    member = Member(world)
+    assert member.acquired() == [(0, 0, 1)]
+    world.produce(b"b")
+    partition = world.services.partitions.get("orders", 0)
+
+    def read(*_args: Any, **_fields: Any) -> Any:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(partition.log), "read", read)
+        reply = member.send(max_wait_ms=500, partitions=2)
+        (answer,) = answer_of(reply).responses[0].partitions
+        assert answer.error_code == E.KAFKA_STORAGE_ERROR
+    assert member.acknowledge(0, 0).error_code == 0
+    assert member.acquired() == [(1, 1, 1)]
+
+
+def test_a_wake_looks_only_at_what_has_changed(new_world: NewWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = new_world(partitions=20)
+    member = Member(world)
+    member.fetch(partitions=20)
+    reply = member.send(max_wait_ms=500, min_bytes=500)
+    looks: list[SharePartition] = []
+    can_acquire = SharePartition.can_acquire
+
+    def look(state: SharePartition, limits: Any) -> bool:
+        looks.append(state)
+        return can_acquire(state, limits)
+
+    monkeypatch.setattr(SharePartition, "can_acquire", look)
+    world.produce(b"a" * 300, partition=7)
+    world.runtime.advance(0)
+    assert looks == [], "not enough"
+    world.produce(b"a" * 300, partition=7)
+    world.runtime.advance(0)
+    assert ranges(answer_of(reply)) == [(0, 1, 1)]
+    assert looks == [world.led(7).state]
+
+
+def test_a_fetch_of_many_partitions_is_served_in_slices(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world(partitions=5)
+    for index in range(5):
+        world.produce(b"a", partition=index)
+    member = Member(world)
+    member.fetch(partitions=5, max_records=0)
+    monkeypatch.setattr(slices, "TURN_S", 0.0)
+    assert len(ranges(member.fetch())) == 5
+    reply = member.send(max_wait_ms=500)
+    world.produce(b"b", partition=3)
+    world.runtime.advance(0)
+    assert ranges(answer_of(reply)) == [(1, 1, 1)]
+    for index in range(5):
+        assert not world.led(index).waiters
+        assert not world.led(index).partition.fetch_waiters
+
+
+def test_enough_bytes_of_several_partitions_are_enough(new_world: NewWorld) -> None:
+    world = new_world()
+    reply = Member(world).send(max_wait_ms=500, min_bytes=500, partitions=2)
+    world.produce(b"a" * 300)
+    world.runtime.advance(0.1)
+    assert not reply.done
+    world.produce(b"a" * 300, partition=1)
+    world.runtime.advance(0)
+    assert ranges(answer_of(reply)) == [(0, 0, 1), (0, 0, 1)]
+
+
+def test_a_shorter_lock_expires_before_those_that_are_longer(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a")
+    world.produce(b"b")
+    Member(world, "m").acquired(max_records=1)
+    world.configure(share_record_lock_duration_ms="15000")
+    Member(world, "n").acquired()
+    world.runtime.advance(15.1)
+    assert Member(world, "o").acquired() == [(1, 1, 2)]
+
+
+def abort(world: World, *sizes: int) -> None:
+    """One transaction after the other of this many batches of a record each."""
+    partition = world.services.partitions.get("orders", 0)
+    sequence = 0
+    for size in sizes:
+        verification = partition.begin_verification(7, 0, sequence, supports_epoch_bump=False)
+        for _ in range(size):
+            value = [Record(0, NOW, None, b"x")]
+            batch = build_batch(
+                value, producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True
+            )
+            partition.append(batch, verification=verification)
+            sequence += 1
+        partition.append_marker(
+            7, 0, commit=False, coordinator_epoch=0, transaction_version=0, done=lambda _: None
+        )
+
+
+def read_committed(new_world: NewWorld) -> World:
+    world = new_world()
+    world.configure(share_isolation_level="read_committed")
+    return world
+
+
+def test_a_fetch_does_not_wait_behind_aborted_records(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = read_committed(new_world)
+    abort(world, 9)
+    world.produce(b"a")
+    monkeypatch.setattr(fetch, "BATCHES_MAX", 4)
+    reply = Member(world).send(max_wait_ms=500)
+    assert ranges(answer_of(reply)) == [(9, 10, 1)], "with the marker"
+
+
+def test_very_many_aborted_transactions_are_read_in_parts(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = read_committed(new_world)
+    abort(world, *[1] * 9)
+    monkeypatch.setattr(reader, "ABORTED_MAX", 2)
+    member = Member(world)
+    assert member.acquired() == [(1, 1, 1), (3, 3, 1)], "markers"
+    assert member.acquired() == [(5, 5, 1)]
+
+
+@pytest.mark.parametrize("failure", [None, StorageError(E.KAFKA_STORAGE_ERROR, "no")])
+def test_aborted_transactions_are_read_by_a_thread_where_the_disk_is_needed(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch, failure: Exception | None
+) -> None:
+    world = read_committed(new_world)
+    abort(world, 3)
+    world.produce(b"a")
+    partition = world.services.partitions.get("orders", 0)
+    collect = partition.log.producers.collect_aborted
+    loaded: list[bool] = []
+
+    def cold(start: int, end: int, limit: int | None = None, *, wait: bool = True) -> Any:
+        assert not wait, "the loop does not wait for the disk"
+        if not loaded:
+            raise WouldWait(lambda: loaded.append(True))
+        if failure is not None:
+            raise failure
+        return collect(start, end, limit, wait=wait)
+
+    monkeypatch.setattr(type(partition.log.producers), "collect_aborted", staticmethod(cold))
+    answer = answer_of(Member(world).send(max_wait_ms=500))
+    assert loaded
+    if failure is None:
+        assert ranges(answer) == [(3, 4, 1)]
+    else:
+        assert answer.responses[0].partitions[0].error_code == E.KAFKA_STORAGE_ERROR
 
 
 def test_aborted_transactions_are_left_out_where_the_group_wants_that(new_world: NewWorld) -> None:
