@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,7 +20,9 @@ from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.share_coordinator.state import (
+    TOO_MANY_WRITTEN,
     UNKNOWN_COUNT,
+    WRITTEN_MAX,
     Refusal,
     SharePartitionKey,
     ShareState,
@@ -34,9 +36,6 @@ from barnabas.wire.messages import initialize_share_group_state as initializing
 from barnabas.wire.messages import read_share_group_state as reading
 from barnabas.wire.messages import read_share_group_state_summary as summarizing
 from barnabas.wire.messages import write_share_group_state as writing
-
-# Of one share partition: more than a leader may have in flight (group.share.max.partition.max.record.locks is 10,000 at most).
-STATE_BATCHES_MAX: Final = 20_000
 
 R = TypeVar("R")
 Begin = Callable[[SharePartitionKey, Any, Callable[[R], object]], object]
@@ -94,7 +93,10 @@ def write_share_group_state(
     coordinator = context.services.share_coordinator
 
     def begin(key: SharePartitionKey, asked: writing.PartitionData, done: Callable[..., object]) -> None:
-        if len(asked.state_batches) > STATE_BATCHES_MAX or not all(map(_is_valid, asked.state_batches)):
+        if len(asked.state_batches) > WRITTEN_MAX:
+            done(TOO_MANY_WRITTEN)
+            return
+        if not all(map(_is_valid, asked.state_batches)):
             done(refusal(ErrorCode.INVALID_REQUEST))
             return
         batches = [

@@ -1,7 +1,8 @@
 """The client of share coordinators, this broker or another: reads and writes the state of share partitions.
 
 A coordinator that moves or is not available yet is asked again. Of one share partition one write is on its way at a time; those
-that come meanwhile are sent together after it, so that the start offset never goes back.
+that come meanwhile are merged and sent together after it, so that the start offset never goes back. What is larger than a write may
+be is sent in parts, one after the other.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from barnabas.broker.share_coordinator.state import NO_EPOCH, SharePartitionKey
-from barnabas.broker.share_coordinator.state_batches import StateBatch
+from barnabas.broker.share_coordinator.state import NO_EPOCH, WRITTEN_MAX, SharePartitionKey
+from barnabas.broker.share_coordinator.state_batches import NO_START, StateBatch, merge
 from barnabas.runtime.backoff import Backoff
 from barnabas.wire.errors import ErrorCode
 
@@ -246,10 +247,24 @@ class StateWriter:
             self._send()
 
     def _send(self) -> None:
-        from barnabas.wire.messages import write_share_group_state as messages  # late: as above
-
+        """Send what waits, and then answer it."""
         sent, self._waiting = self._waiting, []
         self._is_writing = True
+        batches = sent[0][0] if len(sent) == 1 else merge(NO_START, *(each for each, _ in sent))
+
+        def written(error: ErrorCode) -> None:
+            self._is_writing = False
+            for _, done in sent:
+                done(error)
+            if self._waiting and not self._is_writing:
+                self._send()
+
+        self._send_parts(batches, written)
+
+    def _send_parts(self, batches: Sequence[StateBatch], written: Done) -> None:
+        """Send the first part, and then the others, until one fails."""
+        from barnabas.wire.messages import write_share_group_state as messages  # late: as above
+
         data = messages.PartitionData(
             self._key.partition,
             self._state_epoch,
@@ -260,20 +275,19 @@ class StateWriter:
                 messages.StateBatch(
                     each.first_offset, each.last_offset, each.delivery_state, each.delivery_count
                 )
-                for batches, _ in sent
-                for each in batches
+                for each in batches[:WRITTEN_MAX]
             ],
         )
         request = messages.WriteShareGroupStateRequest(
             self._key.group_id, [messages.WriteStateData(self._key.topic_id, [data])]
         )
+        others = batches[WRITTEN_MAX:]
 
         def answered(_result: Any, error: ErrorCode) -> None:
-            self._is_writing = False
-            for _, done in sent:
-                done(error)
-            if self._waiting and not self._is_writing:
-                self._send()
+            if others and not error:
+                self._send_parts(others, written)
+            else:
+                written(error)
 
         _Question(self._persister, self._key, WRITE, WRITE_VERSION, request, answered).ask()
 

@@ -19,7 +19,7 @@ from barnabas.broker.share_coordinator.state import (
     Update,
     snapshot_of,
 )
-from barnabas.broker.share_coordinator.state_batches import Batches, StateBatch, merge
+from barnabas.broker.share_coordinator.state_batches import Batches, StateBatch, merged
 from barnabas.wire.messages import share_group_state
 from barnabas.wire.messages.share_group_state import (
     SHARE_SNAPSHOT_KEY,
@@ -129,7 +129,7 @@ def decode_record(key: bytes | None, value: bytes | None) -> ShareRecord:
 def _batches(
     start_offset: int, batches: Sequence[share_group_state.StateBatch | ShareUpdateValueStateBatch]
 ) -> Batches:
-    return merge(
+    return merged(
         start_offset,
         [
             StateBatch(each.first_offset, each.last_offset, each.delivery_state, each.delivery_count)

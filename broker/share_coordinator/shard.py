@@ -43,7 +43,8 @@ log = logging.getLogger("barnabas.share_coordinator")
 Done = Callable[[Refusal | None], object]
 DoneReading = Callable[[ShareState | Refusal | None], object]
 
-RECORDS_IN_A_STEP: Final = 16
+STEP_BYTES: Final = 16 * 1024  # of records that are read in one step, but for the last
+NO_APPEND: Final = -1  # the number of one that has ended at once
 
 
 class ShareSettings:
@@ -59,23 +60,40 @@ class ShareSettings:
 class _Kept:
     """The state of a share partition. `pending`: the records behind the committed one, by the number of their append."""
 
-    __slots__ = ("committed", "current", "pending", "snapshot_offset")
+    __slots__ = ("_current", "_is_current", "committed", "pending", "snapshot_offset")
 
     def __init__(self) -> None:
         self.committed: ShareState | None = None
-        self.current: ShareState | None = None
         self.pending: dict[int, ShareRecord] = {}
         self.snapshot_offset = -1  # of the last committed one
+        self._current: ShareState | None = None
+        self._is_current = True
+
+    @property
+    def current(self) -> ShareState | None:
+        """With the pending records."""
+        if not self._is_current:
+            self._current, self._is_current = self.committed, True
+            for record in self.pending.values():
+                self._current = states.apply(self._current, record)
+        return self._current
+
+    def append(self, append: int, record: ShareRecord) -> None:
+        self._current = states.apply(self.current, record)
+        self.pending[append] = record
 
     def commit(self, record: ShareRecord, offset: int) -> None:
-        self.committed = states.apply(self.committed, record)
+        """The record behind the committed state is committed, and is not among the pending ones any more."""
+        if self.pending or not self._is_current:
+            self.committed = states.apply(self.committed, record)
+        else:
+            self.committed = self._current
         if isinstance(record, Snapshot):
             self.snapshot_offset = offset
 
-    def recompute(self) -> None:
-        self.current = self.committed
-        for record in self.pending.values():
-            self.current = states.apply(self.current, record)
+    def take_back(self) -> None:
+        """A record has failed, and is not among the pending ones any more. Others may fail in the same turn."""
+        self._is_current = False
 
 
 class ShareCoordinatorShard:
@@ -228,23 +246,20 @@ class ShareCoordinatorShard:
             kept = self._kept[record.key] = _Kept()
         offset = self._append_offset
         if append is None:
-            kept.commit(record, offset)
-            self._settle(record.key, kept)
+            kept.append(NO_APPEND, record)
+            self._ended(kept, NO_APPEND, offset, True)
             return None
-        kept.pending[append] = record
-        kept.current = states.apply(kept.current, record)
+        kept.append(append, record)
         return partial(self._ended, kept, append, offset)
 
     def _ended(self, kept: _Kept, append: int, offset: int, is_committed: bool) -> None:
         record = kept.pending.pop(append)
         if is_committed:
             kept.commit(record, offset)
-        self._settle(record.key, kept)
-
-    def _settle(self, key: SharePartitionKey, kept: _Kept) -> None:
-        kept.recompute()
+        else:
+            kept.take_back()
         if kept.committed is None and not kept.pending:
-            del self._kept[key]
+            del self._kept[record.key]
 
     # -- loading (CoordinatorShard)
 
@@ -280,12 +295,15 @@ class ShareStateReplay:
         for position, header in iterate_whole_headers(data):
             if not header.is_control:
                 batch = data[position : position + header.size]
-                for number, record in enumerate(iterate_records(batch), 1):
+                taken = 0
+                for record in iterate_records(batch):
                     try:
                         self._apply(decode_record(record.key, record.value), record.offset)
                     except UnknownRecord as error:
                         self._unknown[str(error)] += 1
-                    if not number % RECORDS_IN_A_STEP:
+                    taken += 1024 + len(record.value or b"")
+                    if taken >= STEP_BYTES:
+                        taken = 0
                         yield
             self.next_offset = header.next_offset
             yield

@@ -1,7 +1,8 @@
 """The delivery state of one share partition, as the share coordinator keeps it: what requests decide, and how records change it.
 
 Decisions are those of Kafka 4.3: an epoch of -1 in a request is not compared, a write changes no epoch, a read with a higher
-leader epoch records it, which fences the leaders of earlier epochs. Unlike in Kafka the start offset never goes back.
+leader epoch records it, which fences the leaders of earlier epochs. Unlike in Kafka the start offset never goes back, and what a
+state has is bounded in number: in Kafka, by what fits into a record of its topic. Both answer UNKNOWN_SERVER_ERROR.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from barnabas.broker.share_coordinator.state_batches import NO_START, Batches, StateBatch, merge
+from barnabas.broker.share_coordinator.state_batches import NO_START, Batches, StateBatch, merged, update
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.uuids import uuid_from_string, uuid_to_string
 
 NO_EPOCH: Final = -1
 UNKNOWN_COUNT: Final = -1  # of offsets whose delivery is complete
+# Batches of one write, and of a state. A leader has no more records in flight than group.share.max.partition.max.record.locks,
+# which is 10,000 at most, and the rest of a batch; it splits its writes.
+WRITTEN_MAX: Final = 5_000
+KEPT_MAX: Final = 12_000
 
 
 class SharePartitionKey(NamedTuple):
@@ -98,6 +103,13 @@ READ_UNINITIALIZED: Final = Refusal(
 NEGATIVE_PARTITION: Final = Refusal(
     ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number."
 )
+TOO_MANY_WRITTEN: Final = Refusal(
+    ErrorCode.UNKNOWN_SERVER_ERROR, f"A write has no more than {WRITTEN_MAX} state batches."
+)
+TOO_MANY_KEPT: Final = Refusal(
+    ErrorCode.UNKNOWN_SERVER_ERROR,
+    f"The state of a share partition has no more than {KEPT_MAX} state batches.",
+)
 
 
 # -- records
@@ -124,7 +136,7 @@ def apply(state: ShareState | None, record: ShareRecord) -> ShareState | None:
         highest_leader_epoch=max(leader_epoch, state.highest_leader_epoch),
         start_offset=start,
         delivery_complete_count=record.delivery_complete_count,
-        batches=merge(start, state.batches, record.batches),
+        batches=update(start, state.batches, record.batches),
         updates=state.updates + 1,
     )
 
@@ -216,7 +228,7 @@ def write(
         return refusal(ErrorCode.FENCED_LEADER_EPOCH)
     if state_epoch != NO_EPOCH and state_epoch < state.highest_state_epoch:
         return refusal(ErrorCode.FENCED_STATE_EPOCH)
-    return _record(
+    decision = _record(
         key,
         state,
         state.leader_epoch,
@@ -226,6 +238,11 @@ def write(
         updates_per_snapshot,
         now_ms,
     )
+    if 2 * (len(state.batches) + len(batches)) <= KEPT_MAX:  # as many borders
+        return decision
+    after = apply(state, decision)
+    is_larger = after is not None and len(after.batches) > max(KEPT_MAX, len(state.batches))
+    return TOO_MANY_KEPT if is_larger else decision
 
 
 def _record(
@@ -247,7 +264,7 @@ def _record(
             leader_epoch,
             start_offset if start_offset == NO_START else start,
             delivery_complete_count,
-            merge(start, batches),
+            merged(start, batches),
         )
     return Snapshot(
         key,
@@ -257,7 +274,7 @@ def _record(
             leader_epoch,
             start,
             delivery_complete_count,
-            merge(start, state.batches, batches),
+            update(start, state.batches, merged(start, batches)),
             now_ms,
             now_ms,
         ),

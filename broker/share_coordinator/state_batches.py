@@ -6,9 +6,11 @@ which updates are merged does not matter. Neighbours that are equal are joined, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -32,20 +34,52 @@ class StateBatch(msgspec.Struct, frozen=True, gc=False):
     delivery_count: int
 
 
-Batches = tuple[StateBatch, ...]
+Batches = tuple[StateBatch, ...]  # ascending, without overlaps, and equal neighbours are joined
+
+_first_offset = attrgetter("first_offset")
+_last_offset = attrgetter("last_offset")
+
+
+def update(start_offset: int, kept: Batches, changed: Batches) -> Batches:
+    """The kept batches from `start_offset` on (NO_START: all) with the changed ones merged into them. Those that do not touch a
+    change stay as they are, so a small one is cheap."""
+    begin = bisect_left(kept, start_offset, key=_last_offset)
+    if not changed:
+        low = high = begin
+    else:
+        low = bisect_left(kept, changed[0].first_offset - 1, begin, key=_last_offset)
+        high = bisect_right(kept, changed[-1].last_offset + 1, low, key=_first_offset)
+    if begin < len(kept) and kept[begin].first_offset < start_offset:
+        low = begin  # it is cut
+        high = max(high, begin + 1)
+    return (*kept[begin:low], *merge(start_offset, kept[low:high], changed), *kept[high:])
+
+
+def merged(start_offset: int, batches: Collection[StateBatch]) -> Batches:
+    """As `merge`, of one list, which is nearly always merged already."""
+    previous = StateBatch(start_offset - 1, start_offset - 1, -1, -1)
+    for each in batches:
+        if each.first_offset <= previous.last_offset or (
+            each.first_offset == previous.last_offset + 1
+            and each.delivery_state == previous.delivery_state
+            and each.delivery_count == previous.delivery_count
+        ):
+            return merge(start_offset, batches)
+        previous = each
+    return tuple(batches)
 
 
 def merge(start_offset: int, *lists: Iterable[StateBatch]) -> Batches:
-    """The merged batches from `start_offset` on (NO_START: all), ascending and without overlaps."""
+    """All batches merged, from `start_offset` on (NO_START: all)."""
     batches = sorted(
         (each for one in lists for each in one if each.last_offset >= start_offset),
-        key=lambda each: each.first_offset,
+        key=_first_offset,
     )
     borders = sorted(
         {max(each.first_offset, start_offset) for each in batches}
         | {each.last_offset + 1 for each in batches}
     )
-    merged: list[StateBatch] = []
+    result: list[StateBatch] = []
     # What covers the present border: (-count, -state, last offset), the one that counts first.
     covering: list[tuple[int, int, int]] = []
     place = 0
@@ -58,8 +92,8 @@ def merge(start_offset: int, *lists: Iterable[StateBatch]) -> Batches:
             heappop(covering)
         if covering:
             count, state, _ = covering[0]
-            append_joined(merged, StateBatch(border, next_border - 1, -state, -count))
-    return tuple(merged)
+            append_joined(result, StateBatch(border, next_border - 1, -state, -count))
+    return tuple(result)
 
 
 def append_joined(batches: list[StateBatch], batch: StateBatch) -> None:

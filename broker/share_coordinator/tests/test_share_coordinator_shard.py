@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from barnabas.broker.groups.tests.replicated_log import Replica, ReplicatedLog
+from barnabas.broker.share_coordinator import state as states
 from barnabas.broker.share_coordinator.records import decode_record, encode_batch
-from barnabas.broker.share_coordinator.shard import ShareCoordinatorShard, ShareSettings
-from barnabas.broker.share_coordinator.state import Refusal, SharePartitionKey, ShareState, Snapshot
+from barnabas.broker.share_coordinator.shard import (
+    STEP_BYTES,
+    ShareCoordinatorShard,
+    ShareSettings,
+    ShareStateReplay,
+)
+from barnabas.broker.share_coordinator.state import (
+    KEPT_MAX,
+    Refusal,
+    SharePartitionKey,
+    ShareState,
+    Snapshot,
+    snapshot_of,
+)
 from barnabas.broker.share_coordinator.state_batches import StateBatch
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.records import iterate_records
@@ -190,6 +204,64 @@ def test_records_that_are_read_are_those_that_were_written() -> None:
             decoded = decode_record(record.key, record.value)
             (again,) = iterate_records(encode_batch([decoded], record.timestamp))
             assert (again.key, again.value) == (record.key, record.value)
+
+
+def isolated(first: int, count: int) -> list[StateBatch]:
+    return [StateBatch(first + 2 * number, first + 2 * number, 2, 1) for number in range(count)]
+
+
+def test_a_state_does_not_grow_without_bound() -> None:
+    world = World()
+    world.initialize()
+    size = 4_000
+    for first in range(0, KEPT_MAX, size):
+        assert codes(world.write(*isolated(2 * first, size))) == []
+    span = StateBatch(0, 2 * KEPT_MAX, 0, 0)
+    assert codes(world.write(span)) == [E.UNKNOWN_SERVER_ERROR], "it would fill the gaps"
+    assert codes(world.write(StateBatch(2 * KEPT_MAX, 2 * KEPT_MAX, 2, 1))) == [E.UNKNOWN_SERVER_ERROR]
+    last = world.write(StateBatch(2 * KEPT_MAX, 2 * KEPT_MAX, 2, 1), start=1)
+    world.log.commit(100)
+    assert codes(last) == [E.NONE], "the start has moved"
+    assert len(world.summary().batches) == KEPT_MAX
+
+
+def test_a_state_that_another_broker_let_grow_may_shrink() -> None:
+    batches = tuple(isolated(0, KEPT_MAX + 100))
+    state = snapshot_of(0, 0, 0, 0, 0, batches, 0, 0)
+    after = states.write(KEY, state, -1, -1, 2, 0, [StateBatch(2, 2, 2, 2)], 500, 0)
+    assert isinstance(after, states.Update)
+
+
+def test_pending_writes_are_applied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.initialize()
+    count = 20
+    for offset in range(count):
+        world.write(StateBatch(offset, offset, 2, 1))
+    applied: list[Any] = []
+    apply = states.apply
+
+    def counted(state: ShareState | None, record: Any) -> ShareState | None:
+        applied.append(record)
+        return apply(state, record)
+
+    monkeypatch.setattr(states, "apply", counted)
+    world.log.commit(count + 1)
+    assert len(applied) <= count + 1
+    assert world.summary().batches == (StateBatch(0, count - 1, 2, 1),)
+
+
+def test_large_states_are_loaded_in_steps() -> None:
+    state = snapshot_of(0, 0, 0, 0, 0, tuple(isolated(0, 2_000)), 0, 0)
+    records = [Snapshot(SharePartitionKey("g", b"t" * 16, number), state) for number in range(10)]
+    found: list[Any] = []
+    replay = ShareStateReplay("log", lambda record, _: found.append(record))
+    steps = replay.take(encode_batch(records, 0))
+    assert STEP_BYTES < 2_000 * 20
+    for number in range(1, 11):
+        next(steps)
+        assert len(found) == number
+    assert found == records
 
 
 class Model:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.share_coordinator.state_batches import NO_START, StateBatch, merge
+from barnabas.broker.share_coordinator.state_batches import NO_START, StateBatch, merge, merged, update
 
 OFFSETS_MAX = 30
 
@@ -49,6 +49,22 @@ def test_the_order_of_updates_does_not_matter(
     one: list[StateBatch], two: list[StateBatch], three: list[StateBatch]
 ) -> None:
     assert merge(0, merge(0, one, two), three) == merge(0, one, merge(0, three, two))
+
+
+@given(st.lists(batches(), max_size=12), st.lists(batches(), max_size=6), st.integers(-1, OFFSETS_MAX + 2))
+def test_an_update_is_a_merge(old: list[StateBatch], new: list[StateBatch], start: int) -> None:
+    kept, changed = merge(NO_START, old), merge(NO_START, new)
+    assert update(start, kept, changed) == merge(start, old, new)
+    assert merged(start, old) == merge(start, old)
+    assert merged(start, kept) == merge(start, old)
+
+
+def test_what_an_update_does_not_touch_stays() -> None:
+    kept = tuple(StateBatch(offset, offset, 0, 1) for offset in range(0, 100, 2))
+    after = update(10, kept, (StateBatch(51, 51, 0, 1),))
+    assert after == (*kept[5:25], StateBatch(50, 52, 0, 1), *kept[27:])
+    assert after[0] is kept[5]
+    assert after[-1] is kept[-1]
 
 
 def test_ranges_are_split_at_borders() -> None:
