@@ -15,6 +15,7 @@ from barnabas.broker.share_coordinator.state_batches import (
     ARCHIVED,
     AVAILABLE,
     StateBatch,
+    merge,
 )
 from barnabas.broker.share_partitions.acquisition import Acquire, AcquiredRange, Limits
 from barnabas.broker.share_partitions.in_flight import Transition
@@ -261,13 +262,14 @@ def test_what_compaction_removed_is_archived() -> None:
 
 
 class Record:
-    """The model of one record."""
+    """The model of one record. `is_missing`: compaction has removed it before it was in flight."""
 
     def __init__(self) -> None:
         self.state = AVAILABLE
         self.count = 0
         self.member = ""
         self.deadline = 0.0
+        self.is_missing = False
         self.transition: Transition | None = None
         self.previous: tuple[int, str] = (0, "")
 
@@ -275,14 +277,27 @@ class Record:
         self.state = ARCHIVED if self.count >= limit else AVAILABLE
         self.member = ""
 
+    @property
+    def is_finished(self) -> bool:
+        return self.is_missing or (self.state in (ACKNOWLEDGED, ARCHIVED) and self.transition is None)
+
 
 STATES = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
 members = st.sampled_from(("m", "n"))
 kinds = st.sampled_from((GAP, ACCEPT, RELEASE, REJECT, RENEW))
+# (first, types): one for each offset, or one for as many as are given
+acknowledgements = st.tuples(
+    st.integers(0, 25),
+    st.one_of(
+        st.lists(kinds, min_size=1, max_size=7),
+        st.builds(lambda kind, count: [kind] * count, kinds, st.integers(1, 7)),
+    ),
+)
 
 
 class Records(RuleBasedStateMachine):
-    """Every record has the state that a model of single records gives it."""
+    """Every record has the state that a model of single records gives it; what was answered as accepted is not delivered again, over
+    leaders that move; and in the end everything can be delivered and accepted."""
 
     @initialize(sizes=st.lists(st.integers(1, 6), min_size=3, max_size=8), limit=st.integers(2, 6))
     def begin(self, sizes: list[int], limit: int) -> None:
@@ -295,16 +310,25 @@ class Records(RuleBasedStateMachine):
         self.partition = SharePartition(0)
         self.records = {at: Record() for at in range(offset)}
         self.start = self.end = 0
+        self.log_start = 0
         self.now = 0.0
-        self.transitions: list[Transition] = []
+        self.transitions: list[tuple[Transition, int]] = []  # with the start offset when it began
+        self.stored: tuple[StateBatch, ...] = ()
+        self.stored_start = 0
+        self.accepted: set[int] = set()  # and answered
 
     @rule(
         member=members,
         records_max=st.integers(1, 12),
         batch_size=st.integers(1, 8),
         record_limit=st.booleans(),
+        aborted=st.sets(st.integers(0, 7)),
     )
-    def acquire(self, member: str, records_max: int, batch_size: int, record_limit: bool) -> None:
+    def acquire(
+        self, member: str, records_max: int, batch_size: int, record_limit: bool, aborted: set[int]
+    ) -> None:
+        offset = self.partition.next_fetch_offset()
+        read = [each for each in self.log if each[1] >= offset]
         acquired = acquire(
             self.partition,
             self.log,
@@ -315,13 +339,16 @@ class Records(RuleBasedStateMachine):
             limits=self.limits,
             now=self.now,
         )
+        if read:
+            self._compacted(offset, read[0][0])
         count = 0
         for each in acquired:
-            for offset in range(each.first, each.last + 1):
-                record = self.records[offset]
+            for at in range(each.first, each.last + 1):
+                record = self.records[at]
                 assert record.state == AVAILABLE
                 assert record.transition is None
-                assert offset >= self.start
+                assert at >= self.start
+                assert at not in self.accepted
                 record.state, record.member = ACQUIRED, member
                 record.count += 1
                 record.deadline = self.now + self.limits.lock_s
@@ -330,39 +357,75 @@ class Records(RuleBasedStateMachine):
         assert not record_limit or count <= records_max
         if acquired:
             self.end = max(self.end, self.partition.end_offset)
-        elif self.partition.can_acquire(self.limits):
+            missing = sum(self.records[at].is_missing for at in range(self.start, self.end))
+            assert self.partition.in_flight - missing < self.limits.locks + 6, "and the rest of a batch"
+            self._abort(acquired, [self.log[number] for number in sorted(aborted) if number < len(self.log)])
+        elif self.partition.can_acquire(self.limits) and self.log:
             assert self.partition.next_fetch_offset() > self.log[-1][1], "what is there can be acquired"
 
+    def _compacted(self, first: int, base: int) -> None:
+        """A fetch at `first` has found records from `base` on."""
+        for at in range(first, base):
+            record = self.records[at]
+            if at >= self.end:
+                record.is_missing = True
+            elif record.state == AVAILABLE and record.transition is None:
+                record.state = ARCHIVED
+
+    def _abort(self, acquired: list[AcquiredRange], aborted: list[tuple[int, int]]) -> None:
+        kept = self.partition.drop_aborted(acquired, aborted)
+        gone = {at for first, last in aborted for at in range(first, last + 1)}
+        expected = [
+            (at, each.delivery_count)
+            for each in acquired
+            for at in range(each.first, each.last + 1)
+            if at not in gone
+        ]
+        assert [
+            (at, each.delivery_count) for each in kept for at in range(each.first, each.last + 1)
+        ] == expected
+        for each in acquired:
+            for at in gone.intersection(range(each.first, each.last + 1)):
+                self.records[at].state, self.records[at].member = ARCHIVED, ""
+
+    @precondition(lambda self: hasattr(self, "partition") and self.end > self.start)
     @rule(
         member=members,
-        ranges=st.lists(st.tuples(st.integers(0, 25), st.integers(0, 6), kinds), min_size=1, max_size=3),
+        lists=st.lists(acknowledgements, min_size=1, max_size=3),
+        begins_at_held=st.booleans(),
     )
-    def acknowledge(self, member: str, ranges: list[tuple[int, int, int]]) -> None:
-        wanted: list[tuple[int, int, int]] = []
-        for first, length, kind in sorted(ranges):
-            if not wanted or first > wanted[-1][1]:
-                wanted.append((first, first + length, kind))
+    def acknowledge(self, member: str, lists: list[tuple[int, list[int]]], begins_at_held: bool) -> None:
+        held = [at for at, each in self.records.items() if each.member == member]
+        if begins_at_held and held:
+            lists = [(held[first % len(held)], types) for first, types in lists]
+        wanted: list[Acknowledgement] = []
+        for first, types in sorted(lists):
+            last = first + len(types) - 1
+            if not wanted or first > wanted[-1].last:
+                wanted.append(Acknowledgement(first, last, types[:1] if len(set(types)) == 1 else types))
         renewed: list[Record] = []
         changed: list[tuple[Record, int]] = []
         is_fine = True
-        for first, last, kind in wanted:
-            if last < self.start or not is_fine:
+        for each in wanted:
+            if each.last < self.start or not is_fine:
                 continue
-            if last >= self.end or first >= self.end:
+            if each.last >= self.end or each.first >= self.end:
                 is_fine = False
                 continue
-            for offset in range(max(first, self.start), last + 1):
-                record = self.records[offset]
+            for at in range(max(each.first, self.start), each.last + 1):
+                record = self.records[at]
+                if record.is_missing:
+                    return  # whatever is answered
                 if record.state != ACQUIRED or record.member != member or record.transition is not None:
                     is_fine = False
                     break
+                kind = each.types[0 if len(each.types) == 1 else at - each.first]
                 if kind == RENEW:
                     renewed.append(record)
                 else:
                     changed.append((record, STATES[kind]))
-        acknowledgements = [Acknowledgement(first, last, [kind]) for first, last, kind in wanted]
         try:
-            transition = self.partition.acknowledge(member, acknowledgements, self.limits, self.now)
+            transition = self.partition.acknowledge(member, wanted, self.limits, self.now)
         except AcknowledgeError:
             assert not is_fine
         else:
@@ -378,7 +441,9 @@ class Records(RuleBasedStateMachine):
             is_over = state == AVAILABLE and record.count >= self.limits.delivery_count
             record.state, record.member = ARCHIVED if is_over else state, ""
         if changed:
-            self.transitions.append(transition)
+            self.transitions.append((transition, self.partition.start_offset))
+        else:
+            assert not transition.batches
 
     @rule(member=members)
     def release(self, member: str) -> None:
@@ -387,65 +452,86 @@ class Records(RuleBasedStateMachine):
         self._begin(transition, [(record, AVAILABLE) for record in held])
 
     @precondition(lambda self: bool(getattr(self, "transitions", None)))
-    @rule(data=st.data(), is_persisted=st.booleans())
-    def complete(self, data: Any, is_persisted: bool) -> None:
-        transition = self.transitions.pop(data.draw(st.integers(0, len(self.transitions) - 1)))
+    @rule(data=st.data(), is_persisted=st.booleans(), is_stored=st.booleans())
+    def complete(self, data: Any, is_persisted: bool, is_stored: bool) -> None:
+        """A write that has failed for the leader may be stored nevertheless."""
+        number = data.draw(st.integers(0, len(self.transitions) - 1))
+        self._complete(number, is_persisted=is_persisted, is_stored=is_persisted or is_stored)
+
+    def _complete(self, number: int, *, is_persisted: bool, is_stored: bool) -> None:
+        transition, start = self.transitions.pop(number)
         self.partition.complete(transition, is_persisted, self.limits, self.now)
-        for record in self.records.values():
+        if is_stored:
+            self._store(start, transition.batches)
+        for at, record in self.records.items():
             if record.transition is transition:
                 record.transition = None
+                if is_persisted and record.state == ACKNOWLEDGED:
+                    self.accepted.add(at)
                 if not is_persisted:
                     record.state, record.member = record.previous
                     if record.deadline <= self.now:
                         record.unlock(self.limits.delivery_count)
 
-    @rule(seconds=st.integers(1, 12))
-    def expire(self, seconds: int) -> None:
+    def _store(self, start: int, batches: list[StateBatch]) -> None:
+        self.stored_start = max(start, self.stored_start)
+        self.stored = merge(self.stored_start, self.stored, batches)
+
+    @rule(seconds=st.integers(1, 12), is_stored=st.booleans())
+    def expire(self, seconds: int, is_stored: bool) -> None:
         self.now += seconds
-        self.partition.expire(self.limits, self.now)
+        start = self.partition.start_offset
+        batches = self.partition.expire(self.limits, self.now)
+        if is_stored and batches:
+            self._store(start, batches)
         for record in self.records.values():
             if record.state == ACQUIRED and record.transition is None and record.deadline <= self.now:
                 record.unlock(self.limits.delivery_count)
 
     @rule(offset=st.integers(0, 25))
     def move_log_start(self, offset: int) -> None:
-        if offset <= self.log[-1][1]:
-            self.partition.log_start_moved(offset)
+        if self.log and offset <= self.log[-1][1]:
             self.log = [each for each in self.log if each[1] >= offset]
-            for at in range(self.start, offset):
-                self.records[at] = Record()
-                self.records[at].state = ARCHIVED
-            self.start = max(self.start, offset)
-            self.end = max(self.end, offset)
+            self.log_start = max(self.log_start, offset)
+            self._move_to_log_start()
 
-    @rule()
-    def move_leader(self) -> None:
-        """The next leader has what was persisted. Transitions that are not completed are."""
-        while self.transitions:
-            transition = self.transitions.pop()
-            self.partition.complete(transition, True, self.limits, self.now)
-            for record in self.records.values():
-                if record.transition is transition:
-                    record.transition = None
+    def _move_to_log_start(self) -> None:
+        self.partition.log_start_moved(self.log_start)
+        for at in range(self.start, self.log_start):
+            self.records[at] = Record()
+            self.records[at].state = ARCHIVED
+        self.start = max(self.start, self.log_start)
+        self.end = max(self.end, self.log_start)
+
+    @rule(number=st.integers(0, 6))
+    def compact(self, number: int) -> None:
+        """Remove a batch, but not the last."""
+        if number < len(self.log) - 1:
+            del self.log[number]
+
+    @rule(stored=st.sets(st.integers(0, 5)))
+    def move_leader(self, stored: set[int]) -> None:
+        """The next leader has what was stored, with some of the transitions that are not completed."""
+        for number, (transition, start) in enumerate(self.transitions):
+            if number in stored:
+                self._store(start, transition.batches)
+        self.transitions.clear()
+        self.partition = SharePartition(self.stored_start, self.stored)
+        self.start = self.stored_start
+        self.end = max([self.start, *(each.last_offset + 1 for each in self.stored)])
+        for at in self.records:
+            self.records[at] = Record()
+        for each in self.stored:
+            for at in range(max(each.first_offset, self.start), each.last_offset + 1):
+                self.records[at].state, self.records[at].count = each.delivery_state, each.delivery_count
         self._move_start()
-        stored = [
-            StateBatch(at, at, record.state, record.count)
-            for at in range(self.start, self.end)
-            if (record := self.records[at]).state in (ACKNOWLEDGED, ARCHIVED)
-        ]
-        for at in range(self.start, self.end):
-            record = self.records[at]
-            if record.state not in (ACKNOWLEDGED, ARCHIVED):
-                self.records[at] = Record()
-        self.partition = SharePartition(self.start, stored)
-        self.end = self.partition.end_offset
+        self._move_to_log_start()
 
     def _move_start(self) -> None:
-        while self.start < self.end:
-            record = self.records[self.start]
-            if record.state not in (ACKNOWLEDGED, ARCHIVED) or record.transition is not None:
-                break
+        while self.start < self.end and self.records[self.start].is_finished:
             self.start += 1
+        while self.start == self.end in self.records and self.records[self.end].is_missing:
+            self.start = self.end = self.end + 1  # nothing is in flight
 
     @invariant()
     def every_record_is_as_in_the_model(self) -> None:
@@ -456,7 +542,7 @@ class Records(RuleBasedStateMachine):
         assert self.partition.end_offset == self.end
         seen = self.start
         for run in self.partition.runs():
-            assert run.first == seen, "the runs have no gaps"
+            assert all(self.records[at].is_missing for at in range(seen, run.first)), "the runs have no gaps"
             for offset in range(run.first, run.last + 1):
                 record = self.records[offset]
                 assert (run.state, run.delivery_count, run.member_id) == (
@@ -473,6 +559,26 @@ class Records(RuleBasedStateMachine):
             self.records[at].state in (ACKNOWLEDGED, ARCHIVED) for at in range(self.start, self.end)
         )
         assert self.partition.delivery_complete_count == finished
+        held = [
+            each.deadline
+            for each in self.records.values()
+            if each.state == ACQUIRED and each.transition is None
+        ]
+        assert self.partition.next_deadline() == min(held, default=None)
+
+    def teardown(self) -> None:
+        """All that is left is delivered and accepted, so that there is no lag."""
+        if not hasattr(self, "partition"):
+            return
+        while self.transitions:
+            self._complete(0, is_persisted=True, is_stored=True)
+        self.partition.expire(self.limits, self.now + self.limits.lock_s)
+        for _ in range(200):
+            if self.partition.next_fetch_offset() > self.log[-1][1]:
+                break
+            for first, last, _ in acquire(self.partition, self.log, limits=self.limits):
+                acknowledge(self.partition, (first, last, ACCEPT), limits=self.limits)
+        assert self.partition.start_offset == self.partition.end_offset == self.log[-1][1] + 1
 
 
 TestRecords = Records.TestCase
