@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -36,6 +36,8 @@ from barnabas.wire.messages import initialize_share_group_state as initializing
 from barnabas.wire.messages import read_share_group_state as reading
 from barnabas.wire.messages import read_share_group_state_summary as summarizing
 from barnabas.wire.messages import write_share_group_state as writing
+
+OFFSET_MAX: Final = (1 << 63) - 1  # no record has it: a start offset can be behind any
 
 R = TypeVar("R")
 Begin = Callable[[SharePartitionKey, Any, Callable[[R], object]], object]
@@ -200,7 +202,7 @@ def _summary_result(
 
 def _is_valid(batch: writing.StateBatch) -> bool:
     return (
-        0 <= batch.first_offset <= batch.last_offset
+        0 <= batch.first_offset <= batch.last_offset < OFFSET_MAX
         and batch.delivery_state in STORED_STATES
         and batch.delivery_count >= 0
     )

@@ -216,7 +216,10 @@ class _Question:
         if error in _RETRIABLE and self._backoff.failures < TRIES_MAX:
             self._persister.later(self._backoff.next_s(), self.ask)
         elif error:
-            log.info("the state of share partition %.300s: %s", self._key.text, error.name)
+            level = (
+                logging.INFO if error in _RETRIABLE else logging.DEBUG
+            )  # any client may name an unknown group
+            log.log(level, "the state of share partition %.300s: %s", self._key.text, error.name)
             self._done(None, ErrorCode.COORDINATOR_NOT_AVAILABLE if error in _RETRIABLE else error)
         else:
             self._done(result, ErrorCode.NONE)

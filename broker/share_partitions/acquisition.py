@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
 
 from barnabas.broker.share_coordinator.state_batches import ACQUIRED
 from barnabas.broker.share_partitions.in_flight import InFlightBatch, Run
+
+_first = itemgetter(0)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -153,7 +156,7 @@ class Acquisition:
         wanted = first + self._missing - 1
         if wanted >= last:
             return last
-        index = bisect_right(self._log_batches, wanted, key=lambda each: each[0]) - 1
+        index = bisect_right(self._log_batches, wanted, key=_first) - 1
         if index >= 0 and wanted <= self._log_batches[index][1]:
             return min(self._log_batches[index][1], last)
         return wanted
@@ -161,9 +164,10 @@ class Acquisition:
     def _firsts(self, first: int, last: int) -> list[int]:
         """Where to split, at batches of the log, so that parts are not much larger than the batch size."""
         firsts = [first]
-        for base, _ in self._log_batches:
+        for index in range(bisect_right(self._log_batches, first, key=_first), len(self._log_batches)):
+            base, _ = self._log_batches[index]
             if base > last:
                 break
-            if base - firsts[-1] >= self._request.batch_size and base > firsts[-1]:
+            if base - firsts[-1] >= self._request.batch_size:
                 firsts.append(base)
         return firsts

@@ -185,6 +185,8 @@ class DelayedShareFetch:
     def _look_at(self, leds: Iterable[LedSharePartition], reads: _Reads) -> Steps[None]:
         """Read what can be acquired, one share partition after the other until there is enough."""
         for led in leds:
+            if self._is_over:
+                return
             self._watch(led)
             tries = 0
             while True:
@@ -195,7 +197,7 @@ class DelayedShareFetch:
                     tries += 1
                     yield partial(_run, cold.prepare)
             yield None
-            if reads.is_full or self._is_over:
+            if reads.is_full:
                 return
 
     def _look(self, led: LedSharePartition, reads: _Reads, *, wait: bool) -> None:

@@ -35,6 +35,8 @@ from barnabas.wire.errors import ErrorCode
 # Acknowledge types
 GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
 _STATES: Final = {GAP: ARCHIVED, ACCEPT: ACKNOWLEDGED, RELEASE: AVAILABLE, REJECT: ARCHIVED}
+DELIVERY_COUNT_MAX: Final = 0x7FFF  # of a stored state, which any broker may write: no limit is as high
+COMPLETE_COUNT_MAX: Final = 0x7FFFFFFF
 
 _first = attrgetter("first")
 
@@ -70,7 +72,8 @@ class SharePartition:
             if first > self.end_offset:
                 gap = Run(self.end_offset, first - 1)
                 self._batches.append(InFlightBatch(gap.first, gap.last, [gap], is_gap=True))
-            run = Run(first, each.last_offset, each.delivery_state, each.delivery_count)
+            count = min(each.delivery_count, DELIVERY_COUNT_MAX - 1)  # it may rise once more
+            run = Run(first, each.last_offset, each.delivery_state, count)
             self._batches.append(InFlightBatch(first, each.last_offset, [run]))
             self.end_offset = each.last_offset + 1
         self._may_have_available = bool(self._batches)
@@ -85,8 +88,8 @@ class SharePartition:
 
     @property
     def delivery_complete_count(self) -> int:
-        """How many of the records in flight are finished, or about to be."""
-        return sum(len(run) for run in self.runs() if run.state in TERMINAL)
+        """How many of the records in flight are finished, or about to be; no more than a request can say."""
+        return min(sum(len(run) for run in self.runs() if run.state in TERMINAL), COMPLETE_COUNT_MAX)
 
     def next_fetch_offset(self) -> int:
         """The first record that can be acquired, or the end offset."""

@@ -25,11 +25,15 @@ def test_a_write_and_a_state_have_a_bounded_number_of_batches(tmp_path: Path) ->
     node.ask(initializing.InitializeShareGroupStateRequest("g", [wanted]))
 
     def write(first: int, count: int) -> int:
-        data = writing.PartitionData(0, 0, 0, 0, 0, isolated(first, count))
+        return send(isolated(first, count))
+
+    def send(batches: list[writing.StateBatch]) -> int:
+        data = writing.PartitionData(0, 0, 0, 0, 0, batches)
         request = writing.WriteShareGroupStateRequest("g", [writing.WriteStateData(topic_id, [data])])
         (result,) = node.ask(request).results[0].partitions
         return int(result.error_code)
 
+    assert send([writing.StateBatch(0, (1 << 63) - 1, 2, 1)]) == E.INVALID_REQUEST, "nothing lies behind it"
     assert write(0, WRITTEN_MAX + 1) == E.UNKNOWN_SERVER_ERROR
     for first in range(0, KEPT_MAX, 4_000):
         assert write(2 * first, 4_000) == E.NONE

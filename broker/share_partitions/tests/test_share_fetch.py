@@ -83,6 +83,10 @@ class World:
         )
         return self.node.ask(request).results[0].partitions[0]
 
+    def partition(self, index: int) -> Any:
+        """The partition."""
+        return self.services.partitions.get("orders", index)
+
     def led(self, index: int = 0) -> LedSharePartition:
         found = self.services.share_partitions.find("g", self.topic_id, index)
         assert isinstance(found, LedSharePartition)
@@ -504,6 +508,33 @@ def test_a_fetch_of_many_partitions_is_served_in_slices(
     for index in range(5):
         assert not world.led(index).waiters
         assert not world.led(index).partition.fetch_waiters
+
+
+def test_a_client_that_goes_while_a_thread_reads_leaves_nothing(
+    new_world: NewWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = new_world(partitions=3)
+    for index in range(3):
+        world.produce(b"a", partition=index)
+    reply = Member(world).send(max_wait_ms=500, min_bytes=1000, partitions=3)
+    world.runtime.thread_delay_s = lambda: 0.1
+    read_batches = reader.read_batches
+
+    def read(*args: Any, wait: bool, **fields: Any) -> Any:
+        if not reply.closed:
+            raise WouldWait(lambda: None)
+        return read_batches(*args, wait=wait, **fields)
+
+    monkeypatch.setattr(fetch, "read_batches", read)
+    world.produce(b"a" * 1000)
+    reply.closed = True
+    assert reply.disconnected is not None
+    reply.disconnected()
+    world.runtime.advance(1)
+    for index in range(3):
+        assert not world.led(index).waiters
+        assert not world.led(index).partition.fetch_waiters
+    assert not world.services.purgatory.waiting
 
 
 def test_enough_bytes_of_several_partitions_are_enough(new_world: NewWorld) -> None:

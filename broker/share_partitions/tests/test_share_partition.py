@@ -214,6 +214,25 @@ def test_aborted_records_are_left_out_in_linear_time() -> None:
     assert kept == [AcquiredRange(offset, offset, 1) for offset in range(0, 10_000, 2)]
 
 
+def test_many_gaps_are_acquired_in_linear_time() -> None:
+    limits = Limits(locks=20_000)
+    stored = [StateBatch(offset, offset, ARCHIVED, 1) for offset in range(1, 8_000, 2)]
+    partition = SharePartition(0, stored)
+    began = time.process_time()
+    acquired = acquire(partition, log_of(8_000, 2), records_max=8_000, batch_size=0, limits=limits)
+    assert time.process_time() - began < 0.3
+    assert acquired == [AcquiredRange(offset, offset, 1) for offset in range(0, 8_000, 2)]
+
+
+def test_a_stored_state_that_no_leader_writes_can_be_encoded() -> None:
+    partition = SharePartition(
+        0, [StateBatch(0, 0, AVAILABLE, 32767), StateBatch(1, 1 << 40, ACKNOWLEDGED, 1)]
+    )
+    assert partition.delivery_complete_count == (1 << 31) - 1
+    (acquired,) = acquire(partition, log_of(1, 1))
+    assert acquired.delivery_count == 32767
+
+
 def test_what_is_persisted_is_joined() -> None:
     partition = SharePartition(0)
     acquire(partition, log_of(30, 1), batch_size=1)
