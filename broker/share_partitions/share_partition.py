@@ -134,14 +134,14 @@ class SharePartition:
         if not log_batches or log_batches[-1][1] < self.start_offset or request.records_max <= 0:
             return []
         base, last = log_batches[0][0], log_batches[-1][1]
-        records_max = min(request.records_max, limits.locks - self.in_flight)
-        if records_max <= 0:  # only what is released among the records in flight
-            if fetch_offset >= self.end_offset:
-                return []
-            last = min(last, self.end_offset - 1)
-            records_max = min(request.records_max, self.end_offset - fetch_offset)
         if fetch_offset < base:  # compaction has removed what was there
             self._archive_available(fetch_offset, base - 1)
+        records_max = min(request.records_max, limits.locks - self.in_flight)
+        if records_max <= 0:  # only what is released among the records in flight
+            last = min(last, self.end_offset - 1)
+            records_max = min(request.records_max, self.end_offset - max(base, fetch_offset))
+            if records_max <= 0:
+                return []
         acquiring = Acquisition(request, limits, records_max, log_batches, now, self._add, self._carve)
         for batch in self._between(base, last):
             if acquiring.is_full:

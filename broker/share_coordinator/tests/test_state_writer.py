@@ -25,8 +25,7 @@ class Coordinator:
     def __init__(self) -> None:
         self.asked: list[list[StateBatch]] = []
         self._answered: Callable[[Any, E], object] | None = None
-        topic: Any = self
-        self.writer: StateWriter = Persister(VirtualRuntime(), self.ask, topic).writer(KEY, 0, 0)
+        self.writer: StateWriter = Persister(VirtualRuntime(), self.ask, self.find).writer(KEY, 0, 0)
 
     def find(self, _key: str, found: Callable[[E, int], object]) -> None:
         found(E.NONE, 1)

@@ -280,6 +280,14 @@ def test_what_compaction_removed_is_archived() -> None:
     assert partition.start_offset == 20
 
 
+def test_what_compaction_removed_makes_room_at_once() -> None:
+    limits = Limits(locks=20)
+    partition = SharePartition(0)
+    acquire(partition, log_of(20, 10), limits=limits)
+    acknowledge(partition, (0, 19, RELEASE), limits=limits)
+    assert acquire(partition, [(20, 29)], limits=limits) == [AcquiredRange(20, 29, 1)]
+
+
 class Record:
     """The model of one record. `is_missing`: compaction has removed it before it was in flight."""
 
