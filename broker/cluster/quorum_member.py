@@ -38,7 +38,7 @@ from barnabas.controller.link.reachability import ControllerWatch, has_lost_majo
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
 from barnabas.controller.operations.features import KRAFT_VERSION, begin_cluster
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.controller.raft.voters import Voter
+from barnabas.controller.raft.voters import Directory, Voter
 from barnabas.controller.sessions.broker_sessions import BrokerSessions
 from barnabas.controller.sessions.leader_balancer import LeaderBalancer
 from barnabas.controller.sessions.leadership_transfer import LeadershipTransfer
@@ -142,7 +142,7 @@ class QuorumMember:
             self.links,
             joins=state.joins,
             election_delay_s=self._election_delay_s,
-            directory_id=self._directory_id,
+            own_directory=Directory(self._directory_id, state.join_id),
             on_error=lambda error: self._on_fatal(why_it_ends(error, self._directory)),
         )
         self._raft = raft
@@ -329,10 +329,10 @@ class QuorumMember:
             return
         if raft.is_leader and not raft.is_voter_change_open:
             addresses = self._config.quorum.voters  # they may be newer than those of the formation
-            voters = [
-                Voter(each.node_id, *addresses.get(each.node_id, (each.host, each.port)), each.directory_id)
-                for each in raft.voters
-            ]
+            voters = []
+            for each in raft.voters:
+                host, port = addresses.get(each.node_id, (each.host, each.port))
+                voters.append(replace(each, host=host, port=port))
             raft.change_voters(voters, lambda _: None)  # if it fails, the next leader tries
 
     def _voters_changed(self, raft: RaftMetadataLog) -> None:
@@ -342,7 +342,8 @@ class QuorumMember:
         self._updates.announce(index, voters)
         state = self._state
         assert state is not None
-        is_voter = any(voter.is_node(self._config.node_id, self._directory_id) for voter in voters)
+        own_directory = Directory(self._directory_id, state.join_id)
+        is_voter = any(voter.is_node(self._config.node_id, own_directory) for voter in voters)
         self._state = replace(state, voters=list(voters), dynamic=True, joins=state.joins and not is_voter)
         if self._state_is_written:
             self._write_state()

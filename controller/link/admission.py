@@ -84,6 +84,7 @@ def _check_form(peer: Identity) -> None:
         peer.node_id < 0
         or len(peer.incarnation_id) != 16
         or len(peer.directory_id) not in (0, 16)
+        or len(peer.join_id) not in (0, 16)
         or not set(peer.roles) <= {BROKER, CONTROLLER}
     ):
         raise LinkRefused(RefusalCode.MALFORMED, "the identity that was sent is not valid")

@@ -34,7 +34,7 @@ from barnabas.controller.link.messages import (
     encode,
 )
 from barnabas.controller.link.peer import Done, Handler, Peer, Serve
-from barnabas.controller.raft.voters import Voter
+from barnabas.controller.raft.voters import Directory, Voter
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -196,6 +196,10 @@ class Links:
             self.identity, cluster_id=cluster_id, journalled=list(voters), dynamic=dynamic
         )
 
+    def set_join_id(self, join_id: bytes) -> None:
+        """With what this node has joined its quorum (raft/voters.py), for links that are opened from now on."""
+        self.identity = msgspec.structs.replace(self.identity, join_id=join_id)
+
     def close(self) -> None:
         self._closed = True
         for server in self._servers:
@@ -241,7 +245,10 @@ class Links:
 
         def connected(peer: Peer) -> None:
             if peer.identity.is_controller and peer.is_open:
-                raft.peer_connected(peer.node_id, peer.number, peer.identity.directory_id)
+                identity = peer.identity
+                raft.peer_connected(
+                    peer.node_id, peer.number, Directory(identity.directory_id, identity.join_id)
+                )
 
         def disconnected(peer: Peer) -> None:
             if peer.identity.is_controller:

@@ -82,7 +82,8 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     `incarnation_id` for that of the process. `voter_ids`: the node ids in controller.quorum.voters, empty where bootstrap
     servers are configured. `journalled`: the voters of a quorum that has formed, with their addresses at that time.
     `configured`: the voters of controller.quorum.voters, by node id; empty from older releases. `dynamic`: the metadata log of
-    the quorum names its voters (kraft.version 1); `journalled` are those that the sender knew last.
+    the quorum names its voters (kraft.version 1); `journalled` are those that the sender knew last. `join_id`: with `directory_id` the
+    sender's metadata directory (raft/voters.py).
     """
 
     cluster_id: str
@@ -96,6 +97,7 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     release: str = ""
     configured: list[Voter] = []
     dynamic: bool = False
+    join_id: bytes = b""
 
     @property
     def is_controller(self) -> bool:

@@ -16,7 +16,8 @@ The seed's "formed" is the commit of a two-phase commit. Before it another attem
 the genesis on disk, and learns from any voter that has "formed" that the attempt is committed. A voter abandons an attempt that
 it has prepared only when its seed has, so a committed attempt is never lost.
 
-A node without any metadata joins a quorum that has formed and whose log names the voters. It has no vote there until it is added.
+A node without any metadata joins a quorum that has formed and whose log names the voters. It has no vote there until it is added. It
+makes a join id, and opens its links again for the others to know it by.
 
 `_step` runs after every event and takes the next step that the known state allows. So neither the order of events matters nor
 the step at which an earlier process has stopped.
@@ -242,6 +243,7 @@ class QuorumBootstrap:
                 voters=member.identity.journalled,
                 dynamic=True,
                 joins=True,
+                join_id=self._runtime.random_bytes(16),
             )
         )
         return True
@@ -400,9 +402,10 @@ class QuorumBootstrap:
         self._genesis = None
         links = self._links
         links.join_cluster(state.cluster_id, state.voters, dynamic=state.dynamic)
+        links.set_join_id(state.join_id)
         for peer in links.peers():
-            if not peer.identity.is_controller:
-                peer.connection.close()  # the broker calls again, and gets the new identity
+            if state.joins or not peer.identity.is_controller:
+                peer.connection.close()  # the node or this one calls again, and it gets the new identity
         self._done(state)
 
     def _fail(self, why: str) -> None:

@@ -4,7 +4,8 @@ Two lines of text, replaced in one step. The first names the format and the chec
 the stage is "formed", its voters are the quorum, and the configuration is only compared with them.
 
 Where the metadata log names the voters (`dynamic`) the file has those that this node knew last, to find the others with. A node that
-has joined such a quorum (`joins`) may begin without metadata, until it has been a voter.
+has joined such a quorum (`joins`) may begin without metadata, until it has been a voter. Its join id (raft/voters.py) is kept here:
+it goes with Raft's files when the directory is emptied.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
     genesis: int = 0
     dynamic: bool = False
     joins: bool = False
+    join_id: bytes = b""
 
     @property
     def voter_ids(self) -> list[int]:
@@ -58,11 +60,12 @@ class QuorumState(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, stage=stage)
 
 
-class _VoterText(msgspec.Struct):
+class _VoterText(msgspec.Struct, omit_defaults=True):
     id: int
     host: str
     port: int
     directory_id: str
+    join_id: str = ""
 
 
 class _Text(msgspec.Struct, omit_defaults=True):
@@ -74,6 +77,7 @@ class _Text(msgspec.Struct, omit_defaults=True):
     voters: list[_VoterText]
     dynamic: bool = False
     joins: bool = False
+    join_id: str = ""
 
 
 def write_quorum_state(disk: Disk, directory: str, state: QuorumState) -> None:
@@ -84,9 +88,13 @@ def write_quorum_state(disk: Disk, directory: str, state: QuorumState) -> None:
         state.cluster_id,
         state.seed_id,
         state.genesis,
-        [_VoterText(v.node_id, v.host, v.port, uuid_to_string(v.directory_id)) for v in state.voters],
+        [
+            _VoterText(v.node_id, v.host, v.port, uuid_to_string(v.directory_id), v.join_id.hex())
+            for v in state.voters
+        ],
         state.dynamic,
         state.joins,
+        state.join_id.hex(),
     )
     body = msgspec.json.encode(text)
     if not disk.exists(directory):
@@ -111,7 +119,10 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
         raise _damaged(path, "its checksum does not match")
     try:
         text = msgspec.json.decode(body, type=_Text)
-        voters = [Voter(v.id, v.host, v.port, uuid_from_string(v.directory_id)) for v in text.voters]
+        voters = [
+            Voter(v.id, v.host, v.port, uuid_from_string(v.directory_id), bytes.fromhex(v.join_id))
+            for v in text.voters
+        ]
         return QuorumState(
             stage=_STAGES.index(text.stage),
             attempt=uuid_from_string(text.attempt),
@@ -121,6 +132,7 @@ def read_quorum_state(disk: Disk, directory: str) -> QuorumState | None:
             genesis=text.genesis,
             dynamic=text.dynamic,
             joins=text.joins,
+            join_id=bytes.fromhex(text.join_id),
         )
     except UNREADABLE as error:
         raise _damaged(path, str(error)) from None

@@ -15,6 +15,7 @@ from typing import Final
 
 from barnabas.controller.raft.library import ELECTION_TIMEOUT_MIN_S, LEADER, RaftLibrary
 from barnabas.controller.raft.messages import Message, PreVote, RequestPreVote
+from barnabas.controller.raft.voters import Directory
 
 LEADER_LOST_WAIT_S: Final = 0.03  # at most, before asking when the leader's connection has broken
 ASK_AGAIN_S: Final = 0.05
@@ -26,13 +27,13 @@ class Election:
     def __init__(
         self,
         node_id: int,
-        directory_id: bytes,
+        directory: Directory,
         library: RaftLibrary,
         send: Callable[[int, Message], object],
         random: Callable[[], float],
     ) -> None:
         self._node_id = node_id
-        self._directory_id = directory_id
+        self._directory = directory
         self._library = library
         self._send = send
         self._random = random
@@ -68,9 +69,7 @@ class Election:
     def may_campaign(self) -> bool:
         """Whether this node is a voter, or was one until a change that may not be committed (voters.py)."""
         possible = self._library.journal.voters.possible(self._library.commit_index)
-        return any(
-            voter.is_node(self._node_id, self._directory_id) for voters in possible for voter in voters
-        )
+        return any(voter.is_node(self._node_id, self._directory) for voters in possible for voter in voters)
 
     def ask(self, now: float) -> None:
         """Request pre-votes of all voters, and again soon: a voter may have heard the leader a little later than this one."""

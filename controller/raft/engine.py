@@ -55,7 +55,7 @@ from barnabas.controller.raft.peers import RaftPeers
 from barnabas.controller.raft.snapshots import RaftSnapshots
 from barnabas.controller.raft.transport import Contradiction, GuardedTransport
 from barnabas.controller.raft.voter_state import Event, State, VoterState
-from barnabas.controller.raft.voters import VoterSet, ids_of, is_single_change
+from barnabas.controller.raft.voters import UNKNOWN_DIRECTORY, Directory, VoterSet, ids_of, is_single_change
 from barnabas.runtime.interface import Runtime, Timer
 
 CLOCK_STEP_MAX_S: Final = 0.05
@@ -131,10 +131,10 @@ class RaftEngine:
         machine: StateMachine,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
         election_delay_s: float | None = None,
-        directory_id: bytes = b"",
+        directory: Directory = UNKNOWN_DIRECTORY,
     ) -> None:
         self.journal_bytes_min = journal_bytes_min
-        self._directory_id = directory_id
+        self._directory = directory
         self.first_command_term = 0  # the term in which it was appended, 0 where this node does not lead
         self._machine = machine
         self._election_delay_s = election_delay_s
@@ -163,9 +163,9 @@ class RaftEngine:
             self._halting(machine.apply_command),
         )
         self.journal.on_voters = self._voters_changed
-        self._election = Election(node_id, directory_id, self.library, self._send_now, runtime.random.random)
+        self._election = Election(node_id, directory, self.library, self._send_now, runtime.random.random)
         self._connections: dict[int, int] = {}
-        self._directories: dict[int, bytes] = {}  # node id -> that of its connection
+        self._directories: dict[int, Directory] = {}  # node id -> that of its connection
         self._voter_change: VoterChange | None = None
         self._commands: deque[bytes] = deque()
         self._outgoing: list[tuple[int, Message]] = []
@@ -249,9 +249,9 @@ class RaftEngine:
         """Node ids of the connected nodes that do not vote."""
         return sorted(node_id for node_id in self._connections if node_id not in self.library.voter_ids)
 
-    def directory_of(self, node_id: int) -> bytes:
-        """Id of the metadata directory of a connected node; empty where it is not known."""
-        return self._directories.get(node_id, b"")
+    def directory_of(self, node_id: int) -> Directory:
+        """The metadata directory of a connected node."""
+        return self._directories.get(node_id, UNKNOWN_DIRECTORY)
 
     def wake(self) -> None:
         """Tick at the loop's next turn."""
@@ -259,18 +259,20 @@ class RaftEngine:
             self._tick_is_due = True
             self._runtime.call_soon(self._tick)
 
-    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:
+    def peer_connected(
+        self, node_id: int, connection_number: int, directory: Directory = UNKNOWN_DIRECTORY
+    ) -> None:
         if self._in_library:
-            self._runtime.call_soon(lambda: self.peer_connected(node_id, connection_number, directory_id))
+            self._runtime.call_soon(lambda: self.peer_connected(node_id, connection_number, directory))
             return
         if node_id in self._connections:
             self.peer_disconnected(node_id)
         self._connections[node_id] = connection_number
-        self._directories[node_id] = directory_id
+        self._directories[node_id] = directory
         if self._has_other_directory(node_id):
             log.warning(
-                "node %d has the id of a voter and another metadata directory: it counts for nothing. Remove that voter "
-                "(kafka-metadata-quorum.sh remove-controller), then add the node",
+                "node %d has the id of a voter and another metadata directory, or an emptied one: it counts for nothing. Remove that "
+                "voter (kafka-metadata-quorum.sh remove-controller), then add the node",
                 node_id,
             )
         with self.library:
@@ -310,9 +312,9 @@ class RaftEngine:
 
     def _has_other_directory(self, node_id: int) -> bool:
         """Whether a node has the id of a voter, and not the directory with that voter's vote and entries."""
-        directory_id = self._directories.get(node_id, b"")
+        directory = self.directory_of(node_id)
         return any(
-            voter.node_id == node_id and voter.directory_id and directory_id not in (b"", voter.directory_id)
+            voter.node_id == node_id and not voter.is_node(node_id, directory)
             for voter in self.journal.voters.last
         )
 
@@ -389,7 +391,7 @@ class RaftEngine:
 
     def _is_in(self, voters: VoterSet) -> bool:
         """Whether this node, with its directory, is one of them."""
-        return any(voter.is_node(self._node_id, self._directory_id) for voter in voters)
+        return any(voter.is_node(self._node_id, self._directory) for voter in voters)
 
     def _append_voters(self, change: VoterChange) -> None:
         """Append it in a tick of its own: commands that wait take the next one."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from barnabas.controller.raft.voters import UNKNOWN_DIRECTORY, Directory
+
 
 class RaftPeers(Protocol):
     """The connections to the other controllers, which are authenticated."""
@@ -20,8 +22,10 @@ class RaftPeers(Protocol):
 class RaftReceiver(Protocol):
     """Raft's own side of the connections."""
 
-    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:
-        """A controller is connected, a voter or not. `directory_id`: of its metadata directory."""
+    def peer_connected(
+        self, node_id: int, connection_number: int, directory: Directory = UNKNOWN_DIRECTORY
+    ) -> None:
+        """A controller is connected, a voter or not. `directory`: its metadata directory."""
         ...
 
     def peer_disconnected(self, node_id: int) -> None:

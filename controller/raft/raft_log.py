@@ -38,7 +38,7 @@ from barnabas.controller.raft.files import Genesis, RaftFiles, Snapshot
 from barnabas.controller.raft.library import COMMAND_BYTES_MAX, LEADER
 from barnabas.controller.raft.messages import Entry
 from barnabas.controller.raft.peers import RaftPeers
-from barnabas.controller.raft.voters import Voter, VoterSet, ids_of, voter_set
+from barnabas.controller.raft.voters import UNKNOWN_DIRECTORY, Directory, Voter, VoterSet, ids_of, voter_set
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.disk import Disk
 
@@ -64,8 +64,7 @@ class RaftMetadataLog:
     """A MetadataLog among voters: those that the log names, and `voters` while it names none. Files are in `directory`. A first
     start begins with `genesis` (records, offset of the last), which is the same on every voter; without it, missing files are an
     error, unless the node `joins`: then it begins with the leader's snapshot. `election_delay_s`: see RaftEngine.
-    `directory_id`: of the metadata directory, empty where voters are not known by theirs. `on_error`:
-    this node is silent or has halted."""
+    `own_directory`: the metadata directory as the voters are known by theirs. `on_error`: this node is silent or has halted."""
 
     def __init__(
         self,
@@ -80,11 +79,11 @@ class RaftMetadataLog:
         joins: bool = False,
         journal_bytes_min: int = JOURNAL_BYTES_MIN,
         election_delay_s: float | None = None,
-        directory_id: bytes = b"",
+        own_directory: Directory = UNKNOWN_DIRECTORY,
         on_error: Callable[[Exception], object] = lambda _: None,
     ) -> None:
         assert joins or voters
-        self._directory_id = directory_id
+        self._own_directory = own_directory
         self._disk = disk
         self._directory = directory
         self._runtime = runtime
@@ -166,7 +165,7 @@ class RaftMetadataLog:
             self,
             self._journal_bytes_min,
             self._election_delay_s,
-            self._directory_id,
+            self._own_directory,
         )
         engine.open()
         self._announced_offset = self._state.offset
@@ -206,8 +205,10 @@ class RaftMetadataLog:
 
     # For the network (RaftReceiver)
 
-    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:
-        self._engine.peer_connected(node_id, connection_number, directory_id)
+    def peer_connected(
+        self, node_id: int, connection_number: int, directory: Directory = UNKNOWN_DIRECTORY
+    ) -> None:
+        self._engine.peer_connected(node_id, connection_number, directory)
 
     def peer_disconnected(self, node_id: int) -> None:
         self._engine.peer_disconnected(node_id)
@@ -248,8 +249,8 @@ class RaftMetadataLog:
         library = self._engine.library
         return node_id in self._engine.observers() and library.match_index(node_id) >= library.commit_index
 
-    def observer_directory(self, node_id: int) -> bytes:
-        """Id of the metadata directory of a connected controller."""
+    def observer_directory(self, node_id: int) -> Directory:
+        """The metadata directory of a connected controller."""
         return self._engine.directory_of(node_id)
 
     def change_voters(
@@ -328,7 +329,8 @@ class RaftMetadataLog:
             self._state.offset + 1,
             [replica(voter.node_id, voter.directory_id) for voter in self.voters],
             observers=[
-                replica(node_id, self._engine.directory_of(node_id)) for node_id in self._engine.observers()
+                replica(node_id, self._engine.directory_of(node_id).directory_id)
+                for node_id in self._engine.observers()
             ]
             if leads
             else [],

@@ -61,7 +61,7 @@ class VoterChanges:
         except ApiError as error:
             answer(error)
             return
-        new = Voter(node_id, host, port, directory_id)
+        new = Voter(node_id, host, port, *raft.observer_directory(node_id))
         _change(raft, (*raft.voters, new), answer, ack_when_committed=ack_when_committed)
 
     def remove(
@@ -145,7 +145,7 @@ def check_new(raft: RaftMetadataLog, node_id: int, directory_id: bytes) -> None:
     if any(voter.node_id == node_id for voter in raft.voters):
         text = f"The voter id for {key} is already part of the set of voters {set_text(raft.voters)}."
         raise ApiError(ErrorCode.DUPLICATE_VOTER, text)
-    if raft.observer_directory(node_id) != directory_id:
+    if raft.observer_directory(node_id).directory_id != directory_id:
         raise ApiError(ErrorCode.REQUEST_TIMED_OUT, f"New voter {key} is not ready to receive requests")
     if not raft.is_caught_up(node_id):
         text = f"Aborted add voter operation for {key} since it is lagging behind"

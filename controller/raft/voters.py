@@ -15,32 +15,47 @@ The rules that make this safe are those of single-server changes (Ongaro's disse
   log alone can still be elected, and commit it;
 - a leader that is no voter once its removal is committed resigns.
 
-A node is known by its id and by the id of its metadata directory, which holds its vote and entries. A node with the id of a voter and
-another directory takes no part: the others don't count it (engine.py), and it does not count itself, so that by an old set, of a
-snapshot that it has begun with, it can't elect itself.
+A node is known by its id and by its metadata directory, which holds its vote and entries (`Directory`). A node with the id of a voter
+and another directory takes no part: the others don't count it (engine.py), and it does not count itself, so that by an old set, of a
+snapshot that it has begun with, it can't elect itself. A directory that was emptied is another one, though its id is the same: a node
+that begins without metadata makes a join id, which is kept beside Raft's files and lost with them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 
+class Directory(NamedTuple):
+    """A metadata directory. `directory_id`: 16 bytes of its meta.properties; empty where voters are not known by theirs. `join_id`: 16
+    random bytes, made when the node joined the quorum with it; empty where the quorum was formed with it."""
+
+    directory_id: bytes = b""
+    join_id: bytes = b""
+
+    def is_same(self, other: Directory) -> bool:
+        is_known = self.directory_id and other.directory_id
+        return self.join_id == other.join_id and (not is_known or self.directory_id == other.directory_id)
+
+
+UNKNOWN_DIRECTORY: Final = Directory()
+
+
 class Voter(msgspec.Struct, array_like=True, frozen=True):
-    """A member of the quorum. `directory_id`: of its metadata directory, 16 bytes; empty while it is not known."""
+    """A member of the quorum. `directory_id`, `join_id`: its Directory."""
 
     node_id: int
     host: str
     port: int
     directory_id: bytes = b""
+    join_id: bytes = b""
 
-    def is_node(self, node_id: int, directory_id: bytes) -> bool:
-        """Whether it is the node with this id and metadata directory; empty: not known, as in older logs."""
-        return self.node_id == node_id and (
-            not directory_id or not self.directory_id or self.directory_id == directory_id
-        )
+    def is_node(self, node_id: int, directory: Directory) -> bool:
+        """Whether it is the node with this id and metadata directory."""
+        return self.node_id == node_id and directory.is_same(Directory(self.directory_id, self.join_id))
 
 
 VoterSet = tuple[Voter, ...]  # by node id
@@ -58,8 +73,8 @@ def ids_of(voters: Iterable[Voter]) -> list[int]:
 def is_single_change(old: Iterable[Voter], new: Iterable[Voter]) -> bool:
     """Whether a voter is added or removed, or none is: then majorities of both sets have a voter in common. A voter with another
     directory counts as another voter."""
-    before = {(voter.node_id, voter.directory_id) for voter in old}
-    after = {(voter.node_id, voter.directory_id) for voter in new}
+    before = {(voter.node_id, voter.directory_id, voter.join_id) for voter in old}
+    after = {(voter.node_id, voter.directory_id, voter.join_id) for voter in new}
     return bool(after) and len(before ^ after) <= 1
 
 

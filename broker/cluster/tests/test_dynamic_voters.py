@@ -264,6 +264,14 @@ def test_a_voter_without_its_metadata_does_not_join() -> None:
     assert world.directory_id(lost) == directory_id
     assert world.add(lost) == (0, "NONE")
     assert world.describe() == ([1, 2, 3], [])
+    for node_id in FIRST:
+        world.kill(node_id)
+    for node_id in FIRST:
+        world.start(node_id)
+    assert world.active()
+    world.kill(next(node_id for node_id in FIRST if node_id != lost))
+    world.advance(3)
+    assert world.active(), "it is counted again"
 
 
 def test_a_broker_calls_voters_that_were_added_later() -> None:

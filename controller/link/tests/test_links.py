@@ -9,7 +9,7 @@ import pytest
 from barnabas.controller.link.connection import LinkSettings
 from barnabas.controller.link.links import Links
 from barnabas.controller.link.tests.link_nodes import PORT, LinkedNode, LinkWorld, journalled
-from barnabas.controller.raft.voters import Voter
+from barnabas.controller.raft.voters import UNKNOWN_DIRECTORY, Directory, Voter
 
 
 class Raft:
@@ -21,7 +21,9 @@ class Raft:
         self.numbers: list[int] = []
         node.links.attach_raft(self)
 
-    def peer_connected(self, node_id: int, connection_number: int, directory_id: bytes = b"") -> None:
+    def peer_connected(
+        self, node_id: int, connection_number: int, directory: Directory = UNKNOWN_DIRECTORY
+    ) -> None:
         assert node_id not in self.connected
         self.connected[node_id] = connection_number
         self.numbers.append(connection_number)

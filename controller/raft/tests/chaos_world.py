@@ -5,7 +5,7 @@ every group that was acknowledged, a term has one leader. There is one history o
 know an entry to be committed they know the same set from it, and sets in a row differ by one voter. All of it is checked
 at every step.
 
-Voters are added and removed, the leader too, and a node that was removed may come back with an empty disk.
+Voters are added and removed, the leader too, and a node that was removed may come back with an empty disk, or with an emptied directory.
 """
 
 from __future__ import annotations
@@ -198,9 +198,10 @@ class ChaosWorld(RaftWorld):
     def restart(self, voter: Voter) -> None:
         self.until_restart.pop(voter.node_id, None)
         if voter.node_id in self.removed and self.random.random() < 0.5:
-            voter.wipe()
+            keeps_directory_id = self.random.random() < 0.5
+            (voter.lose_files if keeps_directory_id else voter.wipe)()
             voter.groups, voter.offset = [], -1
-            self.counters["wiped"] += 1
+            self.counters["emptied" if keeps_directory_id else "wiped"] += 1
         if self.random.random() < 0.2:
             voter.disk.kill_after = self.random.randrange(6)
             voter.disk.torn_bytes = self.random.randrange(30)

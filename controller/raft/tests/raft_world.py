@@ -29,7 +29,7 @@ class Voter:
         self.world = world
         self.node_id = node_id
         self.disk = MemoryDisk()
-        self.directory_id = world.directory_id(node_id)
+        self.directory = world.directory(node_id)
         self.joins = node_id not in world.configured_ids  # it was not there when the quorum was formed
         self.starts = 0
         self.is_serving = False
@@ -63,7 +63,7 @@ class Voter:
             joins=self.joins,
             journal_bytes_min=self.world.journal_bytes_min,
             election_delay_s=election_delay_s,
-            directory_id=self.directory_id,
+            own_directory=self.directory,
             on_error=self.errors.append,
         )
         self.groups, self.offset = [], -1
@@ -77,21 +77,20 @@ class Voter:
     @property
     def name(self) -> voters.Voter:
         """As the log names it."""
-        return voters.Voter(self.node_id, f"node{self.node_id}", 9093, self.directory_id)
+        return voters.Voter(self.node_id, f"node{self.node_id}", 9093, *self.directory)
 
     def wipe(self) -> None:
         """Of a stopped process: an empty disk in place of its own."""
+        self.lose_files()
+        self.directory = self.world.directory(self.node_id, self.world.wipes)
+
+    def lose_files(self) -> None:
+        """Of a stopped process: the directory keeps its id, and nothing is in it. The node will join again."""
         assert self.log is None
         self.disk = MemoryDisk()
         self.joins = True
         self.world.wipes += 1
-        self.directory_id = self.world.directory_id(self.node_id, self.world.wipes)
-
-    def lose_files(self) -> None:
-        """Of a stopped process: the directory keeps its id, and nothing is in it."""
-        assert self.log is None
-        self.disk = MemoryDisk()
-        self.joins = True
+        self.directory = self.directory._replace(join_id=self.world.wipes.to_bytes(16, "big"))
 
     def change_voters(self, chosen: Iterable[voters.Voter]) -> list[Exception | None]:
         """Where the outcome will be found."""
@@ -154,7 +153,7 @@ class RaftWorld:
         self.node_ids = [*self.configured_ids, *spares]
         self.wipes = 0
         self.configured = [
-            voters.Voter(node_id, f"node{node_id}", 9093, self.directory_id(node_id))
+            voters.Voter(node_id, f"node{node_id}", 9093, *self.directory(node_id))
             for node_id in self.configured_ids
         ]
         self.seed = seed
@@ -175,8 +174,8 @@ class RaftWorld:
                 voter.start()
 
     @staticmethod
-    def directory_id(node_id: int, number: int = 0) -> bytes:
-        return node_id.to_bytes(8, "big") + number.to_bytes(8, "big")
+    def directory(node_id: int, number: int = 0) -> voters.Directory:
+        return voters.Directory(node_id.to_bytes(8, "big") + number.to_bytes(8, "big"))
 
     def connect(self, one: int, other: int) -> None:
         first, second = self.voters[one].log, self.voters[other].log
@@ -184,8 +183,8 @@ class RaftWorld:
             return
         self.connection_number += 1
         self.connections[self.key(one, other)] = self.connection_number
-        first.peer_connected(other, self.connection_number, self.voters[other].directory_id)
-        second.peer_connected(one, self.connection_number, self.voters[one].directory_id)
+        first.peer_connected(other, self.connection_number, self.voters[other].directory)
+        second.peer_connected(one, self.connection_number, self.voters[one].directory)
 
     def disconnect(self, one: int, other: int) -> None:
         if self.connections.pop(self.key(one, other), None) is None:

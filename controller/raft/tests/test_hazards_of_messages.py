@@ -27,6 +27,7 @@ from barnabas.controller.raft.messages import (
 )
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
 from barnabas.controller.raft.tests.unguarded import Net
+from barnabas.controller.raft.voters import Directory
 
 
 def engine_of(voter: Voter) -> Any:
@@ -401,7 +402,7 @@ def test_a_voter_with_another_directory_does_not_count() -> None:
     """Its vote and its entries are gone with the directory that it had. It may lead where this node's voters are old."""
     world, voter, said = lone_voter()
     assert voter.log is not None
-    voter.log.peer_connected(1, 9, b"another one".ljust(16))
+    voter.log.peer_connected(1, 9, Directory(b"another one".ljust(16)))
     engine = engine_of(voter)
     world.run_until(lambda: any(isinstance(decode_message(each), RequestPreVote) for each in said))
     asked = [each for each in map(decode_message, said) if isinstance(each, RequestPreVote)][-1]

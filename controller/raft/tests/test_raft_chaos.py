@@ -27,6 +27,7 @@ MUST_HAPPEN = (
     "failed voter changes",
     "leaders that removed themselves",
     "wiped",
+    "emptied",
 )
 
 

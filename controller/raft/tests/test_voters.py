@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,7 +21,14 @@ from barnabas.controller.raft.tests import raft_world
 from barnabas.controller.raft.tests import test_hazards_of_messages as hazards
 from barnabas.controller.raft.tests.chaos_world import run_seed
 from barnabas.controller.raft.tests.raft_world import DELAY_S, RaftWorld, kind_of
-from barnabas.controller.raft.voters import CONFIGURED, Voter, VoterHistory, is_single_change, voter_set
+from barnabas.controller.raft.voters import (
+    CONFIGURED,
+    Directory,
+    Voter,
+    VoterHistory,
+    is_single_change,
+    voter_set,
+)
 
 
 def named(*node_ids: int) -> tuple[Voter, ...]:
@@ -345,7 +353,8 @@ def test_a_voter_that_has_lost_its_files_does_not_vote_until_it_is_added_again()
 # Planted bugs: the tests above and the random faults notice them
 
 
-def test_a_wiped_voter_does_not_lead_by_a_set_of_before() -> None:
+@pytest.mark.parametrize("keeps_directory_id", [False, True])
+def test_a_wiped_voter_does_not_lead_by_a_set_of_before(keeps_directory_id: bool) -> None:
     """It begins with a snapshot of a time when it was the only voter, and hears of nothing after that."""
     world = RaftWorld((1, 2))
     world.journal_bytes_min = 2000
@@ -375,7 +384,7 @@ def test_a_wiped_voter_does_not_lead_by_a_set_of_before() -> None:
     change(1)
     wiped = world.voters[2]
     wiped.stop()
-    wiped.wipe()
+    (wiped.lose_files if keeps_directory_id else wiped.wipe)()
     chunks: list[object] = []
 
     def spoil(_sender: int, receiver: int, message: Any) -> tuple[float, ...]:
@@ -397,6 +406,13 @@ def test_a_wiped_voter_does_not_lead_by_a_set_of_before() -> None:
     world.run(2.0)
     assert not wiped.errors
     assert wiped.groups[-1] == (b"after",)
+    change(1, 2)
+    for voter in world.voters.values():
+        voter.stop(power_fails=True)
+    for voter in world.voters.values():
+        voter.start()
+    commit(world.leader().propose(b"again"))
+    assert [each.voter_ids for each in world.voters.values()] == [[1, 2]] * 2, "as a voter it is counted"
 
 
 def two_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +439,11 @@ def snapshot_without_voters(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def counts_itself_by_its_id_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Voter, "is_node", lambda voter, node_id, _directory_id: voter.node_id == node_id)
+    monkeypatch.setattr(Voter, "is_node", lambda voter, node_id, _directory: voter.node_id == node_id)
+
+
+def counts_itself_after_another_join(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Directory, "is_same", lambda one, other: one.directory_id == other.directory_id)
 
 
 def removed_leader_counts_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,7 +465,14 @@ def cut_entries_count(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "notices"),
     [
-        (counts_itself_by_its_id_alone, test_a_wiped_voter_does_not_lead_by_a_set_of_before),
+        (
+            counts_itself_by_its_id_alone,
+            partial(test_a_wiped_voter_does_not_lead_by_a_set_of_before, keeps_directory_id=False),
+        ),
+        (
+            counts_itself_after_another_join,
+            partial(test_a_wiped_voter_does_not_lead_by_a_set_of_before, keeps_directory_id=True),
+        ),
         (removed_leader_counts_itself, test_a_leader_that_removes_itself_does_not_count_itself),
         (other_directory_counts, hazards.test_a_voter_with_another_directory_does_not_count),
         (no_campaign_of_the_removed, test_a_removal_in_one_log_alone_can_still_be_committed),
