@@ -443,6 +443,7 @@ class Node:
             voter_changes=VoterChanges(
                 None if member is None else member.raft, self.cluster_id, config.controller_listener
             ),
+            controller_features=dict if member is None else member.controller_features,
             broker_sessions=None if member is None else member.make_sessions(controller),
             authorizer=self._security.authorizer(controller, lambda: self._has_loaded),
             delegation_tokens=self._security.delegation_tokens(controller),

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.decision import Decision
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.quorum_info import QuorumInfo
+    from barnabas.controller.operations.features import ControllerFeatures
     from barnabas.controller.raft.voter_changes import VoterChanges
     from barnabas.controller.sessions.broker_sessions import BrokerSessions
     from barnabas.runtime.interface import Runtime
@@ -84,6 +85,7 @@ class Services(msgspec.Struct, eq=False):
     inter_broker_authentication: InterBrokerAuthentication | None  # None: there are no other brokers
     quorum: Callable[[], QuorumInfo] | None  # describes the metadata quorum; None: this node is alone
     voter_changes: VoterChanges  # adds and removes voters of the metadata quorum
+    controller_features: Callable[[], ControllerFeatures]  # of the other controllers
     broker_sessions: (
         BrokerSessions | None
     )  # None: this node's controller is never the active one of a cluster

@@ -60,6 +60,7 @@ def update(context: HandlerContext, request: UpdateFeaturesRequest) -> UpdateFea
             services.config,
             updates,
             validate_only=request.validate_only,
+            controllers=services.controller_features(),
             is_alone=not services.voter_changes.is_possible,
         ),
         done,

@@ -36,9 +36,14 @@ from barnabas.controller.link.quorum_state import (
 )
 from barnabas.controller.link.reachability import ControllerWatch, has_lost_majority
 from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumListener, QuorumReplica
-from barnabas.controller.operations.features import KRAFT_VERSION, begin_cluster
+from barnabas.controller.operations.features import (
+    KRAFT_VERSION,
+    SUPPORTED_FEATURES,
+    ControllerFeatures,
+    begin_cluster,
+)
 from barnabas.controller.raft.raft_log import RaftMetadataLog
-from barnabas.controller.raft.voters import Directory, Voter
+from barnabas.controller.raft.voters import Directory, Voter, ids_of
 from barnabas.controller.sessions.broker_sessions import BrokerSessions
 from barnabas.controller.sessions.leader_balancer import LeaderBalancer
 from barnabas.controller.sessions.leadership_transfer import LeadershipTransfer
@@ -207,6 +212,7 @@ class QuorumMember:
                 Voter(node_id, host, port) for node_id, (host, port) in sorted(config.quorum.voters.items())
             ],
             dynamic=dynamic,
+            features=dict(SUPPORTED_FEATURES),
         )
         links = Links(
             self._runtime,
@@ -322,6 +328,15 @@ class QuorumMember:
         links.attach_raft(raft)
 
     # -- voters
+
+    def controller_features(self) -> ControllerFeatures:
+        """Of the other controllers: those that are linked, and the voters that are not."""
+        voters = [] if self._raft is None else ids_of(self._raft.voters)
+        found: ControllerFeatures = {each: None for each in voters if each != self._config.node_id}
+        for peer in self.links.peers():
+            if peer.identity.is_controller:
+                found[peer.node_id] = peer.identity.features
+        return found
 
     def _record_voters(self, controller: Controller, raft: RaftMetadataLog) -> None:
         """With kraft.version 1 the log begins to name the voters: those of now."""

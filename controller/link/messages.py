@@ -83,7 +83,8 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     servers are configured. `journalled`: the voters of a quorum that has formed, with their addresses at that time.
     `configured`: the voters of controller.quorum.voters, by node id; empty from older releases. `dynamic`: the metadata log of
     the quorum names its voters (kraft.version 1); `journalled` are those that the sender knew last. `join_id`: with `directory_id` the
-    sender's metadata directory (raft/voters.py).
+    sender's metadata directory (raft/voters.py). `features`: name -> lowest and highest level that a controller supports; none from a
+    release that does not say.
     """
 
     cluster_id: str
@@ -98,6 +99,7 @@ class Identity(msgspec.Struct, array_like=True, frozen=True):
     configured: list[Voter] = []
     dynamic: bool = False
     join_id: bytes = b""
+    features: dict[str, tuple[int, int]] = {}
 
     @property
     def is_controller(self) -> bool:

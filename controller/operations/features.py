@@ -56,6 +56,9 @@ SUPPORTED_FEATURES: Final[Mapping[str, tuple[int, int]]] = {
     KRAFT_VERSION: (0, 1),
 }
 
+# node id -> levels by feature, as SUPPORTED_FEATURES; None for a voter that is not linked
+ControllerFeatures = dict[int, Mapping[str, tuple[int, int]] | None]
+
 UPGRADE: Final = 1  # FeatureUpdate.UpgradeType
 SAFE_DOWNGRADE: Final = 2
 UNSAFE_DOWNGRADE: Final = 3
@@ -120,10 +123,11 @@ def update_features(
     updates: Sequence[FeatureUpdate],
     *,
     validate_only: bool = False,
+    controllers: ControllerFeatures | None = None,
     is_alone: bool = False,
 ) -> Decision[ApiError | None]:
-    """Make all updates, or none and return the error of the first that is not allowed. `is_alone`: there is no quorum whose log could
-    name the voters."""
+    """Make all updates, or none and return the error of the first that is not allowed. `controllers`: the others. `is_alone`: there is no
+    quorum whose log could name the voters."""
     records: list[msgspec.Struct] = []
     try:
         for update in updates:
@@ -131,7 +135,7 @@ def update_features(
                 raise _invalid(
                     update, "A single node has no quorum; its configuration makes one of several nodes."
                 )
-            records += _update(image, settings, update)
+            records += _update(image, settings, controllers or {}, update)
     except ApiError as api_error:
         return Decision([], api_error)
     if validate_only:
@@ -142,7 +146,10 @@ def update_features(
 
 
 def _update(
-    image: MetadataImage, settings: ControllerSettings, update: FeatureUpdate
+    image: MetadataImage,
+    settings: ControllerSettings,
+    controllers: ControllerFeatures,
+    update: FeatureUpdate,
 ) -> list[msgspec.Struct]:
     current = image.features.get(update.name, 0)
     reason = ""
@@ -151,7 +158,7 @@ def _update(
     elif update.level < 0:
         reason = "A feature version cannot be less than 0."
     else:
-        reason = _not_supported(image, settings.node_id, update.name, update.level)
+        reason = _not_supported(image, settings.node_id, controllers, update)
     if not reason and update.level < current and update.upgrade_type == UPGRADE:
         reason = (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe "
@@ -173,18 +180,31 @@ def _invalid(update: FeatureUpdate, reason: str) -> ApiError:
     return ApiError(ErrorCode.INVALID_UPDATE_VERSION, text)
 
 
-def _not_supported(image: MetadataImage, node_id: int, name: str, level: int) -> str:
-    """The reason why a node of the cluster can't run at this level; empty when all can."""
+def _not_supported(
+    image: MetadataImage, node_id: int, controllers: ControllerFeatures, update: FeatureUpdate
+) -> str:
+    """The reason why a node of the cluster can't run at this level; empty when all can. Kafka's controllers register in the metadata,
+    and are asked for what they registered last. Here they are asked by their links, so a voter that is down and no broker has to come
+    back first."""
+    name, level = update.name, update.level
     nodes = [(f"Local controller {node_id}", SUPPORTED_FEATURES.get(name, (0, 0)))]
     nodes += [
         (f"Broker {broker_id}", image.brokers[broker_id].features.get(name, (0, 0)))
         for broker_id in sorted(image.brokers)
+    ]
+    nodes += [
+        (f"Controller {controller_id}", features.get(name, (0, 0)))
+        for controller_id, features in sorted(controllers.items())
+        if features is not None
     ]
     for node, (low, high) in nodes:
         if level and (low, high) == (0, 0):
             return f"{node} does not support this feature."
         if level and not low <= level <= high:
             return f"{node} only supports versions {low}-{high}"
+    for controller_id, features in sorted(controllers.items()):
+        if level and features is None and controller_id not in image.brokers:
+            return f"controller {controller_id} has not registered, and may not support this feature"
     return "" if name in SUPPORTED_FEATURES else f"Feature {name} not found."
 
 

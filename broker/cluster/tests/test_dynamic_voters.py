@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.cluster import quorum_member
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.tests.reply import Reply, send
@@ -145,6 +146,33 @@ class Controllers:
 
 def level(world: Controllers, node_id: int) -> int:
     return world.nodes[node_id].services.controller.image.features.get(KRAFT_VERSION, 0)
+
+
+def test_an_older_controller_keeps_kraft_version_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would halt at the first entry that names the voters."""
+    world = Controllers(STATIC)
+    older = next(node_id for node_id in FIRST if node_id != world.active())
+    world.kill(older)
+    world.advance(1)
+    updates = [FeatureUpdateKey(feature=KRAFT_VERSION, max_version_level=1)]
+    reason = "The update failed for all features since the following feature had an error: Invalid update version 1 for feature kraft.version. "
+    answer = world.ask(FEATURES, 2, UpdateFeaturesRequest(feature_updates=updates))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert (
+        answer.error_message
+        == f"{reason}controller {older} has not registered, and may not support this feature"
+    )
+    monkeypatch.setattr(quorum_member, "SUPPORTED_FEATURES", {})
+    world.start(older, STATIC)
+    world.advance(2)
+    answer = world.ask(FEATURES, 2, UpdateFeaturesRequest(feature_updates=updates))
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert answer.error_message == f"{reason}Controller {older} does not support this feature."
+    monkeypatch.undo()
+    world.kill(older)
+    world.start(older, STATIC)
+    world.advance(2)
+    assert world.upgrade() == ErrorCode.NONE
 
 
 def test_a_node_joins_and_is_added_and_removed() -> None:

@@ -19,6 +19,7 @@ from barnabas.controller.operations.elections import balance_leaders, elect_lead
 from barnabas.controller.operations.features import (
     FEATURES,
     SUPPORTED_FEATURES,
+    ControllerFeatures,
     FeatureUpdate,
     begin_cluster,
     update_features,
@@ -576,6 +577,34 @@ def test_a_broker_that_does_not_know_transaction_version_keeps_it_down() -> None
     assert refused.message == (
         "Invalid update version 2 for feature transaction.version. Broker 1 does not support this feature."
     )
+
+
+@pytest.mark.parametrize(
+    ("controllers", "reason"),
+    [
+        ({2: {"kraft.version": (0, 1)}, 3: {"kraft.version": (0, 2)}}, ""),
+        ({2: {"kraft.version": (0, 1)}, 3: {}}, "Controller 3 does not support this feature."),
+        ({2: {"kraft.version": (0, 0)}, 3: None}, "Controller 2 does not support this feature."),
+        ({2: {"kraft.version": (2, 3)}}, "Controller 2 only supports versions 2-3"),
+        ({2: None}, "controller 2 has not registered, and may not support this feature"),
+    ],
+)
+def test_controllers_have_to_support_a_feature(controllers: ControllerFeatures, reason: str) -> None:
+    image = MetadataImage()
+    update = FeatureUpdate("kraft.version", 1, 1)
+    decision = update_features(image, SETTINGS, [update], controllers=controllers)
+    text = f"Invalid update version 1 for feature kraft.version. {reason}" if reason else "None"
+    assert str(decision.response) == text
+    assert bool(decision.records) is not bool(reason)
+
+
+def test_a_controller_that_is_down_counts_as_the_broker_that_it_is() -> None:
+    image = cluster()
+    for broker_id, broker in list(image.brokers.items()):
+        image.brokers[broker_id] = msgspec.structs.replace(broker, features={"kraft.version": (0, 1)})
+    update = FeatureUpdate("kraft.version", 1, 1)
+    down: ControllerFeatures = dict.fromkeys(image.brokers)
+    assert update_features(image, SETTINGS, [update], controllers=down).response is None
 
 
 @pytest.mark.parametrize(("kind", "name"), [(2, "t"), (4, "")])
