@@ -39,16 +39,12 @@ class Election:
         self._random = random
         self._heard_from: int | None = None
         self._heard_at = float("-inf")
-        self._round = 0
+        self._round = 0  # of requests until a leader, or another candidate, is supported
         self._term = 0  # of the pre-votes that were requested; 0: none were
-        self._pre_votes: set[int] = set()
-        self._connected: set[int] = set()
-
-    def connected(self, node_id: int) -> None:
-        self._connected.add(node_id)
+        self._pre_votes: set[int] = set()  # voters whose last answer in this round was a grant
 
     def disconnected(self, node_id: int, now: float) -> None:
-        self._connected.discard(node_id)
+        self._pre_votes.discard(node_id)
         if node_id == self._heard_from:
             self._heard_from = None
             library = self._library
@@ -72,13 +68,15 @@ class Election:
         return any(voter.is_node(self._node_id, self._directory) for voters in possible for voter in voters)
 
     def ask(self, now: float) -> None:
-        """Request pre-votes of all voters, and again soon: a voter may have heard the leader a little later than this one."""
+        """Request pre-votes of all voters, and again soon: a voter may have heard the leader a little later than this one. An answer may
+        take longer than until then, so it counts as long as this round lasts."""
         library = self._library
         library.elect_at(now + ASK_AGAIN_S * (1 + self._random()))
         self._heard_from = None
-        self._round += 1
-        self._term = library.term + 1
-        self._pre_votes = {self._node_id}
+        if self._term != library.term + 1:
+            self._round += 1
+            self._term = library.term + 1
+            self._pre_votes = {self._node_id}
         _, last_index, last_term = library.journal.entries[-1]
         for node_id in library.nodes:
             self._send(node_id, RequestPreVote(self._term, last_index, last_term, self._round))
@@ -102,7 +100,10 @@ class Election:
 
     def answered(self, node_id: int, message: PreVote) -> bool:
         """Whether to start the election: a majority would vote for this node."""
-        if self._term != self._library.term + 1 or message.round != self._round or not message.granted:
+        if self._term != self._library.term + 1 or message.round != self._round:
+            return False
+        if not message.granted:
+            self._pre_votes.discard(node_id)
             return False
         self._pre_votes.add(node_id)
         if not self._library.is_majority(self._pre_votes):

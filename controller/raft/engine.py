@@ -279,7 +279,6 @@ class RaftEngine:
             self.library.lost(node_id)
             self.library.connected(node_id)
             self.library.send_soon()
-        self._election.connected(node_id)
         self.wake()
 
     def peer_disconnected(self, node_id: int) -> None:

@@ -29,6 +29,22 @@ def test_the_voter_with_the_shortest_election_delay_leads(first: int) -> None:
     assert terms(world) == {1}
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("voters", [3, 5])
+@pytest.mark.parametrize("one_way_s", [0.02, 0.1, 0.25])
+def test_voters_far_apart_elect_a_leader(one_way_s: float, voters: int, seed: int) -> None:
+    """An answer takes longer than a voter waits before it asks again."""
+    world = RaftWorld(range(1, voters + 1), seed)
+    world.spoil = lambda *_: (one_way_s * world.random.uniform(0.9, 1.1),)
+    for _ in range(2):
+        assert world.run_until(lambda: world.leaders) < 0.5 + 8 * one_way_s
+        leaders, found = world.leaders, terms(world)
+        world.run(5.0)
+        assert (world.leaders, terms(world)) == (leaders, found), "it stays"
+        leaders[0].stop()
+        world.run(one_way_s)
+
+
 @pytest.mark.parametrize("busy_s", [0.04, 0.1, 0.2])
 def test_busy_loops_do_not_change_the_leader(busy_s: float) -> None:
     world = RaftWorld()
