@@ -4,7 +4,8 @@
   succeeded when this command has been applied here and fitted the state. Reports of the library do not count.
 - This node leads when the library does, and the barrier that this node appended at the beginning of its term has been applied, and
   so has everything that earlier leaders committed. A leader that has paused appends another barrier: until that is applied it
-  decides nothing, because another node may lead. Earlier proposals stay in flight.
+  decides nothing, because another node may lead. Earlier proposals stay in flight. Listeners are not notified of a pause. So one in the
+  step in which this node begins to lead counts only after that step: they would take it for a node that does not lead, for good.
 - A group that was appended can't be withdrawn. When the leadership is lost, or a majority is silent for COMMIT_TIMEOUT_S, it fails
   with NotController, and may still be committed later. The next proposal is decided on the state without it, so only one of the
   two can be applied.
@@ -105,6 +106,7 @@ class RaftMetadataLog:
         self._barriers = 0  # appended in this term, and not applied yet
         self._announced_offset = -1
         self._active_term = 0  # the term in which this node decides; 0: none
+        self._is_activating = False  # listeners are being notified of that
         self._transferring_until = float("-inf")
         self._leadership_listeners: list[Callable[[bool, int], None]] = []
         self._commit_listeners: list[Callable[[], object]] = []
@@ -130,7 +132,7 @@ class RaftMetadataLog:
             and library.state == LEADER
             and library.term == self._active_term
             and not self._barriers
-            and not self._engine.has_paused
+            and (self._is_activating or not self._engine.has_paused)
             and self._runtime.monotonic() >= self._transferring_until
         )
 
@@ -430,8 +432,12 @@ class RaftMetadataLog:
         self._answered_ms.clear()
         self._caught_up_ms.clear()
         log.info("node %d is the active controller of term %d", self._node_id, term)
-        for callback in self._leadership_listeners:
-            callback(True, term)
+        self._is_activating = True
+        try:
+            for callback in self._leadership_listeners:
+                callback(True, term)
+        finally:
+            self._is_activating = False
 
     def _resign(self, why: str) -> None:
         if not self._active_term:

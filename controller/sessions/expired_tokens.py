@@ -37,9 +37,9 @@ class ExpiredTokens:
             self._timer = self._runtime.call_later(self._interval_s, self._remove)
 
     def _remove(self) -> None:
-        self._activity_changed(self._controller.is_active)
+        self._activity_changed(True)
         if not self._controller.is_active:
-            return
+            return  # it has paused
         now_ms = self._runtime.time_ms()
         self._controller.run(lambda image: remove_expired_tokens(image, now_ms), self._removed, self._failed)
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.operations.elections import balance_leaders, elect_missing_leaders
+from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.operations.settings import ControllerSettings
     from barnabas.runtime.interface import Runtime, Timer
-    from barnabas.wire.errors import ErrorCode
+
+PAUSED_RETRY_S: Final = 1.0  # a majority has confirmed this controller by then
 
 log = logging.getLogger("barnabas.controller")
 
@@ -30,6 +32,7 @@ class LeaderBalancer:
         self._settings = settings
         self._runtime = runtime
         self._timers: dict[str, Timer] = {}
+        self._is_active = False  # since it was reported; a controller that has paused is not for a moment
 
     def start(self) -> None:
         """Follow the controller, which may be active already."""
@@ -44,12 +47,14 @@ class LeaderBalancer:
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
+        self._is_active = is_active
         if is_active:
             self._later(self._balance_interval_s(), self._balance)
             self._later(self._election_interval_s(), self._elect)
 
     def _later(self, delay_s: float, task: Callable[[], object]) -> None:
-        self._timers[task.__name__] = self._runtime.call_later(delay_s, task)
+        if self._is_active:
+            self._timers[task.__name__] = self._runtime.call_later(delay_s, task)
 
     def _balance_interval_s(self) -> float:
         return float(self._settings.value("leader.imbalance.check.interval.seconds") or 300)
@@ -58,8 +63,6 @@ class LeaderBalancer:
         return float(self._settings.value("unclean.leader.election.interval.ms") or 300_000) / 1000
 
     def _balance(self) -> None:
-        if not self._controller.is_active:
-            return
         if self._settings.value("auto.leader.rebalance.enable") != "true":
             self._later(self._balance_interval_s(), self._balance)
             return
@@ -72,9 +75,6 @@ class LeaderBalancer:
         )
 
     def _elect(self) -> None:
-        if not self._controller.is_active:
-            return
-
         def elected(count: int) -> None:
             if count:
                 log.warning("%d partitions without a leader have one now", count)
@@ -85,8 +85,10 @@ class LeaderBalancer:
         )
 
     def _failed(self, task: Callable[[], object]) -> Callable[[ErrorCode, str], object]:
-        def failed(_error: ErrorCode, message: str) -> None:
-            if self._controller.is_active:
+        def failed(error: ErrorCode, message: str) -> None:
+            if error == ErrorCode.NOT_CONTROLLER:
+                self._later(PAUSED_RETRY_S, task)
+            elif self._is_active:
                 log.error("leaders could not be changed: %s", message)
                 self._later(self._election_interval_s(), task)
 
@@ -94,7 +96,7 @@ class LeaderBalancer:
 
     def _configs_changed(self, _image: MetadataImage, _resources: set[tuple[int, str]]) -> None:
         """Elect soon: unclean elections may be enabled now."""
-        if self._controller.is_active:
+        if self._is_active:
             timer = self._timers.get(self._elect.__name__)
             if timer is not None:
                 timer.cancel()

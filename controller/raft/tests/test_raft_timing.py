@@ -7,7 +7,7 @@ import errno
 import pytest
 
 from barnabas.controller.metadata.errors import NotController
-from barnabas.controller.raft.raft_log import COMMIT_TIMEOUT_S
+from barnabas.controller.raft.raft_log import COMMIT_TIMEOUT_S, RaftMetadataLog
 from barnabas.controller.raft.tests.raft_world import RaftWorld, Voter
 
 
@@ -125,6 +125,39 @@ def test_a_paused_leader_decides_nothing_before_a_majority_confirms_it() -> None
     world.run(1.0)
     assert len(world.leaders) == 1
     assert world.leader().propose(b"x") == []
+
+
+def test_a_leader_that_pauses_as_it_begins_to_decide_is_reported(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The step in which it applies its first command takes longer than an election timeout."""
+    world = RaftWorld(start=False)
+    leader = world.voters[1]
+    found: list[bool] = []
+    outcomes: list[Exception | None] = []
+    applied = RaftMetadataLog.apply_command
+
+    def slowly(log: RaftMetadataLog, payload: bytes) -> None:
+        applied(log, payload)
+        if log is leader.log and not found:
+            world.world.now += 0.5
+
+    monkeypatch.setattr(RaftMetadataLog, "apply_command", slowly)
+    for voter in world.voters.values():
+        voter.start(election_delay_s=0.01 * voter.node_id)
+    log = leader.log
+    assert log is not None
+
+    def notified(_leads: bool, _term: int) -> None:
+        found.append(log.is_leader)
+        log.propose([b"first"], outcomes.append)
+
+    log.on_leadership(notified)
+    with caplog.at_level("INFO", "barnabas.raft"):
+        world.run_until(lambda: found)
+        world.run(0.2)
+    assert "the leader of term 1 has paused for 0.5 s: asking for a majority" in caplog.messages
+    assert (found, outcomes, world.leaders) == ([True], [None], [leader])
 
 
 def test_a_paused_leader_decides_nothing_before_it_reads_the_clock() -> None:

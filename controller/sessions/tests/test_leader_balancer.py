@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
@@ -69,6 +71,18 @@ class Cluster:
 def test_preferred_replicas_lead_again_periodically() -> None:
     cluster = Cluster()
     cluster.runtime.advance(299)
+    assert cluster.leaders == [2, -1]
+    cluster.runtime.advance(2)
+    assert cluster.leaders == [1, -1]
+
+
+def test_a_controller_that_paused_balances_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can't decide until a majority confirms it, and remains the active one."""
+    cluster = Cluster()
+    cluster.runtime.advance(299)
+    monkeypatch.setattr(LocalMetadataLog, "is_leader", False)
+    cluster.runtime.advance(2)
+    monkeypatch.undo()
     assert cluster.leaders == [2, -1]
     cluster.runtime.advance(2)
     assert cluster.leaders == [1, -1]
