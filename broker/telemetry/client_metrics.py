@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("barnabas.telemetry")
 
 INSTANCES_MAX: Final = 16384
+ATTRIBUTE_MAX: Final = 256  # characters of a client id that an instance keeps, as quotas do
 SILENT_MS_MIN: Final = 60_000
 SILENT_INTERVALS: Final = 3
 WAITING_BYTES_MAX: Final = 32 * 1024 * 1024  # of payloads that are not decoded yet
@@ -245,7 +246,8 @@ class ClientMetrics:
             return
         points, left_out = yield from decode_metrics(payload, SERIES_OF_A_CLIENT_MAX)
         receiver.left_out += left_out
-        receiver.receive(instance.id, _labels(instance), points, instance.silent_ms_max)
+        for step in receiver.receive(instance.id, _labels(instance), points, instance.silent_ms_max):
+            yield step
 
     def _expiry(self, instance_id: bytes) -> DeadlineTimer:
         def expired() -> None:
@@ -271,13 +273,14 @@ def is_reserved(instance_id: bytes) -> bool:
 
 
 def _attributes(instance_id: bytes, context: RequestContext[Any]) -> dict[str, str | None]:
-    """What subscriptions may match."""
+    """What subscriptions may match; of texts that the client chooses, the first ATTRIBUTE_MAX characters."""
     peer = context.reply.peer
+    client_id = context.client_id
     return {
         "client_instance_id": uuid_to_string(instance_id),
-        "client_id": context.client_id,
-        "client_software_name": peer.software_name,
-        "client_software_version": peer.software_version,
+        "client_id": None if client_id is None else client_id[:ATTRIBUTE_MAX],
+        "client_software_name": peer.software_name[:ATTRIBUTE_MAX],
+        "client_software_version": peer.software_version[:ATTRIBUTE_MAX],
         "client_source_address": context.client_host,
         "client_source_port": str(peer.port),
     }

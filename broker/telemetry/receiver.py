@@ -14,7 +14,7 @@ from barnabas.broker.coordinator.timers import DeadlineTimer
 from barnabas.broker.telemetry.otlp import TEXT_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from barnabas.broker.telemetry.otlp import Point
     from barnabas.runtime.interface import Runtime
@@ -62,14 +62,14 @@ class ClientMetricsReceiver:
         self.left_out = 0  # values that were not kept, for want of room
 
     def receive(
-        self, instance_id: bytes, labels: Mapping[str, str], points: Iterable[Point], keep_ms: int
-    ) -> None:
+        self, instance_id: bytes, labels: Mapping[str, str], points: Collection[Point], keep_ms: int
+    ) -> Iterator[None]:
         """Keep the points of one push, of at most SERIES_OF_A_CLIENT_MAX. `labels`: those of the client. `keep_ms`: how long
-        they are shown if it pushes no more."""
+        they are shown if it pushes no more. Yields after each point; no other push may come in between."""
         client = self._clients.get(instance_id)
         if client is None:
             if self._bytes + _CLIENT_BYTES > BYTES_MAX:
-                self.left_out += sum(1 for _ in points)
+                self.left_out += len(points)
                 return
             client = PushingClient(
                 {name: text[:TEXT_MAX] for name, text in labels.items()},
@@ -81,6 +81,9 @@ class ClientMetricsReceiver:
         client.pushes += 1
         for point in points:
             self._take(client, point)
+            yield
+            if self._clients.get(instance_id) is not client:
+                return  # forgotten meanwhile
         self._remove_old(client)
 
     def _take(self, client: PushingClient, point: Point) -> None:

@@ -228,3 +228,14 @@ def test_waiting_payloads_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "WAITING_BYTES_MAX", 10)
     node.get()
     assert node.push(bytes(11)) == E.THROTTLING_QUOTA_EXCEEDED
+
+
+def test_long_client_ids_are_kept_cut(node: Node) -> None:
+    node.configure("s", metrics="m", match="client_id=x{256}")
+    reply = Reply()
+    reply.peer.software_name = "y" * 10_000
+    request = Get(client_instance_id=ID)
+    (found,) = send(node.node.services, 71, 0, request, reply, client_id="x" * 32_000).responses
+    assert found.requested_metrics == ["m"]
+    kept = node.instances[ID].attributes
+    assert (len(kept["client_id"]), len(kept["client_software_name"])) == (256, 256)

@@ -31,7 +31,8 @@ class Received:
         self.receiver = ClientMetricsReceiver(self.runtime)
 
     def push(self, *points: Point, client: bytes = b"1") -> None:
-        self.receiver.receive(client, LABELS, points, 60_000)
+        for _ in self.receiver.receive(client, LABELS, points, 60_000):
+            pass
 
     def values(self) -> dict[str, float]:
         found = {}
@@ -117,3 +118,13 @@ def test_series_of_one_client_are_bounded() -> None:
     received = Received()
     received.push(*(point("g", 1, attributes={"x": str(number)}) for number in range(2000)))
     assert len(received.values()) == module.SERIES_OF_A_CLIENT_MAX
+
+
+def test_a_client_that_is_forgotten_during_its_push_leaves_nothing() -> None:
+    received = Received()
+    push = received.receiver.receive(b"1", LABELS, [point(f"m{number}", 1) for number in range(3)], 60_000)
+    next(push)
+    received.runtime.advance(61)
+    assert list(push) == []
+    assert received.values() == {}
+    assert received.receiver._bytes == 0
