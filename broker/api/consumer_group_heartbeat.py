@@ -30,17 +30,24 @@ from barnabas.wire.messages.consumer_group_heartbeat import (
 def consumer_group_heartbeat(
     context: HandlerContext, request: ConsumerGroupHeartbeatRequest
 ) -> Generator[None, None, ConsumerGroupHeartbeatResponse | Outcome]:
-    if not context.services.groups.serves_consumer_groups:
+    groups = context.services.groups
+    if not groups.serves_consumer_groups:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+    if not allows_group(context, Operation.READ, request.group_id):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    shard = groups.shards.of(request.group_id)
+    client = Client(context.client_id or "", f"/{context.client_host}", context.api_version)
+    if not isinstance(shard, ErrorCode) and not shard.expressions.is_due(request.group_id):
+        renewed = shard.consumer.renewed(request, client)
+        if renewed is not None:
+            return renewed
     try:
         yield from _check(context, request)
     except ApiError as refusal:
         return ConsumerGroupHeartbeatResponse(error_code=refusal.error, error_message=refusal.message)
-    groups = context.services.groups
-    shard = groups.shards.of(request.group_id)
+    shard = groups.shards.of(request.group_id)  # it may have moved since
     if isinstance(shard, ErrorCode):
         return ConsumerGroupHeartbeatResponse(error_code=shard)
-    client = Client(context.client_id or "", f"/{context.client_host}", context.api_version)
     shard.consumer.heartbeat(request, client, groups.outgoing(context.complete))
     if request.member_epoch >= JOINING:
 
@@ -53,8 +60,6 @@ def consumer_group_heartbeat(
 
 def _check(context: HandlerContext, request: ConsumerGroupHeartbeatRequest) -> Generator[None, None, None]:
     """ApiError when the request is refused whatever the group's state."""
-    if not allows_group(context, Operation.READ, request.group_id):
-        raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
     names = request.subscribed_topic_names
     if names and (
         yield from refused_topics(context, Operation.DESCRIBE, ((name, 1) for name in dict.fromkeys(names)))

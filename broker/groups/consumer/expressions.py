@@ -46,7 +46,7 @@ class ExpressionResolver:
     def refresh(self, group_id: str, may_describe: MayDescribe) -> None:
         """Resolve the group's expressions if that is due."""
         group = self._store.consumer(group_id)
-        if group is None or not group.expressions or group.is_resolving or not self._is_due(group):
+        if group is None or not self.is_due(group_id):
             return
         group.is_resolving = True
         version, now_ms = self._configs.image().offset, self._runtime.time_ms()
@@ -60,7 +60,14 @@ class ExpressionResolver:
 
         self._queue.add(self._resolve(list(group.expressions), may_describe), done)
 
-    def _is_due(self, group: ConsumerGroup) -> bool:
+    def is_due(self, group_id: str) -> bool:
+        """Whether the group has expressions that are to be resolved now."""
+        group = self._store.consumer(group_id)
+        return (
+            group is not None and bool(group.expressions) and not group.is_resolving and self._is_old(group)
+        )
+
+    def _is_old(self, group: ConsumerGroup) -> bool:
         if any(expression not in group.resolved for expression in group.expressions) and not group.resolved:
             return True
         last = next(iter(group.resolved.values()))

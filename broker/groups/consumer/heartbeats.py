@@ -68,6 +68,32 @@ class ConsumerProtocol:
         except ApiError as refusal:
             reply(ConsumerGroupHeartbeatResponse(error_code=refusal.error, error_message=refusal.message))
 
+    def renewed(
+        self, request: ConsumerGroupHeartbeatRequest, client: Client
+    ) -> ConsumerGroupHeartbeatResponse | None:
+        """The answer to a heartbeat that describes nothing, of a member that has its target while nothing has changed: there is
+        nothing to decide. The answer says nothing that the member does not know, so it need not wait for appends. None, without
+        any effect, in every other case."""
+        if not _describes_nothing(request):
+            return None
+        group = self._groups.store.consumer(request.group_id)
+        if group is None or not group.is_metadata_checked:
+            return None
+        member_id, epoch = request.member_id, request.member_epoch
+        member = group.members.get(member_id)
+        if (
+            member is None
+            or member.classic is not None
+            or member.client_id != client.client_id
+            or member.client_host != client.client_host
+            or group.epoch != epoch
+            or group.target_epoch.epoch != epoch
+            or not group.current(member_id).is_reconciled_to(epoch)
+        ):
+            return None
+        self._groups.begin_session(group.group_id, member_id)
+        return self._response(group, member_id, epoch)
+
     # -- a member that joins, or is there
 
     def _update(self, request: ConsumerGroupHeartbeatRequest, client: Client, reply: Reply) -> None:
@@ -108,13 +134,7 @@ class ConsumerProtocol:
         current = self._changes.step(
             draft, member_id, owned, has_new_subscription=has_new_names or has_new_topics
         )
-        response = ConsumerGroupHeartbeatResponse(
-            member_id=member_id,
-            member_epoch=current.epoch,
-            heartbeat_interval_ms=self._groups.configs.number(
-                group.group_id, "consumer.heartbeat.interval.ms"
-            ),
-        )
+        response = self._response(group, member_id, current.epoch)
         if _is_full(request) or current.assigned != assigned_before:
             response.assignment = Assignment(
                 [
@@ -123,6 +143,14 @@ class ConsumerProtocol:
                 ]
             )
         return response
+
+    def _response(
+        self, group: ConsumerGroup, member_id: str, epoch: int
+    ) -> ConsumerGroupHeartbeatResponse:
+        interval_ms = self._groups.configs.number(group.group_id, "consumer.heartbeat.interval.ms")
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member_id, member_epoch=epoch, heartbeat_interval_ms=interval_ms
+        )
 
     def _admit(
         self,
@@ -198,6 +226,18 @@ def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
         and request.topic_partitions is not None
+    )
+
+
+def _describes_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
+    """Whether all fields by which a member describes itself are null, as in most heartbeats."""
+    return (
+        request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.rebalance_timeout_ms == -1
+        and request.server_assignor is None
+        and request.rack_id is None
+        and request.instance_id is None
     )
 
 

@@ -64,7 +64,11 @@ class Groups(Bench):
     def heartbeat_of(self, request: ConsumerGroupHeartbeatRequest, *, api_version: int = 1) -> Any:
         """The answer, perhaps one that waits."""
         answer = Answer()
-        self.shard.consumer.heartbeat(request, Client("client", "/127.0.0.1", api_version), answer)
+        client = Client("client", "/127.0.0.1", api_version)
+        renewed = self.shard.consumer.renewed(request, client)
+        self.shard.consumer.heartbeat(request, client, answer)
+        if renewed is not None:
+            assert answer.waiting or answer.response == renewed, "the decision would be another one"
         self.shard.expressions.refresh(request.group_id, lambda _: True)
         self.clock.run_until_idle()
         return answer

@@ -3,6 +3,8 @@ compared with Apache Kafka's in compat_tests/conform."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from barnabas.broker.groups.consumer import changes
@@ -16,10 +18,12 @@ from barnabas.broker.groups.consumer.tests.members import (
     topic_id,
 )
 from barnabas.broker.groups.consumer.values import Key
+from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.tests.conftest import GROUP
 from barnabas.controller.metadata.image import GROUP_RESOURCE
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 
 def two_members(groups: Groups) -> tuple[ConsumerMember, ConsumerMember]:
@@ -92,6 +96,40 @@ def test_the_target_is_computed_once_in_an_interval() -> None:
     groups.clock.pass_ms(1000)
     settle(groups, *members)
     assert [len(member.owned) for member in members] == [1] * 4
+
+
+def test_a_heartbeat_that_says_nothing_new_needs_no_decision() -> None:
+    """That its answer is the same as by a decision, `heartbeat_of` asserts for all heartbeats of these tests."""
+    groups = Groups()
+    a, b = two_members(groups)
+    consumer, client = groups.shard.consumer, Client("client", "/127.0.0.1", 1)
+
+    def is_renewed(client: Client = client, **fields: Any) -> bool:
+        request = ConsumerGroupHeartbeatRequest(GROUP, a.member_id, a.epoch)
+        for name, value in fields.items():
+            setattr(request, name, value)
+        return consumer.renewed(request, client) is not None
+
+    assert is_renewed()
+    assert is_renewed(topic_partitions=a.request().topic_partitions)
+    assert not is_renewed(member_epoch=a.epoch - 1)
+    assert not is_renewed(member_epoch=-1)
+    assert not is_renewed(member_id="c")
+    assert not is_renewed(group_id="others")
+    assert not is_renewed(subscribed_topic_names=["orders"])
+    assert not is_renewed(client=Client("another", "/127.0.0.1", 1))
+    groups.clock.pass_ms(SESSION_MS - 1)
+    assert is_renewed()
+    groups.clock.pass_ms(SESSION_MS - 1)
+    assert sorted(groups.consumer_group.members) == ["a"], "its session has been renewed"
+    assert not is_renewed(), "the other member is gone"
+    settle(groups, a)
+    assert is_renewed()
+    groups.create_topic("orders", 6, since=4)
+    assert not is_renewed(), "its topic has changed"
+    settle(groups, a)
+    groups.log.hold = True
+    assert is_renewed(), "nothing that it says is pending"
 
 
 def test_topics_that_change_are_found_with_the_next_heartbeat() -> None:
