@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
-if TYPE_CHECKING:
-    from barnabas.broker.groups.consumer.values import Partitions
+from barnabas.broker.groups.consumer.values import Partitions, share_sets
 
 ROUNDS_MAX: Final = 16  # of moves between members whose subscriptions differ
 
@@ -185,8 +184,9 @@ def _range_order(member_id: str, member: Subscriber) -> tuple[bool, str]:
 
 
 def _frozen(kept: Mapping[str, _Sets]) -> Assignment:
+    known: dict[frozenset[int], frozenset[int]] = {}
     return {
-        member_id: {topic_id: frozenset(indexes) for topic_id, indexes in sets.items()}
+        member_id: share_sets({topic_id: frozenset(indexes) for topic_id, indexes in sets.items()}, known)
         for member_id, sets in kept.items()
     }
 

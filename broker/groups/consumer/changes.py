@@ -21,8 +21,8 @@ from barnabas.broker.groups.consumer.values import (
     Member,
     TargetEpoch,
 )
-from barnabas.broker.groups.member import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
@@ -64,15 +64,9 @@ class GroupChanges:
 
     def describe(self, draft: Draft[ConsumerGroup], member_id: str, member: Member) -> None:
         """Write the member's description, if there is room for it."""
-        group = draft.group
-        before = group.member_bytes
+        before = draft.group.described_bytes
         draft.write(Key.MEMBER, member_id, member)
-        more = group.member_bytes - before
-        if more > 0 and group.member_bytes > MEMBER_BYTES_OF_GROUP_MAX:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The descriptions of its members are too large.")
-        if more > 0 and self._usage.member_bytes + more > MEMBER_BYTES_MAX:
-            log.warning("Group %s: the groups of this broker hold too much in memory", group.group_id)
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        check_room(draft.group, self._usage, before)
 
     def update_expression(
         self, draft: Draft[ConsumerGroup], before: Member, member: Member
@@ -102,6 +96,8 @@ class GroupChanges:
         now_ms = self._now_ms()
         interval_ms = self.configs.number(group.group_id, "consumer.assignment.interval.ms")
         if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+            return
+        if not may_assign(group, self._usage):
             return
         name = self.assignor_of(group)
         image = self.configs.image()

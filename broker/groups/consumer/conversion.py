@@ -22,6 +22,7 @@ from barnabas.broker.groups.consumer.values import (
     MemberState,
     Partitions,
     TargetEpoch,
+    share_epochs,
 )
 from barnabas.broker.groups.member import Member as MemberOfClassicGroup
 from barnabas.broker.groups.modern.draft import Draft
@@ -94,9 +95,9 @@ def _write_members(draft: Draft[ConsumerGroup], classic: ClassicGroup, image: Me
             rebalance_timeout_ms=member.rebalance_timeout_ms,
             classic=ClassicMember(member.session_timeout_ms, tuple(member.protocols)),
         )
-        with_epochs = {
-            topic_id: dict.fromkeys(sorted(indexes), generation) for topic_id, indexes in assigned.items()
-        }
+        with_epochs = share_epochs(
+            {topic_id: dict.fromkeys(sorted(indexes), generation) for topic_id, indexes in assigned.items()}
+        )
         draft.write(Key.MEMBER, member_id, described)
         draft.write(Key.TARGET_OF_MEMBER, member_id, assigned)
         current = CurrentAssignment(generation, generation, MemberState.STABLE, with_epochs, {})

@@ -6,6 +6,8 @@ import enum
 from collections import Counter
 from typing import Any, Final
 
+import msgspec
+
 from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
 from barnabas.broker.groups.consumer.values import (
     CurrentAssignment,
@@ -22,6 +24,9 @@ from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
 
 CONSUMER_TYPE: Final = "consumer"  # of group, and of protocol
 NAME_OVERHEAD_BYTES: Final = 100
+RESOLVED_NAME_BYTES: Final = 80  # of a topic that an expression matches
+TOPIC_BYTES: Final = 250  # of a topic in a member's target and in what it has
+PARTITION_BYTES: Final = 150  # of a partition in them, and in `owners`
 _NO_EPOCH: Final = GroupEpoch(
     1, 0
 )  # as in Kafka: a member of a group without topics has an epoch that is no join
@@ -56,13 +61,17 @@ class ConsumerGroup(ModernGroup):
         self.owners: dict[
             tuple[bytes, int], str
         ] = {}  # partition -> the member that has it, also while it gives it up
-        self.subscribers: Counter[str] = Counter()  # topic -> members that name it
+        self.subscriptions: dict[
+            frozenset[str], tuple[frozenset[str], int]
+        ] = {}  # names of topics -> the one object for them, and how many members have it
+        self.subscribers: Counter[str] = Counter()  # topic -> subscriptions that name it
         self.expressions: Counter[str] = Counter()  # regular expression -> members
         self.resolved: dict[str, ResolvedExpression] = {}
         self.assignors: Counter[str] = Counter()  # server assignor -> members that ask for it
         self.classic_count = 0  # members of the classic protocol
         self.classic_protocols: Counter[str] = Counter()  # their assignors
         self.is_resolving = False  # its regular expressions
+        self._held_bytes: dict[str, int] = {}  # of partitions, by member id
 
     # -- what the records say
 
@@ -147,17 +156,30 @@ class ConsumerGroup(ModernGroup):
 
     # -- changes
 
+    def apply(self, key: int, name: str, value: Any) -> None:
+        """Set a value, or (None) remove it. Members that name the same topics share the set of names."""
+        if key == Key.MEMBER and value is not None:
+            names, _ = self.subscriptions.get(value.topic_names, (value.topic_names, 0))
+            if names is not value.topic_names:
+                value = msgspec.structs.replace(value, topic_names=names)
+        super().apply(key, name, value)
+
     def _changing(self, key: int, name: str, value: Value | None) -> None:
         if key == Key.MEMBER:
             self._apply_member(name, value)
+        elif key == Key.TARGET_OF_MEMBER:
+            target: Any = value  # records of this key have it
+            self._count_held(name, target or _NO_PARTITIONS, self.current(name))
         elif key == Key.CURRENT:
             self._apply_current(name, value)
         elif key == Key.REGULAR_EXPRESSION:
-            if value is None:
-                self.resolved.pop(name, None)
-            else:
+            before = self.resolved.pop(name, None)
+            if before is not None:
+                self.member_bytes -= len(before.topics) * RESOLVED_NAME_BYTES
+            if value is not None:
                 assert isinstance(value, ResolvedExpression)
                 self.resolved[name] = value
+                self.member_bytes += len(value.topics) * RESOLVED_NAME_BYTES
 
     def _apply_member(self, member_id: str, value: Value | None) -> None:
         before = self.members.pop(member_id, None)
@@ -173,9 +195,18 @@ class ConsumerGroup(ModernGroup):
                 self.static_members[value.instance_id] = member_id
 
     def _count(self, member: Member, by: int) -> None:
-        self.member_bytes += by * _size(member)
-        for topic in member.topic_names:
-            _add(self.subscribers, topic, by)
+        size = _size(member)
+        names, count = self.subscriptions.get(member.topic_names, (member.topic_names, 0))
+        if count + by:
+            self.subscriptions[names] = names, count + by
+        else:
+            del self.subscriptions[names]
+        if not count or not count + by:
+            size += sum(len(name) + NAME_OVERHEAD_BYTES for name in names)
+            for topic in names:
+                _add(self.subscribers, topic, by)
+        self.member_bytes += by * size
+        self.described_bytes += by * size
         if member.regular_expression:
             _add(self.expressions, member.regular_expression, by)
         if member.server_assignor is not None:
@@ -190,17 +221,30 @@ class ConsumerGroup(ModernGroup):
         for partition in self.current(member_id).held():
             if owners.get(partition) == member_id:
                 del owners[partition]
+        assert value is None or isinstance(value, CurrentAssignment)
         if value is not None:
-            assert isinstance(value, CurrentAssignment)
             for partition in value.held():
                 owners[partition] = member_id
+        self._count_held(member_id, self.target(member_id), value or _NO_ASSIGNMENT)
+
+    def _count_held(self, member_id: str, target: Partitions, current: CurrentAssignment) -> None:
+        """A member's partitions: those that it has, or is to have, whichever are more. So its step to its target takes nothing
+        that was not counted before."""
+        topics = max(len(target), len(current.assigned) + len(current.revoking))
+        partitions = max(
+            sum(map(len, target.values())),
+            sum(map(len, current.assigned.values())) + sum(map(len, current.revoking.values())),
+        )
+        size = topics * TOPIC_BYTES + partitions * PARTITION_BYTES
+        self.member_bytes += size - self._held_bytes.pop(member_id, 0)
+        if size:
+            self._held_bytes[member_id] = size
 
 
 def _size(member: Member) -> int:
-    """About how many bytes it takes, without its partitions, which the size of a record bounds."""
+    """About how many bytes it takes, without its names of topics and its partitions."""
     texts = (member.client_id, member.instance_id, member.rack_id, member.regular_expression)
     size = MEMBER_OVERHEAD_BYTES + sum(len(each or "") for each in texts)
-    size += sum(len(name) + NAME_OVERHEAD_BYTES for name in member.topic_names)
     if member.classic is not None:
         size += sum(len(name) + len(metadata) for name, metadata in member.classic.protocols)
     return size

@@ -22,6 +22,7 @@ from barnabas.broker.groups.consumer.values import (
     CurrentAssignment,
     MemberState,
     Partitions,
+    share_epochs,
 )
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
@@ -74,11 +75,15 @@ def _next(current: CurrentAssignment, goal: Goal, owned: Owned) -> CurrentAssign
             part.setdefault(topic_id, {})[index] = epoch
     if revoked and _owns_any(owned, revoked):
         return CurrentAssignment(
-            current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoked
+            current.epoch,
+            current.epoch,
+            MemberState.UNREVOKED_PARTITIONS,
+            share_epochs(kept),
+            share_epochs(revoked),
         )
     lacks_some = _add_free(kept, current, goal)
     state = MemberState.UNRELEASED_PARTITIONS if lacks_some else MemberState.STABLE
-    return CurrentAssignment(goal.epoch, current.epoch, state, kept, {})
+    return CurrentAssignment(goal.epoch, current.epoch, state, share_epochs(kept), {})
 
 
 def _add_free(kept: dict[bytes, dict[int, int]], current: CurrentAssignment, goal: Goal) -> bool:
@@ -107,7 +112,7 @@ def _without_unsubscribed(current: CurrentAssignment, goal: Goal, owned: Owned) 
             revoking.setdefault(topic_id, {}).update(epochs)
     if _owns_any(owned, revoking):
         return CurrentAssignment(
-            current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, revoking
+            current.epoch, current.epoch, MemberState.UNREVOKED_PARTITIONS, kept, share_epochs(revoking)
         )
     return msgspec.structs.replace(current, previous_epoch=current.epoch, assigned=kept)
 

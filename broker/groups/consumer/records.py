@@ -21,6 +21,8 @@ from barnabas.broker.groups.consumer.values import (
     ResolvedExpression,
     TargetEpoch,
     Value,
+    share_epochs,
+    share_sets,
 )
 from barnabas.broker.groups.modern.group import ModernGroupRecord
 from barnabas.broker.groups.modern.record_codec import RecordCodec
@@ -123,7 +125,7 @@ def _from_wire(value: Any) -> Value:
 
 
 def _target_from_wire(value: wire.ConsumerGroupTargetAssignmentMemberValue) -> Partitions:
-    return {each.topic_id: frozenset(each.partitions) for each in value.topic_partitions}
+    return share_sets({each.topic_id: frozenset(each.partitions) for each in value.topic_partitions}, {})
 
 
 def _member_from_wire(value: wire.ConsumerGroupMemberMetadataValue) -> Member:
@@ -159,7 +161,7 @@ def _assigned_from_wire(topics: list[wire.TopicPartitions], member_epoch: int) -
         if epochs is None or len(epochs) != len(each.partitions):
             epochs = [max(member_epoch, 0)] * len(each.partitions)
         assigned[each.topic_id] = dict(zip(each.partitions, epochs, strict=True))
-    return assigned
+    return share_epochs(assigned)
 
 
 CODEC: Final = RecordCodec(ConsumerGroupRecord, _TYPES, _to_wire, _from_wire)

@@ -101,6 +101,21 @@ class CurrentAssignment(msgspec.Struct, frozen=True):
         return None
 
 
+def share_sets(partitions: dict[bytes, frozenset[int]], known: dict[frozenset[int], frozenset[int]]) -> Partitions:
+    """With one object for all sets that are equal: most topics have the same indexes. `known`: those of others."""
+    for topic_id, indexes in partitions.items():
+        partitions[topic_id] = known.setdefault(indexes, indexes)
+    return partitions
+
+
+def share_epochs(assigned: dict[bytes, dict[int, int]]) -> AssignedPartitions:
+    """With one object for all mappings that are equal. They must not be changed after that."""
+    known: dict[tuple[tuple[int, int], ...], dict[int, int]] = {}
+    for topic_id, epochs in assigned.items():
+        assigned[topic_id] = known.setdefault(tuple(epochs.items()), epochs)
+    return assigned
+
+
 class ResolvedExpression(msgspec.Struct, frozen=True):
     """The topics that a regular expression matched. `version`: the offset of the metadata that was searched, at this time (ms)."""
 

@@ -40,7 +40,9 @@ class ModernGroup(ABC):
         self.group_id = group_id
         self.values: dict[tuple[int, str], Any] = {}
         self.members: dict[str, Any] = {}  # by member id, what each says of itself
-        self.member_bytes = 0  # of all members, about
+        self.member_bytes = 0  # of all members and their partitions, about (room.py)
+        self.described_bytes = 0  # the part of them that the members say of themselves
+        self.waits_for_room = False  # its assignment does
         self.timers: dict[tuple[str, str], DeadlineTimer] = {}  # by member id and kind (timeouts.py)
         self.is_metadata_checked = False  # since its topics may have changed
 

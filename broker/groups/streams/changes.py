@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.broker.groups.streams.assignor import Worker, assign
 from barnabas.broker.groups.streams.reconciliation import Goal, Owned, reconcile
@@ -24,6 +25,7 @@ from barnabas.broker.groups.streams.values import (
     CurrentAssignment,
     GroupEpoch,
     Key,
+    Member,
     Pairs,
     TargetEpoch,
     TargetTasks,
@@ -33,6 +35,7 @@ from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
 
 if TYPE_CHECKING:
+    from barnabas.broker.groups.member import GroupUsage
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.broker.groups.streams.group import StreamsGroup
 
@@ -47,7 +50,11 @@ INTERVAL: Final = "Assignment delayed due to the configured assignment interval.
 class GroupChanges:
     """See the module. `now_ms()`: the wall clock."""
 
-    def __init__(self, settings: GroupSettings, configs: GroupConfigs, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, settings: GroupSettings, configs: GroupConfigs, now_ms: Callable[[], int], usage: GroupUsage
+    ) -> None:
+        """`usage`: of all groups of the broker."""
+        self._usage = usage
         self.settings = settings
         self.configs = configs
         self._now_ms = now_ms
@@ -61,6 +68,12 @@ class GroupChanges:
                 f"The streams group has reached its maximum capacity of {size_max} members.",
             )
 
+    def describe(self, draft: Draft[StreamsGroup], member_id: str, member: Member) -> None:
+        """Write the member's description, if there is room for it."""
+        before = draft.group.described_bytes
+        draft.write(Key.MEMBER, member_id, member)
+        check_room(draft.group, self._usage, before)
+
     def update_topology(
         self, draft: Draft[StreamsGroup], given: StreamsGroupTopologyValue | None
     ) -> StreamsGroupTopologyValue:
@@ -71,7 +84,9 @@ class GroupChanges:
         if existing is None:
             if given is None:
                 raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
+            before = group.described_bytes
             draft.write(Key.TOPOLOGY, "", given)
+            check_room(group, self._usage, before)
             log.info("Group %s has the topology of epoch %d", group.group_id, given.epoch)
             return given
         if given is not None and given.epoch >= existing.epoch and not _are_equal(given, existing):
@@ -107,7 +122,7 @@ class GroupChanges:
         return ((STANDBY_REPLICAS, str(self.configs.number(group_id, f"streams.{STANDBY_REPLICAS}"))),)
 
     def update_target(self, draft: Draft[StreamsGroup], configured: ConfiguredTopology) -> str | None:
-        """Compute the target assignment if the group has a newer epoch. Returns why it has to wait."""
+        """Compute the target assignment if the group has a newer epoch. Returns why it has to wait, if Kafka has a name for that."""
         group, before = draft.group, draft.group.target_epoch
         if before.epoch >= group.epoch:
             return None
@@ -115,6 +130,8 @@ class GroupChanges:
         interval_ms = self.configs.number(group.group_id, "streams.assignment.interval.ms")
         if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
             return INTERVAL
+        if not may_assign(group, self._usage):
+            return None
         targets: dict[str, TargetTasks] = {}
         if configured.is_ready:
             workers = {

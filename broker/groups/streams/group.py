@@ -5,12 +5,14 @@ from __future__ import annotations
 import enum
 from typing import Any, Final
 
+from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES
 from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
 from barnabas.broker.groups.streams.records import StreamsGroupRecord
 from barnabas.broker.groups.streams.topology import ConfiguredTopology, required_topics, source_topics
 from barnabas.broker.groups.streams.values import (
     CurrentAssignment,
     GroupEpoch,
+    HeldTasks,
     Key,
     Member,
     TargetEpoch,
@@ -22,6 +24,10 @@ from barnabas.broker.groups.streams.values import (
 from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
 
 STREAMS_TYPE: Final = "streams"  # of group, and of protocol
+NAME_OVERHEAD_BYTES: Final = 300  # of a topic of the topology
+PAIR_OVERHEAD_BYTES: Final = 200
+SUBTOPOLOGY_BYTES: Final = 700  # of one of which a member has tasks, in its target and in what it has
+TASK_BYTES: Final = 350  # of a task in them, and in the owners
 # As in Kafka.
 _NO_EPOCH: Final = GroupEpoch(1, 0, 0)
 _NO_TARGET_EPOCH: Final = TargetEpoch(1, 0)
@@ -59,6 +65,7 @@ class StreamsGroup(ModernGroup):
         self.configured: ConfiguredTopology | None = None  # None: not known since it was loaded, or changed
         self.endpoint_epoch = 0  # rises when tasks move between members with endpoints
         self.shutdown_by: str | None = None  # the member that asked all to end
+        self._held_bytes: dict[str, int] = {}  # of tasks, by member id
 
     # -- what the records say
 
@@ -159,22 +166,40 @@ class StreamsGroup(ModernGroup):
     def _changing(self, key: int, name: str, value: Value | None) -> None:
         if key == Key.MEMBER:
             self._apply_member(name, value)
+        elif key == Key.TARGET_OF_MEMBER:
+            assert value is None or isinstance(value, TargetTasks)
+            self._count_held(name, value or _NO_TARGET, self.current(name))
         elif key == Key.CURRENT:
             self._apply_current(name, value)
         elif key == Key.TOPOLOGY:
             assert value is None or isinstance(value, StreamsGroupTopologyValue)
+            self._describe(-_topology_size(self.topology))
+            self._describe(_topology_size(value))
             self.sources = {} if value is None else source_topics(value)
             self.required = frozenset() if value is None else required_topics(value)
             self.configured = None
 
     def _apply_member(self, member_id: str, value: Value | None) -> None:
-        if value is None:
-            self.members.pop(member_id, None)
-            if not self.members:
-                self.shutdown_by = None
-        else:
+        before = self.members.pop(member_id, None)
+        if before is not None:
+            self._describe(-_member_size(before))
+        if value is not None:
             assert isinstance(value, Member)
             self.members[member_id] = value
+            self._describe(_member_size(value))
+        elif not self.members:
+            self.shutdown_by = None
+
+    def _describe(self, size: int) -> None:
+        self.described_bytes += size
+        self.member_bytes += size
+
+    def _count_held(self, member_id: str, target: TargetTasks, current: CurrentAssignment) -> None:
+        """A member's tasks: those that it has, or is to have, whichever take more."""
+        size = max(_tasks_size(target), _tasks_size(current.assigned) + _tasks_size(current.revoking))
+        self.member_bytes += size - self._held_bytes.pop(member_id, 0)
+        if size:
+            self._held_bytes[member_id] = size
 
     def _apply_current(self, member_id: str, value: Value | None) -> None:
         before = self.current(member_id)
@@ -188,12 +213,43 @@ class StreamsGroup(ModernGroup):
                     members.discard(member_id)
                     if not members:
                         copies.pop(task, None)
-        if value is None:
-            return
-        assert isinstance(value, CurrentAssignment)
-        for held in (value.assigned, value.revoking):
+        assert value is None or isinstance(value, CurrentAssignment)
+        self._count_held(member_id, self.target(member_id), value or _NO_ASSIGNMENT)
+        for held in () if value is None else (value.assigned, value.revoking):
             for task in each_task(held.active):
                 self.active[task] = member_id
             for copies, tasks in ((self.standby, held.standby), (self.warmup, held.warmup)):
                 for task in each_task(tasks):
                     copies.setdefault(task, set()).add(member_id)
+
+
+# The sizes are about right, and quick to compute.
+
+
+def _member_size(member: Member) -> int:
+    texts = (member.client_id, member.instance_id, member.rack_id, member.process_id)
+    endpoint = "" if member.user_endpoint is None else member.user_endpoint[0]
+    size = MEMBER_OVERHEAD_BYTES + len(endpoint) + sum(len(each or "") for each in texts)
+    return size + sum(len(key) + len(text) + PAIR_OVERHEAD_BYTES for key, text in member.client_tags)
+
+
+def _topology_size(topology: StreamsGroupTopologyValue | None) -> int:
+    """With what follows from it."""
+    size = 0
+    for each in () if topology is None else topology.subtopologies:
+        size += MEMBER_OVERHEAD_BYTES + len(each.subtopology_id)
+        for names in (each.source_topics, each.source_topic_regex, each.repartition_sink_topics):
+            size += sum(map(len, names)) + len(names) * NAME_OVERHEAD_BYTES
+        for topic in (*each.state_changelog_topics, *each.repartition_source_topics):
+            size += len(topic.name) + 2 * NAME_OVERHEAD_BYTES
+            for config in topic.topic_configs:
+                size += len(config.key) + len(config.value) + 2 * PAIR_OVERHEAD_BYTES
+        size += len(each.copartition_groups) * MEMBER_OVERHEAD_BYTES
+    return size
+
+
+def _tasks_size(tasks: TargetTasks | HeldTasks) -> int:
+    return sum(
+        len(by_subtopology) * SUBTOPOLOGY_BYTES + sum(map(len, by_subtopology.values())) * TASK_BYTES
+        for by_subtopology in (tasks.active, tasks.standby, tasks.warmup)
+    )

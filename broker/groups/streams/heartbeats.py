@@ -22,7 +22,6 @@ from barnabas.broker.groups.streams.values import (
     JOINING,
     LEAVING,
     CurrentAssignment,
-    Key,
     Member,
     TargetTasks,
 )
@@ -113,7 +112,7 @@ class StreamsProtocol:
         owned = _owned(request)
         before = self._admit(group, request, owned)
         member = _described(before or NEW_MEMBER, request, client)
-        draft.write(Key.MEMBER, member_id, member)
+        self._changes.describe(draft, member_id, member)
         given = None if request.topology is None else _recorded(request.topology)
         topology = self._changes.update_topology(draft, given)
         configured, found_hash = self._changes.configure(group, topology)

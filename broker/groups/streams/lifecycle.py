@@ -42,7 +42,7 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         configs: GroupConfigs,
     ) -> None:
         super().__init__(StreamsGroup, store, shard_log, runtime, settings, configs)
-        self.changes = GroupChanges(settings, configs, runtime.time_ms)
+        self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
 
     def group(self, group_id: str, kind: str = "Streams group") -> StreamsGroup:
         """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""

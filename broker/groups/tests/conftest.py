@@ -12,6 +12,7 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.coordinator.loading import Replay
 from barnabas.broker.coordinator.log import Marker
 from barnabas.broker.groups.member import Client
+from barnabas.broker.groups.modern.group import ModernGroup
 from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.replicated_log import marker_batch
@@ -186,6 +187,18 @@ class Bench:
         errors: list[Exception | None] = []
         self.shard.load(errors.append)
         assert errors == [None]
+
+    def check_counted(self) -> None:
+        """What the groups count of their memory, all changes taken together, is what their values take."""
+        for group in self.shard.groups.values():
+            if isinstance(group, ModernGroup):
+                again = type(group)(group.group_id)
+                for (key, name), value in group.values.items():
+                    again.apply(key, name, value)
+                assert group.member_bytes == again.member_bytes
+                assert group.described_bytes == again.described_bytes
+        counted = sum(group.member_bytes for group in self.shard.groups.values())
+        assert self.shard.store.usage.member_bytes == counted
 
     def join(
         self,

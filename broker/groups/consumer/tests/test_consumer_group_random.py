@@ -132,6 +132,7 @@ class Walk:
         self.groups.log.error = E.NONE
 
     def check(self) -> None:
+        self.groups.check_counted()
         now = self.groups.clock.monotonic()
         owners: dict[tuple[bytes, int], str] = {}
         for member in self.members:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from barnabas.broker.groups.consumer import changes
 from barnabas.broker.groups.consumer.records import CODEC, ConsumerGroupRecord
 from barnabas.broker.groups.consumer.tests.members import (
     SESSION_MS,
@@ -19,6 +18,7 @@ from barnabas.broker.groups.consumer.tests.members import (
 )
 from barnabas.broker.groups.consumer.values import Key
 from barnabas.broker.groups.member import Client
+from barnabas.broker.groups.modern import room
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.tests.conftest import GROUP
 from barnabas.controller.metadata.image import GROUP_RESOURCE
@@ -201,11 +201,11 @@ def test_a_full_group_takes_no_more_members() -> None:
 
 
 def test_the_descriptions_of_members_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "MEMBER_BYTES_OF_GROUP_MAX", 16_000)
+    monkeypatch.setattr(room, "MEMBER_BYTES_OF_GROUP_MAX", 16_000)
     groups = Groups()
     errors = []
     for number in range(5):
-        member = ConsumerMember(groups, f"m{number}", "x" * 2500)
+        member = ConsumerMember(groups, f"m{number}", f"{number}" * 2500)
         errors.append(groups.heartbeat_of(member.request()).error)
     assert errors == [E.NONE] * 4 + [E.GROUP_MAX_SIZE_REACHED]
     usage = groups.shard.store.usage
@@ -217,6 +217,54 @@ def test_the_descriptions_of_members_are_bounded(monkeypatch: pytest.MonkeyPatch
     usage.member_bytes -= 256 * 1024 * 1024
     groups.shard.unload()
     assert usage.member_bytes == 0
+
+
+def test_what_members_hold_is_counted_and_bounds_assignments() -> None:
+    groups = Groups()
+    usage = groups.shard.store.usage
+    for number in range(100):
+        groups.create_topic(f"t{number}", 2)
+    a, b = (ConsumerMember(groups, name, subscribed_topic_regex="t.*") for name in "ab")
+    settle(groups, a)
+    held = usage.member_bytes
+    assert 30_000 < held == groups.consumer_group.member_bytes < 90_000
+    usage.member_bytes += 512 * 1024 * 1024
+    assert groups.heartbeat_of(b.request()).error == E.COORDINATOR_NOT_AVAILABLE
+    groups.create_topic("t100", 1)
+    groups.clock.pass_ms(10_001)
+    for _ in range(3):
+        a.heartbeat()
+    assert groups.consumer_group.state_name == "Assigning"
+    assert len(a.owned) == 200, "it keeps what it has"
+    usage.member_bytes -= 512 * 1024 * 1024
+    settle(groups, a)
+    assert len(a.owned) == 201
+    reloaded = usage.member_bytes
+    groups.reload()
+    usage = groups.shard.store.usage
+    assert usage.member_bytes == reloaded > held
+    for _ in range(3):
+        a.heartbeat()
+    a.leave()
+    assert 0 <= usage.member_bytes < 100
+
+
+def test_members_share_the_names_that_they_subscribe_to() -> None:
+    groups = Groups()
+    names = [f"t{number}" for number in range(1000)]
+    members = [ConsumerMember(groups, f"m{number}", *names) for number in range(20)]
+    for member in members:
+        member.heartbeat()
+    group = groups.consumer_group
+    assert len({id(each.topic_names) for each in group.members.values()}) == 1
+    assert group.member_bytes < 150_000
+    groups.reload()
+    assert len({id(each.topic_names) for each in groups.consumer_group.members.values()}) == 1
+    for member in members:
+        assert groups.consumer_group.is_subscribed_to("t7")
+        member.leave()
+    assert groups.consumer_group.subscribed_topics() == set()
+    assert groups.consumer_group.member_bytes == 0
 
 
 def test_configs_of_the_group_are_followed_within_the_brokers_limits() -> None:

@@ -108,6 +108,7 @@ class Walk:
         }
 
     def check(self) -> None:
+        self.groups.check_counted()
         now = self.groups.clock.monotonic()
         runs: dict[Task, StreamsMember] = {}
         live = [each for each in self.members if now - each.heard_at < SESSION_MS / 1000]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.broker.groups.modern import room
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.streams.tests.members import (
     SESSION_MS,
@@ -16,7 +17,7 @@ from barnabas.broker.groups.streams.topology import Status
 from barnabas.broker.groups.tests.conftest import GROUP
 from barnabas.controller.metadata.image import GROUP_RESOURCE
 from barnabas.wire.errors import ErrorCode as E
-from barnabas.wire.messages.streams_group_heartbeat import Endpoint, StreamsGroupHeartbeatResponse
+from barnabas.wire.messages.streams_group_heartbeat import Endpoint, StreamsGroupHeartbeatResponse, Topology
 
 
 def statuses(response: StreamsGroupHeartbeatResponse) -> list[int]:
@@ -118,3 +119,41 @@ def test_leaving(name: str) -> None:
     StreamsMember(groups, "one", "one", topology("lines")).heartbeat()
     response = StreamsMember(groups, name, name, topology("lines")).leave()
     assert response.error_code == (E.NONE if name == "one" else E.UNKNOWN_MEMBER_ID)
+
+
+def test_members_and_topology_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MEMBER_BYTES_OF_GROUP_MAX", 20_000)
+    groups = lines()
+    usage = groups.shard.store.usage
+    one = StreamsMember(groups, "one", "one", topology("lines"))
+    one.heartbeat()
+    small = usage.member_bytes
+    assert small > 4000, "its tasks count, too"
+    long = StreamsMember(groups, "other", "x" * 20_000, topology("lines"))
+    assert long.groups.result_of(long.request()).response.error_code == E.GROUP_MAX_SIZE_REACHED
+    assert usage.member_bytes == small
+    usage.member_bytes += 256 * 1024 * 1024
+    other = StreamsMember(groups, "other", "other", topology("lines"))
+    assert groups.result_of(other.request()).response.error_code == E.COORDINATOR_NOT_AVAILABLE
+    one.heartbeat()
+    usage.member_bytes -= 256 * 1024 * 1024
+    one.leave()
+    wide = [f"t{number}" for number in range(100)]
+    first = StreamsMember(groups, "one", "one", Topology(1, topology(*wide).subtopologies))
+    request = first.request(group_id="others")
+    assert groups.result_of(request).response.error_code == E.GROUP_MAX_SIZE_REACHED
+
+
+def test_an_assignment_waits_for_room() -> None:
+    groups = lines()
+    one, other = (StreamsMember(groups, name, name, topology("lines")) for name in ("one", "other"))
+    settle(groups, one, other)
+    usage = groups.shard.store.usage
+    usage.member_bytes += 512 * 1024 * 1024
+    other.leave()
+    one.heartbeat()
+    assert len(one.active) == 2
+    assert groups.streams_group.state_name == "Assigning"
+    usage.member_bytes -= 512 * 1024 * 1024
+    settle(groups, one)
+    assert len(one.active) == 4
