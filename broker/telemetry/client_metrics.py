@@ -246,8 +246,7 @@ class ClientMetrics:
             return
         points, left_out = yield from decode_metrics(payload, SERIES_OF_A_CLIENT_MAX)
         receiver.left_out += left_out
-        for step in receiver.receive(instance.id, _labels(instance), points, instance.silent_ms_max):
-            yield step
+        yield from receiver.receive(instance.id, _labels(instance), points, instance.silent_ms_max)
 
     def _expiry(self, instance_id: bytes) -> DeadlineTimer:
         def expired() -> None:

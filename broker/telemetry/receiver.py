@@ -14,7 +14,7 @@ from barnabas.broker.coordinator.timers import DeadlineTimer
 from barnabas.broker.telemetry.otlp import TEXT_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterator, Mapping
 
     from barnabas.broker.telemetry.otlp import Point
     from barnabas.runtime.interface import Runtime
@@ -63,7 +63,7 @@ class ClientMetricsReceiver:
 
     def receive(
         self, instance_id: bytes, labels: Mapping[str, str], points: Collection[Point], keep_ms: int
-    ) -> Iterator[None]:
+    ) -> Generator[None, None, None]:
         """Keep the points of one push, of at most SERIES_OF_A_CLIENT_MAX. `labels`: those of the client. `keep_ms`: how long
         they are shown if it pushes no more. Yields after each point; no other push may come in between."""
         client = self._clients.get(instance_id)
