@@ -19,6 +19,7 @@ from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 from barnabas.broker.groups.streams.internal_topics import InternalTopics
 from barnabas.controller.operations.features import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, group_metadata_topic
+from barnabas.runtime.slices import StepQueue
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class GroupCoordinator:
         self._usage = GroupUsage()
         self._persister = persister
         self._latest_offsets = latest_offsets
+        self._work = StepQueue(runtime)  # that takes long: one piece at a time
         self._runtime = runtime
         self._controller = controller
         self._wall_clock = wall_clock
@@ -84,6 +86,7 @@ class GroupCoordinator:
             self._persister,
             self._latest_offsets,
             self._usage,
+            self._work,
         )
 
     @property

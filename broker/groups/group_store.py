@@ -195,6 +195,9 @@ class GroupStore:
         if is_committed:
             self._pending.commit(key, append)
         else:
+            group = self.modern(key[0])
+            if group is not None:
+                group.reverts += 1
             for value in self._pending.revert(key, append):
                 self._set(*key, value)
 

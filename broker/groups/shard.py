@@ -26,6 +26,7 @@ from barnabas.broker.groups.share.lifecycle import ShareGroups
 from barnabas.broker.groups.share.offsets import ShareGroupOffsets
 from barnabas.broker.groups.streams.heartbeats import StreamsProtocol
 from barnabas.broker.groups.streams.lifecycle import StreamsGroups
+from barnabas.runtime.slices import StepQueue
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -56,10 +57,13 @@ class Shard:
         persister: Persister,
         latest_offsets: LatestOffsets,
         usage: GroupUsage | None = None,
+        work: StepQueue | None = None,
     ) -> None:
-        """`persister` and `latest_offsets`: for share groups. `usage` is that of all groups of the broker."""
+        """`persister` and `latest_offsets`: for share groups. `usage` is that of all groups of the broker, and `work` does what takes
+        long for them."""
         self.index = index
         usage = usage or GroupUsage()
+        work = work or StepQueue(runtime)
         self.store = GroupStore(runtime.time_ms, usage)
         self.groups = self.store.groups
         self.offsets = self.store.offsets
@@ -73,11 +77,11 @@ class Shard:
         )
         self.rebalancer = Rebalancer(runtime, settings, self.log.append, usage)
         self.consumer_groups = ConsumerGroups(
-            self.store, self.log, runtime, settings, configs, self.rebalancer
+            self.store, self.log, runtime, settings, configs, self.rebalancer, work
         )
         self.consumer = ConsumerProtocol(self.consumer_groups)
-        self.expressions = ExpressionResolver(self.consumer_groups)
-        self.streams_groups = StreamsGroups(self.store, self.log, runtime, settings, configs)
+        self.expressions = ExpressionResolver(self.consumer_groups, work)
+        self.streams_groups = StreamsGroups(self.store, self.log, runtime, settings, configs, work)
         self.streams = StreamsProtocol(self.streams_groups)
         self.share_groups = ShareGroups(self.store, self.log, runtime, settings, configs, persister)
         self.share = ShareProtocol(self.share_groups)

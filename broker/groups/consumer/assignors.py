@@ -1,19 +1,20 @@
 """The assignors of consumer groups: which member shall have which partitions.
 
-Each is a function of the members and of the partitions that there are. `uniform` balances numbers, and of the assignments that are
+Each is a function of the members and of the partitions that there are, and works in steps. `uniform` balances numbers, and of the assignments that are
 balanced it takes one with the fewest moves. `range` gives each member of a topic a contiguous range, the same one of topics with equal
 partitions, whatever it had before; its results are Kafka's. Source: KIP-848; UniformAssignor, RangeAssignor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, TypeAlias
 
 import msgspec
 
 from barnabas.broker.groups.consumer.values import Partitions, share_sets
+from barnabas.runtime.slices import Steps
 
 ROUNDS_MAX: Final = 16  # of moves between members whose subscriptions differ
 
@@ -32,46 +33,52 @@ Assignment: TypeAlias = "dict[str, Partitions]"  # by member id
 _Sets: TypeAlias = "dict[bytes, set[int]]"
 
 
-def assign_uniform(members: Subscribers, counts: Counts) -> Assignment:
+def assign_uniform(members: Subscribers, counts: Counts) -> Steps[Assignment]:
     """Balanced: where all read the same topics the numbers of partitions differ by one at most."""
     if len({member.topics for member in members.values()}) <= 1:
-        return _assign_same(members, counts)
-    return _Balancer(members, counts).assign()
+        return (yield from _assign_same(members, counts))
+    return (yield from _Balancer(members, counts).assign())
 
 
-def _assign_same(members: Subscribers, counts: Counts) -> Assignment:
+def _assign_same(members: Subscribers, counts: Counts) -> Steps[Assignment]:
     """Members that have more than others get the partitions that are left over, so that they give up as few as possible."""
     if not members:
         return {}
     topics = sorted(next(iter(members.values())).topics)
-    kept = {member_id: _kept(member, counts) for member_id, member in members.items()}
+    kept = yield from _kept(members, counts)
     sizes = {member_id: sum(map(len, sets.values())) for member_id, sets in kept.items()}
     least, extra = divmod(sum(counts[topic_id] for topic_id in topics), len(members))
     for number, member_id in enumerate(sorted(members, key=lambda each: (-sizes[each], each))):
         quota = least + (number < extra)
         _shrink(kept[member_id], sizes[member_id] - quota)
         sizes[member_id] = quota - min(sizes[member_id], quota)  # from now on: how many it lacks
-    free = _free(topics, counts, kept)
+        yield None
+    free = yield from _free(topics, counts, kept)
     for member_id in sorted(members):
         for _ in range(sizes[member_id]):
-            topic_id, index = next(free)
+            topic_id, index = free.pop()
             kept[member_id].setdefault(topic_id, set()).add(index)
-    return _frozen(kept)
+        yield None
+    return (yield from _frozen(kept))
 
 
-def _kept(member: Subscriber, counts: Counts) -> _Sets:
-    """What it had, of the partitions that it reads and that exist."""
-    found: _Sets = {}
-    for topic_id, indexes in member.before.items():
-        count = counts.get(topic_id, 0)
-        if topic_id in member.topics and (still := {index for index in indexes if index < count}):
-            found[topic_id] = still
-    return found
+def _kept(members: Subscribers, counts: Counts) -> Steps[dict[str, _Sets]]:
+    """What each member had, of the partitions that it reads and that exist."""
+    kept: dict[str, _Sets] = {}
+    for member_id, member in members.items():
+        found = kept[member_id] = {}
+        for topic_id, indexes in member.before.items():
+            count = counts.get(topic_id, 0)
+            if topic_id in member.topics and (still := {index for index in indexes if index < count}):
+                found[topic_id] = still
+            yield None
+        yield None
+    return kept
 
 
 def _shrink(sets: _Sets, by: int) -> None:
     """Give up so many, the last ones."""
-    for topic_id in sorted(sets, reverse=True):
+    for topic_id in sorted(sets, reverse=True) if by > 0 else ():
         if by <= 0:
             return
         given_up = sorted(sets[topic_id])[-by:]
@@ -81,39 +88,36 @@ def _shrink(sets: _Sets, by: int) -> None:
             del sets[topic_id]
 
 
-def _free(topics: list[bytes], counts: Counts, kept: Mapping[str, _Sets]) -> Iterator[tuple[bytes, int]]:
-    """The partitions that no member has."""
+def _free(topics: list[bytes], counts: Counts, kept: Mapping[str, _Sets]) -> Steps[list[tuple[bytes, int]]]:
+    """The partitions that no member has, the first one last."""
     taken: dict[bytes, set[int]] = {}
     for sets in kept.values():
         for topic_id, indexes in sets.items():
             taken.setdefault(topic_id, set()).update(indexes)
-    for topic_id in topics:
+            yield None
+    free: list[tuple[bytes, int]] = []
+    for topic_id in reversed(topics):
         of_topic = taken.get(topic_id, ())
-        for index in range(counts[topic_id]):
-            if index not in of_topic:
-                yield topic_id, index
+        free += [(topic_id, index) for index in reversed(range(counts[topic_id])) if index not in of_topic]
+        yield None
+    return free
 
 
 class _Balancer:
     """Members whose subscriptions differ."""
 
     def __init__(self, members: Subscribers, counts: Counts) -> None:
+        self._members = members
         self._counts = counts
-        self._kept = {member_id: _kept(member, counts) for member_id, member in members.items()}
-        self._sizes = {member_id: sum(map(len, sets.values())) for member_id, sets in self._kept.items()}
+        self._kept: dict[str, _Sets] = {}
+        self._sizes: dict[str, int] = {}
         self._readers: dict[bytes, list[str]] = {}  # of each topic
-        for member_id in sorted(members):
-            for topic_id in members[member_id].topics:
-                self._readers.setdefault(topic_id, []).append(member_id)
-        # The topics with most partitions for a member first: what comes last can even out most.
-        self._topics = sorted(
-            self._readers,
-            key=lambda each: (-counts[each] / len(self._readers[each]), len(self._readers[each]), each),
-        )
+        self._topics: list[bytes] = []
 
-    def assign(self) -> Assignment:
+    def assign(self) -> Steps[Assignment]:
+        yield from self._prepare()
         free: dict[bytes, list[int]] = {}
-        for topic_id, index in _free(self._topics, self._counts, self._kept):
+        for topic_id, index in reversed((yield from _free(self._topics, self._counts, self._kept))):
             free.setdefault(topic_id, []).append(index)
         for topic_id, indexes in free.items():
             least = self._least_loaded(topic_id)
@@ -121,11 +125,25 @@ class _Balancer:
                 member_id = least[0][1]
                 self._give(member_id, topic_id, index)
                 heapreplace(least, (self._sizes[member_id], member_id))
+            yield None
         for _ in range(ROUNDS_MAX):
-            moves = [self._balance(topic_id) for topic_id in self._topics]
-            if not any(moves):
+            has_moved = False
+            for topic_id in self._topics:
+                has_moved |= self._balance(topic_id)
+                yield None
+            if not has_moved:
                 break
-        return _frozen(self._kept)
+        return (yield from _frozen(self._kept))
+
+    def _prepare(self) -> Steps[None]:
+        members, counts = self._members, self._counts
+        self._kept = yield from _kept(members, counts)
+        self._sizes = {member_id: sum(map(len, sets.values())) for member_id, sets in self._kept.items()}
+        self._readers = readers = yield from _readers(members, sorted(members))
+        # The topics with most partitions for a member first: what comes last can even out most.
+        self._topics = sorted(
+            readers, key=lambda each: (-counts[each] / len(readers[each]), len(readers[each]), each)
+        )
 
     def _least_loaded(self, topic_id: bytes) -> list[tuple[int, str]]:
         heap = [(self._sizes[member_id], member_id) for member_id in self._readers[topic_id]]
@@ -159,39 +177,57 @@ class _Balancer:
         return has_moved
 
 
-def assign_range(members: Subscribers, counts: Counts) -> Assignment:
+def assign_range(members: Subscribers, counts: Counts) -> Steps[Assignment]:
     """Static members first, by instance id, then the others by member id; of n partitions and m members the first n mod m get one
     more."""
-    order = sorted(members, key=lambda each: _range_order(each, members[each]))
-    readers: dict[bytes, list[str]] = {}
-    for member_id in order:
-        for topic_id in members[member_id].topics:
-            readers.setdefault(topic_id, []).append(member_id)
+    readers = yield from _readers(
+        members, sorted(members, key=lambda each: _range_order(each, members[each]))
+    )
     assignment: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in members}
     for topic_id, of_topic in readers.items():
         least, extra = divmod(counts[topic_id], len(of_topic))
         start = 0
-        for number, member_id in enumerate(of_topic):
+        for number, member_id in enumerate(of_topic[: counts[topic_id]]):  # the others get none
             end = start + least + (number < extra)
-            if end > start:
-                assignment[member_id][topic_id] = frozenset(range(start, end))
+            assignment[member_id][topic_id] = frozenset(range(start, end))
             start = end
-    return dict(assignment)
+        yield None
+    return (yield from _shared(assignment))
 
 
 def _range_order(member_id: str, member: Subscriber) -> tuple[bool, str]:
     return member.instance_id is None, member_id if member.instance_id is None else member.instance_id
 
 
-def _frozen(kept: Mapping[str, _Sets]) -> Assignment:
+def _readers(members: Subscribers, order: list[str]) -> Steps[dict[bytes, list[str]]]:
+    """The members that read each topic, in this order."""
+    readers: dict[bytes, list[str]] = {}
+    for member_id in order:
+        for topic_id in members[member_id].topics:
+            readers.setdefault(topic_id, []).append(member_id)
+        yield None
+    return readers
+
+
+def _frozen(kept: Mapping[str, _Sets]) -> Steps[Assignment]:
+    assignment: dict[str, dict[bytes, frozenset[int]]] = {}
+    for member_id, sets in kept.items():
+        found = assignment[member_id] = {}
+        for topic_id, indexes in sets.items():
+            found[topic_id] = frozenset(indexes)
+            yield None
+    return (yield from _shared(assignment))
+
+
+def _shared(assignment: dict[str, dict[bytes, frozenset[int]]]) -> Steps[Assignment]:
     known: dict[frozenset[int], frozenset[int]] = {}
-    return {
-        member_id: share_sets({topic_id: frozenset(indexes) for topic_id, indexes in sets.items()}, known)
-        for member_id, sets in kept.items()
-    }
+    for partitions in assignment.values():
+        share_sets(partitions, known)
+        yield None
+    return dict(assignment)
 
 
-ASSIGNORS: Final[Mapping[str, Callable[[Subscribers, Counts], Assignment]]] = {
+ASSIGNORS: Final[Mapping[str, Callable[[Subscribers, Counts], Steps[Assignment]]]] = {
     "uniform": assign_uniform,
     "range": assign_range,
 }

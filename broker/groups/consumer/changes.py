@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from barnabas.broker.groups.consumer.assignors import ASSIGNORS, Subscriber
+from barnabas.broker.groups.consumer.assignors import ASSIGNORS, Assignment, Subscriber, Subscribers
 from barnabas.broker.groups.consumer.reconciliation import Goal, Owned, reconcile
 from barnabas.broker.groups.consumer.values import (
     JOINING,
@@ -25,6 +25,7 @@ from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.controller.metadata.decision import ApiError
+from barnabas.runtime.slices import Steps, run_through
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NEW_MEMBER: Final = Member()
+ASSIGNED_AT_ONCE: Final = 2000  # more than this takes longer than some ms (`_work`)
 
 
 class GroupChanges:
@@ -89,25 +91,43 @@ class GroupChanges:
             log.info("Group %s has epoch %d", group.group_id, group.epoch)
 
     def update_target(self, draft: Draft[ConsumerGroup]) -> None:
-        """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263)."""
+        """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263); in slices once
+        the draft is committed if it takes long."""
         group, before = draft.group, draft.group.target_epoch
-        if before.epoch >= group.epoch:
+        if before.epoch >= group.epoch or group.is_assigning:
             return
-        now_ms = self._now_ms()
         interval_ms = self.configs.number(group.group_id, "consumer.assignment.interval.ms")
-        if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+        if before.timestamp_ms and interval_ms and self._now_ms() < before.timestamp_ms + interval_ms:
             return
         if not may_assign(group, self._usage):
             return
-        name = self.assignor_of(group)
-        image = self.configs.image()
-        assignment = ASSIGNORS[name](
-            subscribers(image, group), partition_counts(image, group.subscribed_topics())
+        if _work(group, self.configs.image()) > ASSIGNED_AT_ONCE:
+            draft.assignment = self._assign
+            if not before.epoch:  # the first: until then members need an epoch that is no join
+                draft.write(Key.TARGET, "", TargetEpoch(group.epoch - 1, 0))
+        else:
+            run_through(self._assign(group))(draft)
+
+    def _assign(self, group: ConsumerGroup) -> Steps[Callable[[Draft[ConsumerGroup]], None]]:
+        epoch, reverts, name, image = (
+            group.epoch,
+            group.reverts,
+            self.assignor_of(group),
+            self.configs.image(),
         )
-        for member_id in group.members:
-            draft.write(Key.TARGET_OF_MEMBER, member_id, assignment.get(member_id, {}))
-        draft.write(Key.TARGET, "", TargetEpoch(group.epoch, now_ms))
-        log.info("Group %s has a target assignment for epoch %d (%s)", group.group_id, group.epoch, name)
+        members = subscribers(image, group)
+        counts = partition_counts(image, group.subscribed_topics())
+        assignment = yield from ASSIGNORS[name](members, counts)
+
+        def write(draft: Draft[ConsumerGroup]) -> None:
+            """The group may have a newer epoch by now, for which another target follows."""
+            if group.reverts != reverts:
+                return  # of what it was computed from, something could not be written
+            _write_targets(draft, members, assignment)
+            draft.write(Key.TARGET, "", TargetEpoch(epoch, self._now_ms()))
+            log.info("Group %s has a target assignment for epoch %d (%s)", group.group_id, epoch, name)
+
+        return write
 
     def assignor_of(self, group: ConsumerGroup) -> str:
         """The one that most members ask for, or the broker's first."""
@@ -139,6 +159,28 @@ class GroupChanges:
             self.update_expression(draft, member, NEW_MEMBER)
         self.update_epoch(draft, is_changed=True)
         return draft
+
+
+def _work(group: ConsumerGroup, image: MetadataImage) -> int:
+    """How much an assignment of the group is: the topics that each member reads, and all their partitions."""
+    topics = sum(len(names) * count for names, count in group.subscriptions.values())
+    for expression, count in group.expressions.items():
+        if (resolved := group.resolved.get(expression)) is not None:
+            topics += len(resolved.topics) * count
+    return topics + sum(partition_counts(image, group.subscribed_topics()).values())
+
+
+def _write_targets(draft: Draft[ConsumerGroup], computed: Subscribers, assignment: Assignment) -> None:
+    """The targets of the members that there are now. One that has joined since it was computed has none, and one that has taken
+    the place of a static member gets the target of that."""
+    by_instance = {
+        member.instance_id: member_id
+        for member_id, member in computed.items()
+        if member.instance_id is not None
+    }
+    for member_id, member in draft.group.members.items():
+        computed_for = member_id if member_id in assignment else by_instance.get(member.instance_id or "")
+        draft.write(Key.TARGET_OF_MEMBER, member_id, assignment.get(computed_for or "", {}))
 
 
 def _is_free(group: ConsumerGroup, topic_id: bytes, index: int) -> bool:

@@ -33,13 +33,13 @@ _Topics = dict[str, set[str]]  # by expression
 class ExpressionResolver:
     """Resolves the expressions of the groups of one shard."""
 
-    def __init__(self, groups: ConsumerGroups) -> None:
+    def __init__(self, groups: ConsumerGroups, work: StepQueue) -> None:
         self._groups = groups
         self._store = groups.store
         self._runtime = groups.runtime
         self._configs = groups.configs
         self._interval_ms = groups.settings.group_consumer_regex_refresh_interval_ms
-        self._queue = StepQueue(groups.runtime)
+        self._queue = work
         # The offset of the metadata in which a topic was last created.
         self.topics_created_at = groups.configs.image().offset
 

@@ -144,9 +144,7 @@ class ConsumerProtocol:
             )
         return response
 
-    def _response(
-        self, group: ConsumerGroup, member_id: str, epoch: int
-    ) -> ConsumerGroupHeartbeatResponse:
+    def _response(self, group: ConsumerGroup, member_id: str, epoch: int) -> ConsumerGroupHeartbeatResponse:
         interval_ms = self._groups.configs.number(group.group_id, "consumer.heartbeat.interval.ms")
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id, member_epoch=epoch, heartbeat_interval_ms=interval_ms

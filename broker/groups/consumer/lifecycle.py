@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.records import GroupRecord
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.runtime.interface import Runtime
+    from barnabas.runtime.slices import StepQueue
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +41,10 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         settings: GroupSettings,
         configs: GroupConfigs,
         rebalancer: Rebalancer,
+        work: StepQueue,
     ) -> None:
         """`rebalancer`: of the classic groups that consumer groups may become."""
-        super().__init__(ConsumerGroup, store, shard_log, runtime, settings, configs)
+        super().__init__(ConsumerGroup, store, shard_log, runtime, settings, configs, work)
         self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
         self._rebalancer = rebalancer
 

@@ -101,7 +101,9 @@ class CurrentAssignment(msgspec.Struct, frozen=True):
         return None
 
 
-def share_sets(partitions: dict[bytes, frozenset[int]], known: dict[frozenset[int], frozenset[int]]) -> Partitions:
+def share_sets(
+    partitions: dict[bytes, frozenset[int]], known: dict[frozenset[int], frozenset[int]]
+) -> Partitions:
     """With one object for all sets that are equal: most topics have the same indexes. `known`: those of others."""
     for topic_id, indexes in partitions.items():
         partitions[topic_id] = known.setdefault(indexes, indexes)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from barnabas.broker.groups.modern.group import ModernGroup
+from barnabas.runtime.slices import Steps
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.records import GroupRecord
 
 G = TypeVar("G", bound=ModernGroup)
+# Computes a target assignment of the group; its result writes that into a draft.
+AssignmentSteps: TypeAlias = "Callable[[G], Steps[Callable[[Draft[G]], None]]]"
 
 
 class Draft(Generic[G]):
@@ -19,12 +22,21 @@ class Draft(Generic[G]):
     the group as before: the replay of the log applies the records again. `replaced`: the classic group in whose place it comes."""
 
     def __init__(
-        self, group: G, begin: Iterable[GroupRecord] = (), replaced: ClassicGroup | None = None
+        self,
+        group: G,
+        begin: Iterable[GroupRecord] = (),
+        replaced: ClassicGroup | None = None,
+        *,
+        is_decided: bool = False,
     ) -> None:
-        """`begin`: records that come first."""
+        """`begin`: records that come first. `is_decided`: nothing is decided from the group as it will be, so that nothing need be
+        applied before the log is replayed."""
+        self._is_decided = is_decided
         self.group = group
         self.replaced = replaced
         self.records: list[GroupRecord] = list(begin)
+        # To be computed in slices once the records are committed: a target assignment that takes long.
+        self.assignment: AssignmentSteps[G] | None = None
         self._before: list[tuple[int, str, Any]] = []
 
     def write(self, key: int, name: str, value: Any) -> None:
@@ -33,8 +45,9 @@ class Draft(Generic[G]):
         before = group.values.get((key, name))
         if before == value:
             return
-        self._before.append((key, name, before))
-        group.apply(key, name, value)
+        if not self._is_decided:
+            self._before.append((key, name, before))
+            group.apply(key, name, value)
         self.records.append(group.record_class(group.group_id, key, name, value))
 
     def take_back(self) -> None:

@@ -43,6 +43,8 @@ class ModernGroup(ABC):
         self.member_bytes = 0  # of all members and their partitions, about (room.py)
         self.described_bytes = 0  # the part of them that the members say of themselves
         self.waits_for_room = False  # its assignment does
+        self.is_assigning = False  # its target assignment is computed, in slices
+        self.reverts = 0  # changes that were taken back, as they could not be written
         self.timers: dict[tuple[str, str], DeadlineTimer] = {}  # by member id and kind (timeouts.py)
         self.is_metadata_checked = False  # since its topics may have changed
 

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.draft import AssignmentSteps, Draft
 from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
 from barnabas.broker.groups.modern.timeouts import REASONS, REBALANCE, SESSION, Timeouts
+from barnabas.runtime.slices import StepQueue
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 G = TypeVar("G", bound=ModernGroup)
 Done = Callable[[ErrorCode], object]
 RETRY_MS: Final = 500  # of a removal that could not be written
+ASSIGN_AGAIN_S: Final = 5.0  # after a target that took long and could not be written
 
 
 class ModernGroups(ABC, Generic[G]):
@@ -37,7 +39,10 @@ class ModernGroups(ABC, Generic[G]):
         runtime: Runtime,
         settings: GroupSettings,
         configs: GroupConfigs,
+        work: StepQueue | None = None,
     ) -> None:
+        """`work`: where assignments are computed that take long, for all groups of the broker."""
+        self._work = work or StepQueue(runtime)
         self.store = store
         self.runtime = runtime
         self.settings = settings
@@ -68,10 +73,15 @@ class ModernGroups(ABC, Generic[G]):
         """Append the records of a decision, and begin and end the timeouts that follow from them. Without records `done` is called
         once everything before is committed."""
         draft.take_back()
-        group_id = draft.group.group_id
-        if not draft.records:
+        if draft.records:
+            self._append(draft, done)
+        else:
             self._log.when_settled(done)
-            return
+        if draft.assignment is not None:
+            self._assign_in_slices(draft.group.group_id, draft.assignment)
+
+    def _append(self, draft: Draft[G], done: Done) -> None:
+        group_id = draft.group.group_id
 
         def appended(error: ErrorCode) -> None:
             if error and (found := self.find(group_id)) is not None:
@@ -88,6 +98,35 @@ class ModernGroups(ABC, Generic[G]):
         if draft.replaced is not None:
             draft.replaced.kill(ErrorCode.REBALANCE_IN_PROGRESS)
             self.begin_sessions(group)
+
+    def _assign_in_slices(self, group_id: str, assignment: AssignmentSteps[G]) -> None:
+        """Compute a target assignment from the group as it is when that begins, one at a time in the broker, and write it. Members
+        that send heartbeats meanwhile are answered by the last one."""
+        group = self.find(group_id)
+        if group is None or group.is_assigning:
+            return
+        group.is_assigning = True
+
+        def computed(write: Callable[[Draft[G]], None] | None, error: BaseException | None) -> None:
+            if write is None:
+                log.error("Group %s: its target can't be computed", group_id, exc_info=error)
+                written(ErrorCode.UNKNOWN_SERVER_ERROR)
+            elif self.find(group_id) is group:
+                draft = Draft(group, is_decided=True)
+                write(draft)
+                self.commit(draft, written)
+
+        def written(error: ErrorCode) -> None:
+            log_failure(group_id, "write its target", error)
+            if error:
+                self.runtime.call_later(ASSIGN_AGAIN_S, may_assign)
+            else:
+                may_assign()
+
+        def may_assign() -> None:
+            group.is_assigning = False
+
+        self._work.add(assignment(group), computed)
 
     def _follow(self, group: G, record: ModernGroupRecord) -> None:
         if record.key == group.member_key and record.name not in group.members:

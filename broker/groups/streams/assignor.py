@@ -14,6 +14,7 @@ import msgspec
 
 from barnabas.broker.groups.streams.topology import ConfiguredSubtopology
 from barnabas.broker.groups.streams.values import TargetTasks, Task, each_task
+from barnabas.runtime.slices import Steps
 
 
 class Worker(msgspec.Struct, frozen=True):
@@ -54,11 +55,11 @@ class _Share:
 
 def assign(
     members: Mapping[str, Worker], subtopologies: Mapping[str, ConfiguredSubtopology], standby_count: int
-) -> dict[str, TargetTasks]:
-    """The tasks of each member. `standby_count`: copies of the state of each task."""
+) -> Steps[dict[str, TargetTasks]]:
+    """The tasks of each member, in steps. `standby_count`: copies of the state of each task."""
     if not members:
         return {}
-    return _Assignment(members, subtopologies, standby_count).tasks()
+    return (yield from _Assignment(members, subtopologies, standby_count).tasks())
 
 
 class _Assignment:
@@ -77,46 +78,51 @@ class _Assignment:
         self._processes: dict[str, _Process] = {}
         self._had_active: dict[Task, str] = {}
         self._had_standby: dict[Task, list[str]] = {}
-        for member_id, member in sorted(members.items()):
-            self._processes.setdefault(member.process_id, _Process()).counts[member_id] = 0
-            for task in each_task(member.before.active):
-                self._had_active[task] = member_id
-            for task in each_task(member.before.standby):
-                self._had_standby.setdefault(task, []).append(member_id)
         self._active: dict[str, set[Task]] = {member_id: set() for member_id in members}
         self._standby: dict[str, set[Task]] = {member_id: set() for member_id in members}
         self._active_share = _Share(len(self._active_tasks), len(members))
         every = len(self._active_tasks) + standby_count * len(self._stateful_tasks)
         self._share = _Share(every, len(members))
 
-    def tasks(self) -> dict[str, TargetTasks]:
-        self._assign_active()
+    def tasks(self) -> Steps[dict[str, TargetTasks]]:
+        for member_id, member in sorted(self._members.items()):
+            self._processes.setdefault(member.process_id, _Process()).counts[member_id] = 0
+            for task in each_task(member.before.active):
+                self._had_active[task] = member_id
+            for task in each_task(member.before.standby):
+                self._had_standby.setdefault(task, []).append(member_id)
+            yield None
+        yield from self._assign_active()
         if self._standby_count:
-            self._assign_standby()
-        return {
-            member_id: TargetTasks(_sets(self._active[member_id]), _sets(self._standby[member_id]))
-            for member_id in self._members
-        }
+            yield from self._assign_standby()
+        found: dict[str, TargetTasks] = {}
+        for member_id in self._members:
+            found[member_id] = TargetTasks(_sets(self._active[member_id]), _sets(self._standby[member_id]))
+            yield None
+        return found
 
     # -- active tasks
 
-    def _assign_active(self) -> None:
+    def _assign_active(self) -> Steps[None]:
         left = []
         for task in sorted(self._active_tasks, key=lambda task: (task[1], task[0])):
             member_id = self._had_active.get(task)
             if member_id is None or not self._keep(member_id, task):
                 left.append(task)
+            yield None
         free = []
         for task in left:
             holder = self._least_loaded(self._had_standby.get(task, ()))
             if holder is None or not self._keep(holder, task):
                 free.append(task)
+            yield None
         queue = self._queue()
         for task in sorted(free):
             _, process_id = heappop(queue)
             process = self._processes[process_id]
             self._give(process.least_loaded(), task, self._active)
             heappush(queue, (process.load, process_id))
+            yield None
 
     def _keep(self, member_id: str, task: Task) -> bool:
         """Whether the member's share has room for the task, which it then gets."""
@@ -127,7 +133,7 @@ class _Assignment:
 
     # -- standby tasks
 
-    def _assign_standby(self) -> None:
+    def _assign_standby(self) -> Steps[None]:
         left: list[tuple[Task, int]] = []
         for task in sorted(self._stateful_tasks, key=lambda task: (task[1], task[0]), reverse=True):
             missing = self._standby_count
@@ -135,9 +141,11 @@ class _Assignment:
                 missing -= 1
             if missing:
                 left.append((task, missing))
+            yield None
         queue = self._queue()
         for task, missing in sorted(left, reverse=True):
             self._copy(task, missing, queue)
+            yield None
 
     def _keep_copy(self, task: Task) -> bool:
         """The process that ran the task, or one that has a copy, keeps its state."""

@@ -31,6 +31,7 @@ from barnabas.broker.groups.streams.values import (
     TargetTasks,
 )
 from barnabas.controller.metadata.decision import ApiError
+from barnabas.runtime.slices import Steps, run_through
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
 
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 
 STANDBY_REPLICAS: Final = "num.standby.replicas"
 NOT_VALIDATED: Final = -1
+ASSIGNED_AT_ONCE: Final = 1000  # members and tasks; more take longer than some ms
 INITIAL_DELAY: Final = "Assignment delayed due to the configured initial rebalance delay."
 INTERVAL: Final = "Assignment delayed due to the configured assignment interval."
 
@@ -122,16 +124,34 @@ class GroupChanges:
         return ((STANDBY_REPLICAS, str(self.configs.number(group_id, f"streams.{STANDBY_REPLICAS}"))),)
 
     def update_target(self, draft: Draft[StreamsGroup], configured: ConfiguredTopology) -> str | None:
-        """Compute the target assignment if the group has a newer epoch. Returns why it has to wait, if Kafka has a name for that."""
+        """Compute the target assignment if the group has a newer epoch; in slices once the draft is committed if it takes long.
+        Returns why it has to wait, if Kafka has a name for that."""
         group, before = draft.group, draft.group.target_epoch
-        if before.epoch >= group.epoch:
+        if before.epoch >= group.epoch or group.is_assigning:
             return None
-        now_ms = self._now_ms()
         interval_ms = self.configs.number(group.group_id, "streams.assignment.interval.ms")
-        if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+        if before.timestamp_ms and interval_ms and self._now_ms() < before.timestamp_ms + interval_ms:
             return INTERVAL
         if not may_assign(group, self._usage):
             return None
+        if len(group.members) + configured.task_count > ASSIGNED_AT_ONCE:
+            draft.assignment = self._assign_later
+        else:
+            run_through(self._assign(group, configured))(draft)
+        return None
+
+    def _assign_later(self, group: StreamsGroup) -> Steps[Callable[[Draft[StreamsGroup]], None]]:
+        configured, reverts = group.configured, group.reverts
+        if configured is None:
+            return _write_nothing
+        write = yield from self._assign(group, configured)
+        is_current = group.configured is configured and group.reverts == reverts
+        return write if is_current else _write_nothing  # the next heartbeat has it computed again
+
+    def _assign(
+        self, group: StreamsGroup, configured: ConfiguredTopology
+    ) -> Steps[Callable[[Draft[StreamsGroup]], None]]:
+        epoch = group.epoch
         targets: dict[str, TargetTasks] = {}
         if configured.is_ready:
             workers = {
@@ -139,12 +159,16 @@ class GroupChanges:
                 for member_id, member in group.members.items()
             }
             standby_count = int(dict(group.group_epoch.configs).get(STANDBY_REPLICAS, 0))
-            targets = assign(workers, configured.subtopologies, standby_count)
-        for member_id in group.members:
-            draft.write(Key.TARGET_OF_MEMBER, member_id, targets.get(member_id, TargetTasks()))
-        draft.write(Key.TARGET, "", TargetEpoch(group.epoch, now_ms))
-        log.info("Group %s has a target assignment for epoch %d", group.group_id, group.epoch)
-        return None
+            targets = yield from assign(workers, configured.subtopologies, standby_count)
+
+        def write(draft: Draft[StreamsGroup]) -> None:
+            """The group may have a newer epoch by now, for which another target follows."""
+            for member_id in draft.group.members:
+                draft.write(Key.TARGET_OF_MEMBER, member_id, targets.get(member_id, TargetTasks()))
+            draft.write(Key.TARGET, "", TargetEpoch(epoch, self._now_ms()))
+            log.info("Group %s has a target assignment for epoch %d", group.group_id, epoch)
+
+        return write
 
     def step(
         self, draft: Draft[StreamsGroup], member_id: str, owned: Owned, target: TargetTasks
@@ -180,6 +204,10 @@ class GroupChanges:
         before = draft.group.group_epoch
         draft.write(Key.GROUP, "", msgspec.structs.replace(before, epoch=before.epoch + 1))
         return draft
+
+
+def _write_nothing(_draft: Draft[StreamsGroup]) -> None:
+    """What a target was computed from is no longer so."""
 
 
 def _are_equal(one: StreamsGroupTopologyValue, other: StreamsGroupTopologyValue) -> bool:

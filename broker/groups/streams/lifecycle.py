@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.records import GroupRecord
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.runtime.interface import Runtime
+    from barnabas.runtime.slices import StepQueue
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +41,9 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         runtime: Runtime,
         settings: GroupSettings,
         configs: GroupConfigs,
+        work: StepQueue,
     ) -> None:
-        super().__init__(StreamsGroup, store, shard_log, runtime, settings, configs)
+        super().__init__(StreamsGroup, store, shard_log, runtime, settings, configs, work)
         self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
 
     def group(self, group_id: str, kind: str = "Streams group") -> StreamsGroup:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage
 
 NAMED_MAX: Final = 3
+TASKS_MAX: Final = 50_000  # a target of more is more than a record batch holds
 
 
 class Status(enum.IntEnum):
@@ -69,6 +70,10 @@ class ConfiguredTopology(msgspec.Struct, frozen=True):
     @property
     def is_ready(self) -> bool:
         return self.problem is None
+
+    @property
+    def task_count(self) -> int:
+        return sum(each.task_count for each in self.subtopologies.values())
 
 
 class _Unfit(Exception):
@@ -121,6 +126,8 @@ def configure(topology: StreamsGroupTopologyValue, image: MetadataImage) -> Conf
         missing = _missing(subtopologies.values(), image)
     except _Unfit as failure:
         return ConfiguredTopology(topology.epoch, problem=failure.problem)
+    if sum(each.task_count for each in subtopologies.values()) > TASKS_MAX:
+        raise _invalid(f"The topology has more than {TASKS_MAX} tasks.")
     problem = None
     if missing:
         names = _summary([each.name for each in missing])

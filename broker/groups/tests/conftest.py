@@ -18,6 +18,7 @@ from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.replicated_log import marker_batch
 from barnabas.broker.groups.tests.share_states import ShareStates, shard_with
 from barnabas.controller.metadata.image import MetadataImage
+from barnabas.runtime.slices import StepQueue, Steps
 from barnabas.storage.log.verification import Verification
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
@@ -153,22 +154,51 @@ class Answer:
         return getattr(self.response, name)
 
 
+class SlowWork(StepQueue):
+    """Does so many steps of the work as a test says."""
+
+    def __init__(self, runtime: VirtualRuntime) -> None:
+        super().__init__(runtime)
+        self._pieces: list[tuple[Steps[Any], Callable[[Any, BaseException | None], object]]] = []
+
+    def add(self, steps: Steps[Any], done: Callable[[Any, BaseException | None], object]) -> None:
+        self._pieces.append((steps, done))
+
+    def go_on(self, count: int = 1_000_000) -> None:
+        """Do that many steps, of all pieces, in their order."""
+        while count and self._pieces:
+            steps, done = self._pieces[0]
+            try:
+                next(steps)
+                count -= 1
+            except StopIteration as stop:
+                self._pieces.pop(0)
+                done(stop.value, None)
+
+
 class Bench:
+    """`is_slow`: `work` does what takes long; else it is done at once."""
+
     def __init__(
         self,
         settings: GroupSettings | None = None,
         seed: int = 0,
         configs: GroupConfigs | None = None,
+        *,
+        is_slow: bool = False,
     ) -> None:
         self.settings = settings or GroupSettings()
         self.clock = Clock(seed)
         self.log = cast("Any", MemoryLog())
         self.configs = configs or group_configs()
         self.share_states = ShareStates()
+        self.work = SlowWork(self.clock) if is_slow else None
         self.shard = self.make_shard()
 
     def make_shard(self) -> Shard:
-        return shard_with(self.share_states, 0, self.log, self.clock, self.settings, self.configs)
+        return shard_with(
+            self.share_states, 0, self.log, self.clock, self.settings, self.configs, work=self.work
+        )
 
     @property
     def group(self) -> Any:

@@ -19,6 +19,7 @@ from barnabas.wire.messages import (
 if TYPE_CHECKING:
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.runtime.interface import Runtime
+    from barnabas.runtime.slices import StepQueue
 
 State = tuple[int, int]  # state epoch, start offset
 
@@ -105,6 +106,8 @@ def shard_with(
     runtime: Runtime,
     settings: GroupSettings,
     configs: GroupConfigs,
+    work: StepQueue | None = None,
 ) -> Shard:
     persister = Persister(runtime, states.ask, lambda _key, reply: reply(E.NONE, 1))
-    return Shard(index, log, runtime, settings, configs, persister, LatestOffsets(configs.image, states.ask))
+    latest = LatestOffsets(configs.image, states.ask)
+    return Shard(index, log, runtime, settings, configs, persister, latest, work=work)

@@ -30,11 +30,18 @@ def topic_id(name: str) -> bytes:
 class Groups(Bench):
     """A shard with an image of topics. The assignment interval is 0 unless `interval_ms` is given."""
 
-    def __init__(self, settings: GroupSettings | None = None, seed: int = 0, interval_ms: int = 0) -> None:
+    def __init__(
+        self,
+        settings: GroupSettings | None = None,
+        seed: int = 0,
+        interval_ms: int = 0,
+        *,
+        is_slow: bool = False,
+    ) -> None:
         self.image = MetadataImage()
         self.interval_ms = interval_ms
         self.image.configs[GROUP_RESOURCE, GROUP] = {"consumer.assignment.interval.ms": str(interval_ms)}
-        super().__init__(settings, seed, group_configs(self.image))
+        super().__init__(settings, seed, group_configs(self.image), is_slow=is_slow)
 
     def create_topic(self, name: str, partitions: int, *, since: int = 0) -> None:
         """Create a topic, or give it partitions."""
@@ -162,6 +169,8 @@ def settle(groups: Groups, *members: ConsumerMember, rounds: int = 8) -> None:
     for _ in range(rounds):
         for member in members:
             member.heartbeat()
+            if groups.work is not None:
+                groups.work.go_on()
         if groups.consumer_group.state_name == "Stable":
             return
     raise AssertionError(groups.consumer_group.state_name)

@@ -7,11 +7,21 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.broker.groups.consumer.assignors import Assignment, Subscriber, assign_range, assign_uniform
+from barnabas.broker.groups.consumer import assignors
+from barnabas.broker.groups.consumer.assignors import Assignment, Subscriber
+from barnabas.runtime.slices import run_through
 
 TOPICS = [bytes([number]) * 16 for number in range(1, 5)]
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(1, 7), min_size=1)
 names = st.lists(st.text("abcdef", min_size=1, max_size=3), min_size=1, max_size=6, unique=True)
+
+
+def assign_uniform(members: dict[str, Subscriber], sizes: dict[bytes, int]) -> Assignment:
+    return run_through(assignors.assign_uniform(members, sizes))
+
+
+def assign_range(members: dict[str, Subscriber], sizes: dict[bytes, int]) -> Assignment:
+    return run_through(assignors.assign_range(members, sizes))
 
 
 def readers_of_all(ids: list[str], sizes: dict[bytes, int]) -> dict[str, Subscriber]:

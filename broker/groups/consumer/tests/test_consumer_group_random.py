@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.groups.consumer import changes
 from barnabas.broker.groups.consumer.tests.members import (
     SESSION_MS,
     ConsumerMember,
@@ -27,9 +28,10 @@ STEPS = 60
 
 
 class Walk:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_slow: bool = False) -> None:
+        """`is_slow`: assignments are computed in slices, between which members go on."""
         self.random = Random(seed)
-        self.groups = Groups(seed=seed, interval_ms=self.random.choice([0, 0, 1000]))
+        self.groups = Groups(seed=seed, interval_ms=self.random.choice([0, 0, 1000]), is_slow=is_slow)
         self.members: list[ConsumerMember] = []
         self.partitions = {name: self.random.randint(1, 5) for name in TOPICS[:2]}
         for name, count in self.partitions.items():
@@ -41,7 +43,12 @@ class Walk:
         actions += [self.lose_answer, self.subscribe, self.change_topics, self.reload, self.repeat]
         actions += [self.leave_for_now, self.fail_append]
         self.random.choice(actions)()
+        self.work(self.random.choice([0, 1, 5, 50]))
         self.check()
+
+    def work(self, steps: int) -> None:
+        if self.groups.work is not None:
+            self.groups.work.go_on(steps)
 
     def join(self) -> None:
         if len(self.members) >= 5:
@@ -151,6 +158,7 @@ class Walk:
             self.groups.clock.pass_ms(5000)
             for member in self.members:
                 member.heartbeat()
+                self.work(1000)
         if not self.members:
             return
         settle(self.groups, *self.members)
@@ -170,9 +178,12 @@ class Walk:
             assert {topic for topic, _ in member.owned} <= topics
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_walk(seed: int) -> None:
-    walk = Walk(seed)
+def test_walk(seed: int, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_slow:
+        monkeypatch.setattr(changes, "ASSIGNED_AT_ONCE", 0)
+    walk = Walk(seed, is_slow=is_slow)
     walk.join()
     for _ in range(STEPS):
         walk.step()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.groups.consumer import changes
 from barnabas.broker.groups.consumer.records import CODEC, ConsumerGroupRecord
 from barnabas.broker.groups.consumer.tests.members import (
     SESSION_MS,
@@ -20,7 +21,7 @@ from barnabas.broker.groups.consumer.values import Key
 from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.modern import room
 from barnabas.broker.groups.settings import GroupSettings
-from barnabas.broker.groups.tests.conftest import GROUP
+from barnabas.broker.groups.tests.conftest import GROUP, Answer, Clock
 from barnabas.controller.metadata.image import GROUP_RESOURCE
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -101,7 +102,7 @@ def test_the_target_is_computed_once_in_an_interval() -> None:
 def test_a_heartbeat_that_says_nothing_new_needs_no_decision() -> None:
     """That its answer is the same as by a decision, `heartbeat_of` asserts for all heartbeats of these tests."""
     groups = Groups()
-    a, b = two_members(groups)
+    a, _ = two_members(groups)
     consumer, client = groups.shard.consumer, Client("client", "/127.0.0.1", 1)
 
     def is_renewed(client: Client = client, **fields: Any) -> bool:
@@ -265,6 +266,106 @@ def test_members_share_the_names_that_they_subscribe_to() -> None:
         member.leave()
     assert groups.consumer_group.subscribed_topics() == set()
     assert groups.consumer_group.member_bytes == 0
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    """Every assignment takes long."""
+    monkeypatch.setattr(changes, "ASSIGNED_AT_ONCE", 0)
+    groups = Groups(is_slow=True)
+    groups.create_topic("orders", 4)
+    return groups
+
+
+def work(groups: Groups, count: int = 1_000_000) -> None:
+    assert groups.work is not None
+    groups.work.go_on(count)
+
+
+def test_members_go_on_while_their_assignment_is_computed(slow: Groups) -> None:
+    a, b = ConsumerMember(slow, "a", "orders"), ConsumerMember(slow, "b", "orders")
+    assert a.heartbeat().member_epoch > 0
+    assert a.owned == set()
+    work(slow, 2)
+    b.heartbeat()
+    assert slow.consumer_group.state_name == "Assigning"
+    epoch = slow.consumer_group.epoch
+    work(slow)
+    assert slow.consumer_group.target_epoch.epoch == epoch - 1, "the epoch that it was computed for"
+    a.heartbeat()
+    assert a.owned == all_partitions(slow, "orders")
+    settle(slow, a, b)
+    assert len(a.owned) == len(b.owned) == 2
+
+
+def test_who_takes_the_place_of_a_static_member_gets_its_target(slow: Groups) -> None:
+    a = ConsumerMember(slow, "a", "orders", instance_id="i")
+    a.heartbeat()
+    a.leave(-2)
+    again = ConsumerMember(slow, "a2", "orders", instance_id="i")
+    work(slow, 2)
+    again.heartbeat()
+    work(slow)
+    again.heartbeat()
+    assert again.owned == all_partitions(slow, "orders")
+
+
+def test_an_assignment_for_what_could_not_be_written_is_dropped(slow: Groups) -> None:
+    a, b = ConsumerMember(slow, "a", "orders"), ConsumerMember(slow, "b", "orders")
+    settle(slow, a)
+    slow.log.hold = True
+    answer = slow.heartbeat_of(b.request())
+    work(slow, 2)
+    slow.log.settle(E.NOT_ENOUGH_REPLICAS)
+    assert answer.error == E.COORDINATOR_NOT_AVAILABLE
+    slow.log.hold = False
+    work(slow)
+    assert slow.consumer_group.target_epoch.epoch == slow.consumer_group.epoch == a.epoch
+    settle(slow, a, b)
+    assert len(a.owned) == len(b.owned) == 2
+
+
+def test_an_assignment_that_could_not_be_written_is_tried_again_later(slow: Groups) -> None:
+    a = ConsumerMember(slow, "a", "orders")
+    a.heartbeat()
+    slow.log.error = E.MESSAGE_TOO_LARGE
+    work(slow)
+    slow.log.error = E.NONE
+    a.heartbeat()
+    work(slow)
+    a.heartbeat()
+    assert a.owned == set()
+    slow.clock.pass_ms(5000)
+    settle(slow, a)
+    assert a.owned == all_partitions(slow, "orders")
+
+
+def test_a_large_assignment_takes_several_turns() -> None:
+    """Small ones are computed within the heartbeat, as all other tests show."""
+
+    class TickingClock(Clock):
+        ticks = 0
+
+        def monotonic(self) -> float:
+            self.ticks += 1
+            return super().monotonic() + self.ticks * 0.0001
+
+    groups = Groups()
+    groups.clock = TickingClock()
+    groups.shard = groups.make_shard()
+    for number in range(2500):
+        groups.create_topic(f"t{number}", 1)
+    a = ConsumerMember(groups, "a", *groups.image.topics)
+    answer = Answer()
+    groups.shard.consumer.heartbeat(a.request(), Client("client", "/127.0.0.1", 1), answer)
+    a.follow(answer.response)
+    turns = 0
+    while groups.consumer_group.is_assigning:
+        groups.clock.step()
+        turns += 1
+    assert turns > 100
+    a.heartbeat()
+    assert len(a.owned) == 2500
 
 
 def test_configs_of_the_group_are_followed_within_the_brokers_limits() -> None:

@@ -43,8 +43,9 @@ class StreamsGroups(Groups):
         interval_ms: int = 0,
         delay_ms: int = 0,
         standby: int = 0,
+        is_slow: bool = False,
     ) -> None:
-        super().__init__(settings, seed)
+        super().__init__(settings, seed, is_slow=is_slow)
         self.image.configs[GROUP_RESOURCE, GROUP] = {
             "streams.assignment.interval.ms": str(interval_ms),
             "streams.initial.rebalance.delay.ms": str(delay_ms),
@@ -133,6 +134,8 @@ def settle(groups: StreamsGroups, *members: StreamsMember, rounds: int = 12) -> 
     for _ in range(rounds):
         for member in members:
             member.heartbeat()
+            if groups.work is not None:
+                groups.work.go_on()
         if groups.streams_group.state_name == "Stable":
             return
     raise AssertionError(groups.streams_group.state_name)

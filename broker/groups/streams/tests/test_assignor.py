@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from barnabas.broker.groups.streams.assignor import Worker, assign
 from barnabas.broker.groups.streams.topology import ConfiguredSubtopology, InternalTopic
 from barnabas.broker.groups.streams.values import TargetTasks, Task, each_task
+from barnabas.runtime.slices import run_through
 
 CHANGELOG = (InternalTopic("changelog", 1, 1, ()),)
 
@@ -34,7 +35,7 @@ def run(
         member_id: Worker(process_id, had.get(member_id, TargetTasks()))
         for member_id, process_id in processes.items()
     }
-    return assign(workers, tasks, standby_count)
+    return run_through(assign(workers, tasks, standby_count))
 
 
 def active(found: dict[str, TargetTasks]) -> dict[Task, str]:

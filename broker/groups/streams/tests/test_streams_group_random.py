@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from barnabas.broker.groups.streams import changes
 from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.broker.groups.streams.tests.members import (
     SESSION_MS,
@@ -25,13 +26,15 @@ STEPS = 60
 
 
 class Walk:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, is_slow: bool = False) -> None:
+        """`is_slow`: assignments are computed in slices, between which members go on."""
         self.random = Random(seed)
         self.groups = StreamsGroups(
             seed=seed,
             interval_ms=self.random.choice([0, 0, 1000]),
             delay_ms=self.random.choice([0, 3000]),
             standby=self.random.randint(0, 2),
+            is_slow=is_slow,
         )
         self.members: list[StreamsMember] = []
         self.count = self.random.randint(1, 6)
@@ -43,7 +46,12 @@ class Walk:
         actions = [self.heartbeat] * 9 + [self.join, self.join, self.leave, self.silence, self.wait]
         actions += [self.lose_answer, self.restart, self.add_partitions, self.reload, self.fail_append]
         self.random.choice(actions)()
+        self.work(self.random.choice([0, 1, 5, 50]))
         self.check()
+
+    def work(self, steps: int) -> None:
+        if self.groups.work is not None:
+            self.groups.work.go_on(steps)
 
     def join(self) -> None:
         if len(self.members) < 6:
@@ -128,15 +136,19 @@ class Walk:
             self.groups.clock.pass_ms(5000)
             for member in self.members:
                 member.heartbeat()
+                self.work(1000)
         if self.members:
             settle(self.groups, *self.members)
             tasks = sorted(task for member in self.members for task in member.active)
             assert tasks == [("0", index) for index in range(self.count)]
 
 
+@pytest.mark.parametrize("is_slow", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_walk(seed: int) -> None:
-    walk = Walk(seed)
+def test_walk(seed: int, is_slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if is_slow:
+        monkeypatch.setattr(changes, "ASSIGNED_AT_ONCE", 0)
+    walk = Walk(seed, is_slow=is_slow)
     walk.join()
     for _ in range(STEPS):
         walk.step()
