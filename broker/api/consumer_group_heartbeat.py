@@ -14,6 +14,12 @@ from barnabas.broker.groups.member import Client
 from barnabas.broker.requests.authorization import allows_group, allows_topic, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import (
+    PARTITIONS_NAMED_MAX,
+    TOO_MANY_PARTITIONS,
+    TOO_MANY_TOPICS,
+    are_too_many_partitions,
+)
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.acls import Operation
@@ -60,7 +66,12 @@ def consumer_group_heartbeat(
 
 def _check(context: HandlerContext, request: ConsumerGroupHeartbeatRequest) -> Generator[None, None, None]:
     """ApiError when the request is refused whatever the group's state."""
+    image = context.services.controller.image
     names = request.subscribed_topic_names
+    if names and len(names) > max(PARTITIONS_NAMED_MAX, len(image.topics)):
+        raise _invalid(TOO_MANY_TOPICS)
+    if are_too_many_partitions(image, [len(each.partitions) for each in request.topic_partitions or ()]):
+        raise _invalid(TOO_MANY_PARTITIONS)
     if names and (
         yield from refused_topics(context, Operation.DESCRIBE, ((name, 1) for name in dict.fromkeys(names)))
     ):

@@ -12,7 +12,7 @@ from barnabas.broker.cluster.topic_creation import create_topics
 from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.streams.heartbeats import HeartbeatResult
 from barnabas.broker.groups.streams.internal_topics import Done
-from barnabas.broker.groups.streams.topology import Status
+from barnabas.broker.groups.streams.topology import TASKS_MAX, Status
 from barnabas.broker.groups.streams.values import JOINING
 from barnabas.broker.requests.authorization import allows_cluster, allows_group, allows_topic, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
@@ -31,6 +31,8 @@ from barnabas.wire.messages.streams_group_heartbeat import (
     StreamsGroupHeartbeatResponse,
 )
 
+SUBTOPOLOGIES_MAX = 1000
+TOPOLOGY_PARTS_MAX = 10_000
 _LEFT_FOR_NOW = -2
 _ALL_OR_NONE = "If one task-type is non-null, all must be non-null."
 
@@ -96,9 +98,31 @@ def _check(context: HandlerContext, request: StreamsGroupHeartbeatRequest) -> Ge
     if not allows_group(context, Operation.READ, request.group_id):
         raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
     if request.topology is not None:
+        yield from _check_size(request.topology)
         yield from _check_topics(context, request.topology)
+    tasks = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+    if sum(max(len(each.partitions), 1) for of_role in tasks for each in of_role or ()) > TASKS_MAX:
+        raise _invalid("The request names more tasks than there may be.")
     yield from _check_features(request)
     yield from _check_form(request)
+
+
+def _check_size(topology: wire.Topology) -> Generator[None, None, None]:
+    """A topology is decided upon in one turn of the loop."""
+    parts = 0
+    for each in topology.subtopologies:
+        parts += len(each.source_topics) + len(each.repartition_sink_topics)
+        for info in (*each.repartition_source_topics, *each.state_changelog_topics):
+            parts += 1 + len(info.topic_configs)
+        for group in each.copartition_groups:
+            parts += 1 + len(group.source_topics) + len(group.repartition_source_topics)
+        yield
+    if len(topology.subtopologies) > SUBTOPOLOGIES_MAX or parts > TOPOLOGY_PARTS_MAX:
+        raise ApiError(
+            ErrorCode.STREAMS_INVALID_TOPOLOGY,
+            f"The topology has more than {SUBTOPOLOGIES_MAX} subtopologies or {TOPOLOGY_PARTS_MAX} topics, configs and "
+            "joined topics.",
+        )
 
 
 def _check_topics(context: HandlerContext, topology: wire.Topology) -> Generator[None, None, None]:

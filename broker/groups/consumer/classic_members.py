@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 ID_REQUIRED_SINCE: Final = (
     4  # the version of JoinGroup from which a dynamic member first gets its id (KIP-394)
 )
+SUBSCRIPTION_BYTES_MAX: Final = 1024 * 1024  # decoded in one turn; the member's record has it, too
 
 
 class ClassicMembers:
@@ -288,6 +289,8 @@ def _check_protocols(group: ConsumerGroup, request: JoinGroupRequest) -> None:
 
 
 def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription:
+    if len(request.protocols[0].metadata) > SUBSCRIPTION_BYTES_MAX:
+        raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, "the subscription is too long for a record")
     try:
         return embedded_protocol.subscription(bytes(request.protocols[0].metadata))
     except MalformedProtocol:

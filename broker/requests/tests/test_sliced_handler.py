@@ -27,6 +27,7 @@ from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import alter_configs as ac
 from barnabas.wire.messages import alter_partition_reassignments as ap
 from barnabas.wire.messages import alter_replica_log_dirs as al
+from barnabas.wire.messages import consumer_group_heartbeat as ch
 from barnabas.wire.messages import create_topics as ct
 from barnabas.wire.messages import delete_records as dr
 from barnabas.wire.messages import delete_topics as dt
@@ -48,6 +49,7 @@ from barnabas.wire.messages import metadata as md
 from barnabas.wire.messages import offset_commit as oc
 from barnabas.wire.messages import offset_fetch as of
 from barnabas.wire.messages import offset_for_leader_epoch as ofe
+from barnabas.wire.messages import streams_group_heartbeat as sh
 from barnabas.wire.messages import update_features as uf
 from barnabas.wire.registry import response_type
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -421,6 +423,57 @@ def test_controllers_refuse_a_request_for_more_than_there_is_as_a_whole(
     }
     for key, request in requests.items():
         assert client.ask(key, request).error_code == E.INVALID_REQUEST, key
+
+
+@pytest.mark.parametrize("is_owned", [False, True])
+def test_a_member_names_no_more_than_there_is(client: Client, is_owned: bool) -> None:
+    request = ch.ConsumerGroupHeartbeatRequest("g", "m", 1 if is_owned else 0)
+    many = range(PARTITIONS_NAMED_MAX + 1)
+    if is_owned:
+        request.topic_partitions = [ch.TopicPartitions(bytes(16), list(many))]
+    else:
+        request.rebalance_timeout_ms = 1000
+        request.topic_partitions = []
+        request.subscribed_topic_names = [f"n{each}" for each in many]
+    assert client.ask(68, request).error_code == E.INVALID_REQUEST
+
+
+def wide_topology(kind: str) -> sh.Topology:
+    names = [f"n{each}" for each in range(PARTITIONS_NAMED_MAX + 1)]
+    infos = [sh.TopicInfo(name) for name in names]
+    joined = sh.CopartitionGroup(source_topics=[0] * len(names))
+    subtopologies = {
+        "subtopologies": [sh.Subtopology(str(each), ["t"]) for each in range(1001)],
+        "sources": [sh.Subtopology("0", names)],
+        "sinks": [sh.Subtopology("0", ["t"], repartition_sink_topics=names)],
+        "changelogs": [sh.Subtopology("0", ["t"], state_changelog_topics=infos)],
+        "joined": [sh.Subtopology("0", ["t"], copartition_groups=[joined])],
+    }
+    return sh.Topology(0, subtopologies[kind])
+
+
+@pytest.mark.parametrize("kind", ["subtopologies", "sources", "sinks", "changelogs", "joined"])
+def test_topologies_are_bounded(client: Client, kind: str) -> None:
+    request = sh.StreamsGroupHeartbeatRequest(
+        "g",
+        "m",
+        0,
+        0,
+        rebalance_timeout_ms=1000,
+        process_id="p",
+        topology=wide_topology(kind),
+        active_tasks=[],
+        standby_tasks=[],
+        warmup_tasks=[],
+    )
+    assert client.ask(88, request).error_code == E.STREAMS_INVALID_TOPOLOGY
+
+
+def test_tasks_that_a_member_owns_are_bounded(client: Client) -> None:
+    request = sh.StreamsGroupHeartbeatRequest("g", "m", 1, 0)
+    request.active_tasks = [sh.TaskIds("0", list(range(50_001)))]
+    request.standby_tasks = request.warmup_tasks = []
+    assert client.ask(88, request).error_code == E.INVALID_REQUEST
 
 
 def test_topics_beyond_what_there_is_are_refused_in_slices_where_none_can_be_deleted(client: Client) -> None:
