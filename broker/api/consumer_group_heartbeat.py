@@ -32,29 +32,36 @@ from barnabas.wire.messages.consumer_group_heartbeat import (
 
 
 @api(68, 0, 1)
-@sliced
 def consumer_group_heartbeat(
     context: HandlerContext, request: ConsumerGroupHeartbeatRequest
-) -> Generator[None, None, ConsumerGroupHeartbeatResponse | Outcome]:
+) -> ConsumerGroupHeartbeatResponse | Outcome:
     groups = context.services.groups
     if not groups.serves_consumer_groups:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     if not allows_group(context, Operation.READ, request.group_id):
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
     shard = groups.shards.of(request.group_id)
-    client = Client(context.client_id or "", f"/{context.client_host}", context.api_version)
     if not isinstance(shard, ErrorCode) and not shard.expressions.is_due(request.group_id):
-        renewed = shard.consumer.renewed(request, client)
+        renewed = shard.consumer.renewed(request, _client(context))
         if renewed is not None:
             return renewed
+    answered: ConsumerGroupHeartbeatResponse | Outcome = _decide(context, request)  # type: ignore[assignment]
+    return answered
+
+
+@sliced
+def _decide(
+    context: HandlerContext, request: ConsumerGroupHeartbeatRequest
+) -> Generator[None, None, ConsumerGroupHeartbeatResponse | Outcome]:
     try:
         yield from _check(context, request)
     except ApiError as refusal:
         return ConsumerGroupHeartbeatResponse(error_code=refusal.error, error_message=refusal.message)
-    shard = groups.shards.of(request.group_id)  # it may have moved since
+    groups = context.services.groups
+    shard = groups.shards.of(request.group_id)
     if isinstance(shard, ErrorCode):
         return ConsumerGroupHeartbeatResponse(error_code=shard)
-    shard.consumer.heartbeat(request, client, groups.outgoing(context.complete))
+    shard.consumer.heartbeat(request, _client(context), groups.outgoing(context.complete))
     if request.member_epoch >= JOINING:
 
         def may_describe(topic: str) -> bool:
@@ -62,6 +69,10 @@ def consumer_group_heartbeat(
 
         shard.expressions.refresh(request.group_id, may_describe)
     return PENDING
+
+
+def _client(context: HandlerContext) -> Client:
+    return Client(context.client_id or "", f"/{context.client_host}", context.api_version)
 
 
 def _check(context: HandlerContext, request: ConsumerGroupHeartbeatRequest) -> Generator[None, None, None]:
