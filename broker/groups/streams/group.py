@@ -25,9 +25,10 @@ from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
 
 STREAMS_TYPE: Final = "streams"  # of group, and of protocol
 NAME_OVERHEAD_BYTES: Final = 300  # of a topic of the topology
+PART_OVERHEAD_BYTES: Final = 500  # of a subtopology, and of topics that it joins
 PAIR_OVERHEAD_BYTES: Final = 200
-SUBTOPOLOGY_BYTES: Final = 700  # of one of which a member has tasks, in its target and in what it has
-TASK_BYTES: Final = 350  # of a task in them, and in the owners
+SUBTOPOLOGY_BYTES: Final = 400  # of one of which a member has tasks, in its target and in what it has
+TASK_BYTES: Final = 200  # of a task in them, and in the owners
 # As in Kafka.
 _NO_EPOCH: Final = GroupEpoch(1, 0, 0)
 _NO_TARGET_EPOCH: Final = TargetEpoch(1, 0)
@@ -237,14 +238,14 @@ def _topology_size(topology: StreamsGroupTopologyValue | None) -> int:
     """With what follows from it."""
     size = 0
     for each in () if topology is None else topology.subtopologies:
-        size += MEMBER_OVERHEAD_BYTES + len(each.subtopology_id)
+        size += PART_OVERHEAD_BYTES + len(each.subtopology_id)
         for names in (each.source_topics, each.source_topic_regex, each.repartition_sink_topics):
             size += sum(map(len, names)) + len(names) * NAME_OVERHEAD_BYTES
         for topic in (*each.state_changelog_topics, *each.repartition_source_topics):
             size += len(topic.name) + 2 * NAME_OVERHEAD_BYTES
             for config in topic.topic_configs:
                 size += len(config.key) + len(config.value) + 2 * PAIR_OVERHEAD_BYTES
-        size += len(each.copartition_groups) * MEMBER_OVERHEAD_BYTES
+        size += len(each.copartition_groups) * PART_OVERHEAD_BYTES
     return size
 
 
