@@ -103,7 +103,7 @@ class ModernGroups(ABC, Generic[G]):
         """Compute a target assignment from the group as it is when that begins, one at a time in the broker, and write it. Members
         that send heartbeats meanwhile are answered by the last one."""
         group = self.find(group_id)
-        if group is None or group.is_assigning:
+        if group is None:
             return
         group.is_assigning = True
 

@@ -131,6 +131,8 @@ def test_a_heartbeat_that_says_nothing_new_needs_no_decision() -> None:
     settle(groups, a)
     groups.log.hold = True
     assert is_renewed(), "nothing that it says is pending"
+    groups.consumer_group.apply(Key.TARGET, "", None)
+    assert not is_renewed(), "a log from which the target is lost"
 
 
 def test_topics_that_change_are_found_with_the_next_heartbeat() -> None:
@@ -323,6 +325,22 @@ def test_an_assignment_for_what_could_not_be_written_is_dropped(slow: Groups) ->
     assert slow.consumer_group.target_epoch.epoch == slow.consumer_group.epoch == a.epoch
     settle(slow, a, b)
     assert len(a.owned) == len(b.owned) == 2
+
+
+def test_one_assignment_is_computed_at_a_time(slow: Groups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an older one could be written over a newer one."""
+    a, b = ConsumerMember(slow, "a", "orders"), ConsumerMember(slow, "b", "orders")
+    a.heartbeat()
+    work(slow, 2)
+    monkeypatch.setattr(changes, "ASSIGNED_AT_ONCE", 2000)
+    epochs = []
+    b.heartbeat()
+    epochs.append(slow.consumer_group.target_epoch.epoch)
+    work(slow)
+    epochs.append(slow.consumer_group.target_epoch.epoch)
+    settle(slow, a, b)
+    epochs.append(slow.consumer_group.target_epoch.epoch)
+    assert epochs == [1, 2, 3]
 
 
 def test_an_assignment_that_could_not_be_written_is_tried_again_later(slow: Groups) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.modern import room
 from barnabas.broker.groups.settings import GroupSettings
+from barnabas.broker.groups.streams import changes
 from barnabas.broker.groups.streams.tests.members import (
     SESSION_MS,
     StreamsGroups,
@@ -119,6 +121,34 @@ def test_leaving(name: str) -> None:
     StreamsMember(groups, "one", "one", topology("lines")).heartbeat()
     response = StreamsMember(groups, name, name, topology("lines")).leave()
     assert response.error_code == (E.NONE if name == "one" else E.UNKNOWN_MEMBER_ID)
+
+
+@pytest.mark.parametrize("fault", ["append", "topic"])
+def test_an_assignment_for_what_is_no_longer_so_is_dropped(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "ASSIGNED_AT_ONCE", 0)
+    groups = StreamsGroups(is_slow=True)
+    groups.create_topic("lines", 4)
+    one, other = (StreamsMember(groups, name, name, topology("lines")) for name in ("one", "other"))
+    settle(groups, one)
+    assert groups.work is not None
+    if fault == "append":
+        groups.log.hold = True
+        groups.shard.streams.heartbeat(other.request(), Client("client", "/127.0.0.1", 0), lambda _: None)
+        groups.work.go_on(2)
+        groups.log.settle(E.NOT_ENOUGH_REPLICAS)
+        groups.log.hold = False
+    else:
+        other.heartbeat()
+        groups.work.go_on(2)
+        groups.create_topic("lines", 6, since=4)
+        one.heartbeat()
+    before = groups.streams_group.target_epoch
+    groups.work.go_on()
+    assert groups.streams_group.target_epoch == before
+    settle(groups, one, other)
+    assert len(one.active) == len(other.active) == (2 if fault == "append" else 3)
 
 
 def test_members_and_topology_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
