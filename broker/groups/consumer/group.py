@@ -19,11 +19,10 @@ from barnabas.broker.groups.consumer.values import (
     TargetEpoch,
     Value,
 )
-from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES
+from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES, NAME_OVERHEAD_BYTES
 from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
 
 CONSUMER_TYPE: Final = "consumer"  # of group, and of protocol
-NAME_OVERHEAD_BYTES: Final = 100
 RESOLVED_NAME_BYTES: Final = 80  # of a topic that an expression matches
 TOPIC_BYTES: Final = 250  # of a topic in a member's target and in what it has
 PARTITION_BYTES: Final = 150  # of a partition in them, and in `owners`

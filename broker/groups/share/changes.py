@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from barnabas.broker.groups.member import MEMBER_BYTES_MAX, MEMBER_BYTES_OF_GROUP_MAX
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch
 from barnabas.broker.groups.share import state_topics
@@ -54,15 +54,9 @@ class GroupChanges:
 
     def describe(self, draft: Draft[ShareGroup], member_id: str, member: Member) -> None:
         """Write the member's description, if there is room for it."""
-        group = draft.group
-        before = group.member_bytes
+        before = draft.group.described_bytes
         draft.write(Key.MEMBER, member_id, member)
-        more = group.member_bytes - before
-        if more > 0 and group.member_bytes > MEMBER_BYTES_OF_GROUP_MAX:
-            raise ApiError(ErrorCode.GROUP_MAX_SIZE_REACHED, "The descriptions of its members are too large.")
-        if more > 0 and self._usage.member_bytes + more > MEMBER_BYTES_MAX:
-            log.warning("Group %s: the groups of this broker hold too much in memory", group.group_id)
-            raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        check_room(draft.group, self._usage, before)
 
     def update_epoch(self, draft: Draft[ShareGroup], *, is_changed: bool) -> bool:
         """Raise the group's epoch if it `is_changed`, or its topics are. Returns whether it was."""
@@ -104,6 +98,8 @@ class GroupChanges:
         now_ms = self._now_ms()
         interval_ms = self.configs.number(group.group_id, "share.assignment.interval.ms")
         if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+            return
+        if not may_assign(group, self._usage):
             return
         members = {
             member_id: Subscriber(self._topic_ids(member), group.target(member_id))

@@ -34,6 +34,10 @@ _LAST_FIRST: Final = (
     Key.STATE_TOPICS,
     Key.GROUP,
 )
+# Records that name partitions, and what they take.
+_COUNTED: Final = (Key.TARGET_OF_MEMBER, Key.CURRENT, Key.STATE_TOPICS)
+TOPIC_BYTES: Final = 250
+PARTITION_BYTES: Final = 30
 
 
 class ShareGroupState(enum.Enum):
@@ -159,6 +163,8 @@ class ShareGroup(ModernGroup):
 
     def _changing(self, key: int, name: str, value: Value | None) -> None:
         self.has_unassigned = None
+        if key in _COUNTED:
+            self.member_bytes += _size(value) - _size(self.values.get((key, name)))
         if key != Key.MEMBER:
             return
         before = self.members.pop(name, None)
@@ -174,9 +180,23 @@ class ShareGroup(ModernGroup):
         size = MEMBER_OVERHEAD_BYTES + sum(map(len, texts))
         size += sum(len(name) + NAME_OVERHEAD_BYTES for name in member.topic_names)
         self.member_bytes += by * size
+        self.described_bytes += by * size
         for topic in member.topic_names:
             count = self.subscribers[topic] + by
             if count:
                 self.subscribers[topic] = count
             else:
                 del self.subscribers[topic]
+
+
+def _size(value: Any) -> int:
+    """About how many bytes the value of such a record takes."""
+    topics: Collection[Collection[int]] = ()
+    if isinstance(value, CurrentAssignment):
+        topics = value.assigned.values()
+    elif isinstance(value, StateTopics):
+        states = (*value.initializing.values(), *value.initialized.values())
+        topics = [each.partitions for each in states]
+    elif value is not None:
+        topics = value.values()
+    return len(topics) * TOPIC_BYTES + sum(map(len, topics)) * PARTITION_BYTES

@@ -373,3 +373,25 @@ def test_empty_share_groups_do_not_expire(groups: ShareGroups) -> None:
     a.leave()
     groups.shard.offset_requests.expire(2**62)
     assert groups.share_group.is_empty
+
+
+def test_what_members_have_is_counted_and_bounds_assignments(groups: ShareGroups) -> None:
+    usage = groups.shard.store.usage
+    a, b = ShareMember(groups, "a", "orders"), ShareMember(groups, "b", "orders")
+    settle(a)
+    groups.check_counted()
+    held = usage.member_bytes
+    assert held > groups.share_group.described_bytes
+    usage.member_bytes += 512 * 1024 * 1024
+    assert groups.heartbeat_of(b.request()).error == E.COORDINATOR_NOT_AVAILABLE
+    groups.create_topic("orders", 8, since=4)
+    for _ in range(3):
+        a.heartbeat()
+    assert a.assigned == partitions("orders", range(4)), "it keeps what it has"
+    usage.member_bytes -= 512 * 1024 * 1024
+    settle(a)
+    assert a.assigned == partitions("orders", range(8))
+    assert usage.member_bytes > held
+    groups.check_counted()
+    groups.reload()
+    groups.check_counted()
