@@ -62,10 +62,8 @@ class ShareGroup(ModernGroup):
         self.members: dict[str, Member] = {}
         self.subscribers: Counter[str] = Counter()  # topic -> members that name it
         self.has_unassigned: bool | None = None  # whether initialized partitions are not; None: not known
-        self.initializing_since_ms: int | None = (
-            None  # the last initialization; None: by an earlier coordinator
-        )
-        self.initialization_epoch = 0  # that of the last initialization; a later one needs a higher epoch
+        self.initializing_since_ms: int | None = None  # when the last initialization began; None: not here
+        self._initialization_epoch = 0
 
     # -- what the records say
 
