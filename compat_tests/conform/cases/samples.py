@@ -15,6 +15,7 @@ from barnabas.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 from barnabas.wire.messages.alter_replica_log_dirs import AlterReplicaLogDirsRequest
+from barnabas.wire.messages.alter_share_group_offsets import AlterShareGroupOffsetsRequest
 from barnabas.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
 from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -26,6 +27,7 @@ from barnabas.wire.messages.create_topics import CreatableTopic, CreateTopicsReq
 from barnabas.wire.messages.delete_acls import DeleteAclsFilter, DeleteAclsRequest
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
 from barnabas.wire.messages.delete_records import DeleteRecordsRequest, DeleteRecordsTopic
+from barnabas.wire.messages.delete_share_group_offsets import DeleteShareGroupOffsetsRequest
 from barnabas.wire.messages.delete_share_group_state import DeleteShareGroupStateRequest
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.describe_acls import DescribeAclsRequest
@@ -39,6 +41,10 @@ from barnabas.wire.messages.describe_producers import DescribeProducersRequest
 from barnabas.wire.messages.describe_producers import TopicRequest as ProducersTopic
 from barnabas.wire.messages.describe_quorum import DescribeQuorumRequest
 from barnabas.wire.messages.describe_quorum import TopicData as QuorumTopic
+from barnabas.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
 from barnabas.wire.messages.describe_topic_partitions import DescribeTopicPartitionsRequest, TopicRequest
 from barnabas.wire.messages.describe_transactions import DescribeTransactionsRequest
 from barnabas.wire.messages.describe_user_scram_credentials import DescribeUserScramCredentialsRequest
@@ -82,6 +88,8 @@ from barnabas.wire.messages.sasl_authenticate import SaslAuthenticateRequest
 from barnabas.wire.messages.sasl_handshake import SaslHandshakeRequest
 from barnabas.wire.messages.share_acknowledge import ShareAcknowledgeRequest
 from barnabas.wire.messages.share_fetch import ShareFetchRequest
+from barnabas.wire.messages.share_group_describe import ShareGroupDescribeRequest
+from barnabas.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
 from barnabas.wire.messages.streams_group_describe import StreamsGroupDescribeRequest
 from barnabas.wire.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest
 from barnabas.wire.messages.sync_group import SyncGroupRequest
@@ -206,6 +214,13 @@ def sample_requests(name: str) -> dict[str, object]:
         "PushTelemetry": PushTelemetryRequest(),
         "ListConfigResources": ListConfigResourcesRequest(resource_types=[2]),
         "DescribeTopicPartitions": DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name)]),
+        "ShareGroupHeartbeat": ShareGroupHeartbeatRequest(name, "m", 1),
+        "ShareGroupDescribe": ShareGroupDescribeRequest([name]),
+        "DescribeShareGroupOffsets": DescribeShareGroupOffsetsRequest(
+            [DescribeShareGroupOffsetsRequestGroup(name, None)]
+        ),
+        "AlterShareGroupOffsets": AlterShareGroupOffsetsRequest(name),
+        "DeleteShareGroupOffsets": DeleteShareGroupOffsetsRequest(name),
         "ShareFetch": ShareFetchRequest(group_id=name, member_id="m"),
         "ShareAcknowledge": ShareAcknowledgeRequest(group_id=name, member_id="m"),
         "InitializeShareGroupState": InitializeShareGroupStateRequest(group_id=name),
