@@ -40,6 +40,8 @@ _LISTS: Final[dict[tuple[str, int], _Lists]] = {
     ("OffsetFetch", 8): (("groups", "groups"),),
     ("FindCoordinator", 0): (("coordinators", "coordinator_keys"),),
     ("ConsumerGroupDescribe", 0): (("groups", "group_ids"),),
+    ("ShareGroupDescribe", 0): (("groups", "group_ids"),),
+    ("DescribeShareGroupOffsets", 0): (("groups", "groups"),),
     ("StreamsGroupDescribe", 0): (("groups", "group_ids"),),
     ("DescribeGroups", 0): (("groups", "groups"),),
     ("CreateTopics", 0): (("topics", "topics"),),
@@ -117,13 +119,15 @@ _VALUES: Final[Mapping[str, Mapping[str, Any]]] = {
 _STANDARD_TEXT: Final = frozenset(
     {
         "FindCoordinator", "DescribeConfigs", "AlterClientQuotas", "DescribeQuorum", "AddRaftVoter", "RemoveRaftVoter",
-        "ReadShareGroupState", "WriteShareGroupState", "ReadShareGroupStateSummary",
+        "ReadShareGroupState", "WriteShareGroupState", "ReadShareGroupStateSummary", "AlterShareGroupOffsets",
+        "DeleteShareGroupOffsets",
     }
 )  # fmt: skip
 _NO_TEXT: Final = frozenset(
     {
         "ConsumerGroupDescribe", "ConsumerGroupHeartbeat", "DescribeGroups", "DeleteTopics", "DescribeProducers", "ShareFetch",
         "ShareAcknowledge", "StreamsGroupDescribe", "StreamsGroupHeartbeat", "InitializeShareGroupState", "DeleteShareGroupState",
+        "ShareGroupHeartbeat", "ShareGroupDescribe",
     }
 )  # fmt: skip
 
