@@ -586,6 +586,7 @@ class Node:
         self.services.transactions.start()
         self.services.share_coordinator.start()
         controller.add_listener(self.services.share_partitions.metadata_changed)
+        controller.add_image_listener(self.services.share_partitions.image_changed)
         if self._config.log_cleaner_enable:
             self._cleaner.start()
         directory = metadata_directory(self._config)

@@ -329,6 +329,8 @@ def _acknowledge_response(
 
 
 def _request_error(context: HandlerContext, request: Any, forgotten: Sequence[Any] = ()) -> ErrorCode:
+    if not context.services.groups.serves_share_groups:
+        return ErrorCode.UNSUPPORTED_VERSION
     if not request.group_id or not request.member_id or len(request.member_id) > MEMBER_ID_MAX:
         return ErrorCode.INVALID_REQUEST
     if not allows_group(context, Operation.READ, request.group_id):

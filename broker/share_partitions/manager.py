@@ -24,6 +24,7 @@ from barnabas.broker.share_partitions.share_partition import (
     SharePartition,
 )
 from barnabas.controller.metadata.image import GROUP_RESOURCE
+from barnabas.controller.operations.features import SHARE_VERSION
 from barnabas.runtime.slices import StepQueue, TurnQueue, in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -234,6 +235,11 @@ class SharePartitionManager:
         for led in self._all():
             if led.key.topic_id in topic_ids and not led.is_valid:
                 self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def image_changed(self, image: MetadataImage) -> None:
+        """End all sessions when share groups are switched off."""
+        if not image.features.get(SHARE_VERSION, 0):
+            self.sessions.end_all()
 
     def settings(self, group_id: str) -> ShareGroupSettings:
         """Those of now."""

@@ -122,6 +122,11 @@ class ShareSessionCache:
             session.peer.when_closed(_OWNER, None)
         return True
 
+    def end_all(self) -> None:
+        """As if their connections had ended."""
+        for peer in tuple(self._by_peer):
+            self._closed(peer)
+
     def _closed(self, peer: Peer) -> None:
         sessions = [self._sessions[key] for key in self._by_peer.get(peer, ())]
         for session in sessions:

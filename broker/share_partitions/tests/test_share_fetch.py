@@ -26,11 +26,13 @@ from barnabas.wire.messages import share_fetch as fetching
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from barnabas.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.registry import request_type, response_type
 
 SHARE_FETCH = 78
 ACCEPT, RELEASE = 1, 2
+UPGRADE, SAFE_DOWNGRADE = 1, 2
 NOW = 1_700_000_000_000
 NewWorld = Callable[..., "World"]
 SETTINGS = ("share.coordinator.state.topic.num.partitions=2",)
@@ -66,6 +68,10 @@ class World:
         resource = altering.AlterConfigsResource(GROUP_RESOURCE, group, changes)
         answer = self.node.ask(altering.IncrementalAlterConfigsRequest([resource]))
         assert answer.responses[0].error_code == 0
+
+    def set_share_version(self, level: int) -> None:
+        update = FeatureUpdateKey("share.version", level, upgrade_type=UPGRADE if level else SAFE_DOWNGRADE)
+        assert self.node.ask(UpdateFeaturesRequest(feature_updates=[update])).error_code == 0
 
     def produce(self, *values: bytes, partition: int = 0) -> None:
         """Records that are two hours old."""
@@ -647,3 +653,17 @@ def test_aborted_transactions_are_left_out_where_the_group_wants_that(new_world:
         7, 0, commit=False, coordinator_epoch=0, transaction_version=0, done=lambda _: None
     )
     assert Member(world, "n").acquired() == [(2, 3, 1)]
+
+
+def test_while_share_groups_are_switched_off_nothing_is_served_and_sessions_end(new_world: NewWorld) -> None:
+    world = new_world()
+    world.produce(b"a")
+    member = Member(world)
+    assert member.acquired() == [(0, 0, 1)]
+    world.set_share_version(0)
+    assert member.fetch(share_session_epoch=1).error_code == E.UNSUPPORTED_VERSION
+    assert member.fetch(group_id=None).error_code == E.UNSUPPORTED_VERSION
+    assert member.acknowledge(0, 0, epoch=1).error_code == E.UNSUPPORTED_VERSION
+    world.set_share_version(1)
+    assert member.fetch(share_session_epoch=1).error_code == E.SHARE_SESSION_NOT_FOUND
+    assert Member(world, "n").acquired() == [(0, 0, 2)]
