@@ -5,11 +5,11 @@ Version 1 of 90 has the lag: records between the start offset and the end of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 
 from barnabas.broker.groups.shard import Shard
-from barnabas.broker.groups.share.offsets import SharePosition, TopicErrors, TopicPartition
+from barnabas.broker.groups.share.offsets import SharePosition, TopicPartition, TopicResults
 from barnabas.broker.requests.authorization import allows_group, allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
@@ -42,8 +42,7 @@ def describe_share_group_offsets(
 ) -> Generator[None, None, Outcome]:
     """The groups are read one after the other."""
     named = [
-        sum(len(topic.partitions) for topic in group.topics or () if topic is not None)
-        for group in request.groups
+        len(topic.partitions) for group in request.groups for topic in group.topics or () if topic is not None
     ]
     is_too_large = are_too_many_partitions(context.services.controller.image, named)
     repetitions = Repetitions()
@@ -97,55 +96,61 @@ def _describe(
     if isinstance(shard, ErrorCode):
         answered(_failed(group_id, shard, shard.message))
         return
-    refused: list[str] = []
+    positions_of: dict[str, dict[int, None]] = {}
+    answers: dict[str, describing.DescribeShareGroupOffsetsResponseTopic] = {}
     if group.topics is None:
-        wanted: dict[str, Sequence[int]] = {
-            name: indexes
-            for name, indexes in shard.share_offsets.initialized(group_id).items()
-            if allows_topic(context, Operation.DESCRIBE, name, silent=True)
-        }
+        for name, indexes in shard.share_offsets.initialized(group_id).items():
+            if allows_topic(context, Operation.DESCRIBE, name, silent=True):
+                positions_of[name] = dict.fromkeys(indexes)
     else:
-        wanted = {}
         for topic in group.topics:
             if topic is not None:
-                wanted[topic.topic_name] = topic.partitions
-        refused = [name for name in wanted if not allows_topic(context, Operation.DESCRIBE, name)]
-    allowed = {name: indexes for name, indexes in wanted.items() if name not in refused}
+                _name_topic(context, topic, positions_of, answers)
 
     def found(positions: Positions) -> None:
-        topics = [_topic(context, name, indexes, positions) for name, indexes in allowed.items()]
-        denied = SharePosition(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        for name in refused:
-            positions = {(name, index): denied for index in wanted[name]}
-            topics.append(_topic(context, name, wanted[name], positions))
-        answered(Described(group_id=group_id, topics=topics))
-
-    shard.share_offsets.describe(group_id, allowed, found)
-
-
-def _topic(
-    context: HandlerContext, name: str, indexes: Sequence[int], positions: Positions
-) -> describing.DescribeShareGroupOffsetsResponseTopic:
-    """A partition without a position has the start offset -1."""
-    image = context.services.controller.image
-    answers = []
-    is_refused = False
-    for index in indexes:
-        position = positions.get((name, index), SharePosition())
-        is_refused = position.error == ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        answers.append(
-            describing.DescribeShareGroupOffsetsResponsePartition(
-                index,
-                position.start_offset,
-                position.leader_epoch,
-                position.lag,
-                position.error,
-                position.error.message if position.error else None,
+        image = context.services.controller.image
+        for name, indexes in positions_of.items():
+            known = image.topics.get(name)
+            answers[name] = describing.DescribeShareGroupOffsetsResponseTopic(
+                name,
+                ZERO_UUID if known is None else known.topic_id,
+                [_partition(index, positions.get((name, index), SharePosition())) for index in indexes],
             )
-        )
-    topic = None if is_refused else image.topics.get(name)
-    topic_id = ZERO_UUID if topic is None else topic.topic_id
-    return describing.DescribeShareGroupOffsetsResponseTopic(name, topic_id, answers)
+        answered(Described(group_id=group_id, topics=list(answers.values())))
+
+    shard.share_offsets.describe(group_id, positions_of, found)
+
+
+def _name_topic(
+    context: HandlerContext,
+    topic: describing.DescribeShareGroupOffsetsRequestTopic,
+    positions_of: dict[str, dict[int, None]],
+    answers: dict[str, describing.DescribeShareGroupOffsetsResponseTopic],
+) -> None:
+    """Add the partitions whose positions are to be found, each once; or the answer, if the sender may not see the topic or there is
+    none."""
+    name = topic.topic_name
+    if not allows_topic(context, Operation.DESCRIBE, name):
+        position = SharePosition(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    elif name not in context.services.controller.image.topics:
+        position = SharePosition()
+    else:
+        positions_of.setdefault(name, {}).update(dict.fromkeys(topic.partitions))
+        return
+    answer = answers.setdefault(name, describing.DescribeShareGroupOffsetsResponseTopic(name, ZERO_UUID, []))
+    answer.partitions.extend(_partition(index, position) for index in topic.partitions)
+
+
+def _partition(index: int, position: SharePosition) -> describing.DescribeShareGroupOffsetsResponsePartition:
+    """A partition without a position has the start offset -1."""
+    return describing.DescribeShareGroupOffsetsResponsePartition(
+        index,
+        position.start_offset,
+        position.leader_epoch,
+        position.lag,
+        position.error,
+        position.error.message if position.error else None,
+    )
 
 
 # -- AlterShareGroupOffsets
@@ -164,8 +169,12 @@ def alter_share_group_offsets(
         return altering.AlterShareGroupOffsetsResponse(error_code=shard, error_message=shard.message)
     refused: dict[TopicPartition, ErrorCode] = {}
     starts: dict[TopicPartition, int] = {}
+    known: dict[str, None] = {}
+    image = context.services.controller.image
     for topic in request.topics:
         is_allowed = allows_topic(context, Operation.READ, topic.topic_name)
+        if is_allowed and topic.topic_name in image.topics:
+            known[topic.topic_name] = None
         for each in topic.partitions:
             if is_allowed:
                 starts[topic.topic_name, each.partition_index] = each.start_offset
@@ -179,9 +188,9 @@ def alter_share_group_offsets(
             context.complete(altering.AlterShareGroupOffsetsResponse(error_code=error, error_message=text))
             return
         results = {**refused, **dict.fromkeys(starts, ErrorCode.NONE), **errors}
-        answer_in_slices(context, _altered(context, results))
+        answer_in_slices(context, _altered(context, known, results))
 
-    shard.share_offsets.alter(request.group_id, starts, reply)
+    shard.share_offsets.alter(request.group_id, known, starts, reply)
     return PENDING
 
 
@@ -195,18 +204,28 @@ def _shard(context: HandlerContext, operation: Operation, group_id: str) -> Shar
 
 
 def _altered(
-    context: HandlerContext, results: Mapping[TopicPartition, ErrorCode]
+    context: HandlerContext, known: Iterable[str], results: Mapping[TopicPartition, ErrorCode]
 ) -> Generator[None, None, altering.AlterShareGroupOffsetsResponse]:
+    """`known`: topics that are answered also if none of their partitions was named."""
     image = context.services.controller.image
     topics: dict[str, altering.AlterShareGroupOffsetsResponseTopic] = {}
-    for (name, index), error in results.items():
+
+    def answer_of(name: str) -> altering.AlterShareGroupOffsetsResponseTopic:
         answer = topics.get(name)
         if answer is None:
             topic = image.topics.get(name)
             topic_id = ZERO_UUID if topic is None else topic.topic_id
             answer = topics[name] = altering.AlterShareGroupOffsetsResponseTopic(name, topic_id, [])
+        return answer
+
+    for name in known:
+        answer_of(name)
+        yield
+    for (name, index), error in results.items():
         message = error.message if error else None
-        answer.partitions.append(altering.AlterShareGroupOffsetsResponsePartition(index, error, message))
+        answer_of(name).partitions.append(
+            altering.AlterShareGroupOffsetsResponsePartition(index, error, message)
+        )
         yield
     return altering.AlterShareGroupOffsetsResponse(responses=list(topics.values()))
 
@@ -220,10 +239,13 @@ def delete_share_group_offsets(
     context: HandlerContext, request: deleting.DeleteShareGroupOffsetsRequest
 ) -> Generator[None, None, deleting.DeleteShareGroupOffsetsResponse | Outcome]:
     shard = _shard(context, Operation.DELETE, request.group_id)
+    image = context.services.controller.image
+    if not isinstance(shard, ErrorCode) and are_too_many_partitions(image, [1] * len(request.topics)):
+        shard = ErrorCode.INVALID_REQUEST
     if isinstance(shard, ErrorCode):
         return deleting.DeleteShareGroupOffsetsResponse(error_code=shard, error_message=shard.message)
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    refused: dict[str, tuple[ErrorCode, str | None]] = {}
+    refused: TopicResults = {}
     names: dict[str, None] = {}
     for topic in request.topics:
         if allows_topic(context, Operation.READ, topic.topic_name):
@@ -231,35 +253,27 @@ def delete_share_group_offsets(
         else:
             refused[topic.topic_name] = denied, denied.message
         yield
-    image = context.services.controller.image
     ids = {name: image.topics[name].topic_id for name in names if name in image.topics}
-    answer = partial(_deleted, context, refused, ids, names)
+    answer = partial(_deleted, context, refused, ids)
     shard.share_offsets.delete(request.group_id, names, answer)
     return PENDING
 
 
 def _deleted(
     context: HandlerContext,
-    refused: TopicErrors,
+    refused: TopicResults,
     ids: Mapping[str, bytes],
-    names: Mapping[str, None],
     error: ErrorCode,
     message: str | None,
-    errors: TopicErrors,
+    results: TopicResults,
 ) -> None:
     if error:
         text = error.message if message is None else message
         context.complete(deleting.DeleteShareGroupOffsetsResponse(error_code=error, error_message=text))
         return
-    deleted = dict.fromkeys((name for name in names if name not in errors), (ErrorCode.NONE, None))
-    unknown = {name for name, (each, _) in errors.items() if each == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-    context.complete(
-        deleting.DeleteShareGroupOffsetsResponse(
-            responses=[
-                deleting.DeleteShareGroupOffsetsResponseTopic(
-                    name, ZERO_UUID if name in unknown else ids.get(name, ZERO_UUID), code, text
-                )
-                for name, (code, text) in {**refused, **deleted, **errors}.items()
-            ]
-        )
-    )
+    responses = []
+    for name, (code, reason) in {**refused, **results}.items():
+        is_unknown = name in refused or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        topic_id = ZERO_UUID if is_unknown else ids.get(name, ZERO_UUID)
+        responses.append(deleting.DeleteShareGroupOffsetsResponseTopic(name, topic_id, code, reason))
+    context.complete(deleting.DeleteShareGroupOffsetsResponse(responses=responses))

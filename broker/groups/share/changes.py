@@ -68,6 +68,12 @@ class GroupChanges:
         log.info("Group %s has epoch %d", group.group_id, group.epoch)
         return True
 
+    def begin(self, draft: Draft[ShareGroup]) -> None:
+        """Write a record of the group if it has none, so that it is there."""
+        group = draft.group
+        if not group.values:
+            draft.write(Key.GROUP, "", GroupEpoch(group.epoch, group.metadata_hash))
+
     def has_unassigned(self, group: ShareGroup) -> bool:
         """Whether subscribed partitions that are initialized are not those that are assigned."""
         if group.has_unassigned is None or not group.is_metadata_checked:

@@ -22,7 +22,7 @@ from barnabas.broker.groups.share.values import (
 
 SHARE_TYPE: Final = "share"  # of group, and of protocol
 _NO_EPOCH: Final = GroupEpoch(1, 0)
-_NO_TARGET_EPOCH: Final = TargetEpoch(0, 0)
+_NO_TARGET_EPOCH: Final = TargetEpoch(1, 0)
 _NO_ASSIGNMENT: Final = CurrentAssignment()
 _NO_PARTITIONS: Final[Partitions] = {}
 # The order in which tombstones remove a group.
@@ -92,6 +92,11 @@ class ShareGroup(ModernGroup):
         value = self.values.get((Key.STATE_TOPICS, ""), NO_STATE_TOPICS)
         assert isinstance(value, StateTopics)
         return value
+
+    @property
+    def has_state_topics(self) -> bool:
+        """Whether any of its partitions ever had a delivery state."""
+        return (Key.STATE_TOPICS, "") in self.values
 
     def has_state_of(self, topic_ids: Collection[bytes]) -> bool:
         states = self.state_topics

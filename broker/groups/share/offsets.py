@@ -5,7 +5,7 @@ Start offsets are in the states at the share coordinator. Topics are given by na
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeGuard
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 UNKNOWN_LAG: Final = -1
 
 TopicPartition = tuple[str, int]
-TopicErrors = Mapping[str, tuple[ErrorCode, str | None]]
+TopicResults = dict[str, tuple[ErrorCode, str | None]]
+_DELETED: Final = ErrorCode.NONE, None
 _UNKNOWN_TOPIC: Final = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.message
 _NOTHING_TO_DELETE: Final = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -73,7 +74,7 @@ class ShareGroupOffsets:
     def describe(
         self,
         group_id: str,
-        topics: Mapping[str, Sequence[int]],
+        topics: Mapping[str, Collection[int]],
         reply: Callable[[Mapping[TopicPartition, SharePosition]], object],
     ) -> None:
         """Positions by topic and partition; of a topic that does not exist there are none."""
@@ -101,7 +102,7 @@ class ShareGroupOffsets:
         keys = [
             SharePartitionKey(group_id, topic_id, index)
             for topic_id, name in names.items()
-            for index in dict.fromkeys(topics[name])
+            for index in topics[name]
         ]
         ask_each(keys, read, all_read)
 
@@ -110,10 +111,12 @@ class ShareGroupOffsets:
     def alter(
         self,
         group_id: str,
+        names: Collection[str],
         starts: Mapping[TopicPartition, int],
         reply: Callable[[ErrorCode, str | None, Mapping[TopicPartition, ErrorCode]], object],
     ) -> None:
-        """Set start offsets, and begin the group if there is none. The reply is one error for all with its text, or errors by partition."""
+        """Set start offsets. As in Kafka a group begins if there is none and one of the topics exists, also if none of its partitions
+        does; `names`: those topics. The reply is one error for all with its text, or errors by partition."""
         groups, image = self._groups, self._groups.configs.image()
         keys: dict[SharePartitionKey, TopicPartition] = {}
         errors: dict[TopicPartition, ErrorCode] = {}
@@ -130,11 +133,13 @@ class ShareGroupOffsets:
             reply(refusal.error, refusal.message, {})
             return
         if not keys:
-            reply(ErrorCode.NONE, None, errors)
+            if names:
+                groups.changes.begin(draft)
+            groups.commit(draft, lambda error: reply(coordinator_error(error), None, errors))
             return
-        names = {key.topic_id: name for key, (name, _) in keys.items()}
+        name_of = {key.topic_id: name for key, (name, _) in keys.items()}
         topics = {
-            topic_id: StateTopic(names[topic_id], indexes) for topic_id, indexes in by_topic(keys).items()
+            topic_id: StateTopic(name_of[topic_id], indexes) for topic_id, indexes in by_topic(keys).items()
         }
         # A new epoch fences what leaders of the partitions have in memory (KAFKA-20910).
         groups.changes.update_epoch(draft, is_changed=True)
@@ -163,9 +168,10 @@ class ShareGroupOffsets:
         self,
         group_id: str,
         names: Collection[str],
-        reply: Callable[[ErrorCode, str | None, TopicErrors], object],
+        reply: Callable[[ErrorCode, str | None, TopicResults], object],
     ) -> None:
-        """Delete the states of whole topics. The reply is one error for all with its text, or errors by topic."""
+        """Delete the states of whole topics. The reply is one error for all with its text, or results by topic: none, as in Kafka, of a
+        group that never had a state."""
         groups, image = self._groups, self._groups.configs.image()
         try:
             group = groups.group(group_id)
@@ -173,22 +179,27 @@ class ShareGroupOffsets:
         except ApiError as refusal:
             reply(refusal.error, refusal.message, {})
             return
+        if not group.has_state_topics:
+            reply(ErrorCode.NONE, None, {})
+            return
         states = group.state_topics
-        errors: dict[str, tuple[ErrorCode, str | None]] = {}
+        results: TopicResults = {}
         name_of: dict[bytes, str] = {}
         deleted: dict[bytes, frozenset[int]] = {}
         for name in names:
             topic = image.topics.get(name)
             if topic is None:
-                errors[name] = _UNKNOWN_TOPIC
-            elif topic.topic_id in states.initialized:
+                results[name] = _UNKNOWN_TOPIC
+                continue
+            if topic.topic_id in states.initialized:
                 deleted[topic.topic_id] = states.initialized[topic.topic_id].partitions
-                name_of[topic.topic_id] = name
             elif topic.topic_id in states.deleting:  # a deletion that has failed
                 deleted[topic.topic_id] = frozenset(topic.partitions)
-                name_of[topic.topic_id] = name
             else:
-                errors[name] = _NOTHING_TO_DELETE
+                results[name] = _NOTHING_TO_DELETE
+                continue
+            name_of[topic.topic_id] = name
+            results[name] = _DELETED
 
         def appended(error: ErrorCode) -> None:
             if error:
@@ -197,19 +208,19 @@ class ShareGroupOffsets:
                 groups.delete_states(group_id, deleted, states_deleted)
 
         def states_deleted(failed: Errors) -> None:
-            errors.update({name_of[key.topic_id]: (each, each.message) for key, each in failed.items()})
+            results.update({name_of[key.topic_id]: (each, each.message) for key, each in failed.items()})
             gone = deleted.keys() - by_topic(failed).keys()
             groups.change_state_topics(
                 group_id,
                 partial(state_topics.finish_deletion, topic_ids=gone),
-                lambda error: reply(coordinator_error(error), None, errors),
+                lambda error: reply(coordinator_error(error), None, results),
             )
 
         if deleted:
             begin = partial(state_topics.begin_deletion, topic_ids=deleted.keys() & states.initialized.keys())
             groups.change_state_topics(group_id, begin, appended)
         else:
-            reply(ErrorCode.NONE, None, errors)
+            reply(ErrorCode.NONE, None, results)
 
     # -- DeleteGroups
 

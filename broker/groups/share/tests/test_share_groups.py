@@ -280,7 +280,9 @@ def described(groups: ShareGroups, **topics: list[int]) -> dict[tuple[str, int],
 
 def altered(groups: ShareGroups, starts: dict[tuple[str, int], int]) -> Any:
     found: list[Any] = []
-    groups.shard.share_offsets.alter(GROUP, starts, lambda *answer: found.append(answer))
+    groups.shard.share_offsets.alter(
+        GROUP, {name for name, _ in starts}, starts, lambda *answer: found.append(answer)
+    )
     (answer,) = found
     return answer
 
@@ -340,7 +342,7 @@ def test_offsets_are_deleted_by_topic(groups: ShareGroups) -> None:
     }
     assert groups.share_group.state_topics.deleting == {topic_id("orders"): "orders"}
     groups.share_states.errors.clear()
-    assert deleted(groups, "orders") == (E.NONE, None, {})
+    assert deleted(groups, "orders") == (E.NONE, None, {"orders": (E.NONE, None)})
     assert not groups.share_states.states
     assert deleted(groups, "orders")[2]["orders"][1] == "There is no offset information to delete."
     settle(a)
