@@ -94,6 +94,21 @@ def _successors_end(difference: Difference) -> bool:
     )
 
 
+def _after_altered_offsets(difference: Difference) -> bool:
+    return (
+        re.match(r"AlterShareGroupOffsets: alters", difference.title) is not None
+        and re.search(r"\.(group|assignment|member)_epoch$", difference.path) is not None
+    )
+
+
+def _added_partitions(difference: Difference) -> bool:
+    return (
+        difference.title == "DescribeShareGroupOffsets: offsets_of_added_partitions"
+        and re.search(r"\.(start_offset|lag)$", difference.path) is not None
+        and (difference.ours, difference.theirs) == (0, -1)
+    )
+
+
 def _silence(difference: Difference) -> bool:
     return isinstance(difference.theirs, str) and difference.theirs == "<no answer>"
 
@@ -116,7 +131,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "one topic named twice in a request",
-        "Kafka's maps keep one of the two; here each is answered for itself. No client sends it",
+        "Kafka keeps one of the two or answers each for itself, as the collection has it that the API's code uses. No client sends it",
         _named_twice,
     ),
     Allowed(
@@ -146,6 +161,18 @@ ALLOWED: tuple[Allowed, ...] = (
         "EndTxn 5 with the epoch before the present one repeats an end that has raised the epoch. Where the last end has not, "
         "Kafka takes a fenced producer for its successor, and gives it the successor's epoch",
         _successors_end,
+    ),
+    Allowed(
+        "the epoch of a share group whose offsets were altered",
+        "it rises, so that leaders that still have the old position in memory are fenced. Kafka's does since KAFKA-20910, which "
+        "came after 4.3.1",
+        _after_altered_offsets,
+    ),
+    Allowed(
+        "partitions added to a topic of a share group",
+        "they begin with their first record: at share.auto.offset.reset the group would miss what was written before they were "
+        "found. Kafka has it so since KAFKA-20742, which came after 4.3.1",
+        _added_partitions,
     ),
     Allowed(
         "Kafka never answers",

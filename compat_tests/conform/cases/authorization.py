@@ -41,11 +41,11 @@ LITERAL, PREFIXED, DENY, ALLOW, ANY = 3, 4, 2, 3, 1
 _users = count()
 
 
-def _next_user() -> str:
+def next_user() -> str:
     return USERS[next(_users)]
 
 
-def _grant(session: Session, user: str, rights: Sequence[Right], permission: int = ALLOW) -> None:
+def grant(session: Session, user: str, rights: Sequence[Right], permission: int = ALLOW) -> None:
     """Give the user rights, and wait until the broker's authorizer has them."""
     creations = [
         AclCreation(kind, name, LITERAL, f"User:{user}", "*", operation, permission)
@@ -82,8 +82,8 @@ def _names(session: Session) -> Names:
 def _ask_both(number: int, refused: str, allowed: str, session: Session) -> None:
     names = _names(session)
     each = authorized_requests(names)[number]
-    _grant(session, refused, each.given)
-    _grant(session, allowed, [*each.given, *each.needed])
+    grant(session, refused, each.given)
+    grant(session, allowed, [*each.given, *each.needed])
     request = each.request(session.version)
     session.ask(request, on=f"{USER}{refused}", note="without the right")
     answer = session.connection(f"{USER}{allowed}").ask(request, session.version)
@@ -93,7 +93,7 @@ def _ask_both(number: int, refused: str, allowed: str, session: Session) -> None
 def _register(number: int, each: AuthorizedRequest) -> None:
     known = APIS[each.api]
     first, last = max(known.first, each.versions.start), min(known.last, each.versions.stop - 1)
-    run = partial(_ask_both, number, _next_user(), _next_user())
+    run = partial(_ask_both, number, next_user(), next_user())
     special = each.title.partition(": ")[2].replace(" ", "_")
     case(each.api, first, last, authorizer=True, name=f"authorized_{special}".rstrip("_"))(run)
 
@@ -101,14 +101,14 @@ def _register(number: int, each: AuthorizedRequest) -> None:
 for _number, _each in enumerate(authorized_requests(Names("", b"", "", "", ""))):
     _register(_number, _each)
 
-LISTER, OPERATOR, DENIED = _next_user(), _next_user(), _next_user()
+LISTER, OPERATOR, DENIED = next_user(), next_user(), next_user()
 
 
 @case("Metadata", authorizer=True)
 def shows_what_may_be_described(session: Session) -> None:
     """All topics, then one that may be described, one that may not and one that is not there; with authorized operations."""
     shown, hidden = session.create_topic("shown"), session.create_topic("hidden")
-    _grant(session, LISTER, [(ResourceType.TOPIC, shown.name, Operation.READ)])
+    grant(session, LISTER, [(ResourceType.TOPIC, shown.name, Operation.READ)])
     on = f"{USER}{LISTER}"
     topics: list[MetadataRequestTopic] | None = None if session.version else []
     answer = session.connection(on).ask(MetadataRequest(topics), session.version)
@@ -125,7 +125,7 @@ def shows_what_may_be_described(session: Session) -> None:
 @case("DescribeTopicPartitions", authorizer=True)
 def describes_what_may_be_described(session: Session) -> None:
     shown, hidden = session.create_topic("shown"), session.create_topic("hidden")
-    _grant(session, LISTER, [(ResourceType.TOPIC, shown.name, Operation.READ)])
+    grant(session, LISTER, [(ResourceType.TOPIC, shown.name, Operation.READ)])
     named = [TopicRequest(each) for each in (shown.name, hidden.name, session.name("absent"))]
     session.ask(DescribeTopicPartitionsRequest(named, 100), on=f"{USER}{LISTER}")
 
@@ -144,7 +144,7 @@ def lists_ids_that_may_be_described(session: Session) -> None:
 def describes_operations(session: Session) -> None:
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     session.ask(request, on=f"{USER}{LISTER}", note="without rights")
-    _grant(session, OPERATOR, [(ResourceType.CLUSTER, CLUSTER_NAME, Operation.ALTER)])
+    grant(session, OPERATOR, [(ResourceType.CLUSTER, CLUSTER_NAME, Operation.ALTER)])
     session.ask(request, on=f"{USER}{OPERATOR}", note="ALTER")
 
 
@@ -153,11 +153,11 @@ def denials_win(session: Session) -> None:
     """A denied right of one that is allowed all, seen by its effect on authorized operations."""
     topic = session.create_topic()
     on = f"{USER}{DENIED}"
-    _grant(session, DENIED, [(ResourceType.TOPIC, topic.name, Operation.ALL)])
-    _grant(session, DENIED, [(ResourceType.TOPIC, topic.name, Operation.READ)], DENY)
+    grant(session, DENIED, [(ResourceType.TOPIC, topic.name, Operation.ALL)])
+    grant(session, DENIED, [(ResourceType.TOPIC, topic.name, Operation.READ)], DENY)
     named = [MetadataRequestTopic(name=topic.name)]
     session.ask(MetadataRequest(named, False, False, True), version=9, on=on)
-    _grant(session, DENIED, [(ResourceType.TOPIC, topic.name, Operation.DESCRIBE)], DENY)
+    grant(session, DENIED, [(ResourceType.TOPIC, topic.name, Operation.DESCRIBE)], DENY)
     session.ask(MetadataRequest(named, False, False, True), version=9, on=on)
 
 
