@@ -75,6 +75,7 @@ class LedSharePartition:
         self.waiters: Waiters = {}
         self._manager = manager
         self._writer: StateWriter | None = None
+        self._writes = 0  # not answered yet
         self._timer = DeadlineTimer(manager.runtime, self._expire)
         self._timer_at = 0.0  # on the monotonic clock, while it is armed
 
@@ -87,6 +88,10 @@ class LedSharePartition:
         """Whether this broker has led the partition since."""
         partition = self.partition
         return partition.is_leader and partition.leader_epoch == self.leader_epoch and not self.error
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writes > 0
 
     def loaded(self, state: SharePartition, writer: StateWriter) -> None:
         self.state, self._writer = state, writer
@@ -163,12 +168,14 @@ class LedSharePartition:
     def _write(self, batches: Sequence[StateBatch], done: Callable[[ErrorCode], object]) -> None:
         assert self.state is not None
         assert self._writer is not None
-        self._writer.write(
-            self.state.start_offset,
-            self.state.delivery_complete_count,
-            batches,
-            lambda error: done(_leader_error(error)),
-        )
+        self._writes += 1
+
+        def written(error: ErrorCode) -> None:
+            self._writes -= 1
+            done(_leader_error(error))
+            self._manager.drop_unused(self)
+
+        self._writer.write(self.state.start_offset, self.state.delivery_complete_count, batches, written)
 
     def _expire(self) -> None:
         """Unlock what is locked for too long. This holds even if it can't be persisted."""
@@ -219,6 +226,7 @@ class SharePartitionManager:
         self._led: dict[str, dict[TopicPartition, LedSharePartition]] = {}  # by group
         self._lookups = StepQueue(runtime)
         self._releasing: Counter[Key] = Counter()  # sessions that have ended, and are not released yet
+        self._releasing_of_group: Counter[str] = Counter()
         self._waiting: dict[Key, list[Callable[[], object]]] = {}  # for that
         self.sessions = ShareSessionCache(config.group_share_max_share_sessions, self._sessions_ended)
 
@@ -325,25 +333,37 @@ class SharePartitionManager:
             released(ErrorCode.NONE, None)
 
         self._releasing.update(session.key for session in sessions)
+        self._releasing_of_group.update(session.key[0] for session in sessions)
         in_slices(self.runtime, release(), all_released)
 
     def _member_released(self, key: Key) -> None:
         """What one session of the member had acquired is released."""
+        group_id, _ = key
+        self._releasing_of_group[group_id] -= 1
+        if not self._releasing_of_group[group_id]:
+            del self._releasing_of_group[group_id]
         self._releasing[key] -= 1
         if self._releasing[key]:
             return
         del self._releasing[key]
-        group_id, _ = key
-        if not self.sessions.has_group(group_id):
+        if self._is_unused(group_id):
             in_slices(self.runtime, self._drop_group(group_id), lambda: None)
         for then in self._waiting.pop(key, ()):
             self.turns.add(then)
 
     def _drop_group(self, group_id: str) -> Iterator[None]:
         """No member has a session here: the next one has the states loaded again."""
-        for led in self._led.pop(group_id, {}).values():
-            led.failed(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for led in tuple(self._led.get(group_id, {}).values()):
+            self.drop_unused(led)
             yield
+
+    def drop_unused(self, led: LedSharePartition) -> None:
+        """Unless a member of the group has a session, or a state is being written, which the next one has to read."""
+        if not led.is_writing and self._is_unused(led.key.group_id):
+            self.drop(led, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _is_unused(self, group_id: str) -> bool:
+        return not self.sessions.has_group(group_id) and group_id not in self._releasing_of_group
 
     # -- loading
 

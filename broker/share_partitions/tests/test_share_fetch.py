@@ -285,6 +285,28 @@ def test_a_session_ends_with_its_connection(new_world: NewWorld) -> None:
     assert Member(world, "n").acquired() == [(0, 0, 2)]
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_the_next_member_of_a_group_without_members_begins_where_it_was_reset_to(
+    new_world: NewWorld, is_cut: bool
+) -> None:
+    world = new_world()
+    world.produce(b"a", b"b")
+    first, second = Member(world), Member(world, "n")
+    first.fetch()
+    second.fetch(max_wait_ms=0)
+    first.acknowledge(0, 1)
+    leaving = (first, second)
+    for member in leaving:
+        assert world.led().is_valid, "there is a member left"
+        if is_cut:
+            member.disconnect()
+            world.runtime.advance(0)
+        else:
+            member.fetch(share_session_epoch=-1, topics=[])
+    world.initialize(0)
+    assert Member(world).acquired() == [(0, 1, 1)]
+
+
 def test_there_are_not_too_many_sessions(new_world: NewWorld) -> None:
     world = new_world("group.share.max.share.sessions=1")
     Member(world, "m").fetch()
