@@ -3,61 +3,28 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from compat_tests.harness.java_tools import JAVA_FLAGS, janino_class_path
-from compat_tests.harness.kafka_jars import ensure_jars, java_executable
+from compat_tests.harness.java_commands import JavaCommands
 from compat_tests.harness.transactional_clients import AlreadyEnded, Fenced, TransactionalProducer, Value
 
-_SOURCE = Path(__file__).parent / "java" / "TransactionalClients.java"
 _FENCED = ("ProducerFencedException", "InvalidProducerEpochException")
 
 
-class JavaClientFailed(AssertionError):
-    """The Java client threw an exception, which the message names, or its JVM has ended."""
-
-
-class JavaClients:
-    """The JVM; `close()` ends it with all its clients."""
+class JavaClients(JavaCommands):
+    """The JVM."""
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the JVM
-        self._process = subprocess.Popen(
-            [
-                *(
-                    java_executable(),
-                    *JAVA_FLAGS,
-                    "-cp",
-                    ":".join([f"{ensure_jars()}/*", *janino_class_path()]),
-                ),
-                *("org.codehaus.janino.SimpleCompiler", str(_SOURCE), _SOURCE.stem),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        super().__init__("TransactionalClients.java")
         self._numbers = itertools.count(1)
 
-    def ask(self, *words: object) -> str:
-        """Run one command and return the rest of its answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        kind, _, rest = line.strip().partition(" ")
-        if kind == "ok":
-            return rest
-        if rest.startswith(_FENCED):
-            raise Fenced(rest)
-        if rest.startswith("InvalidTxnStateException"):
-            raise AlreadyEnded(rest)
-        self._errors.seek(0)
-        raise JavaClientFailed(rest or self._errors.read().decode("utf-8", "replace")[-4000:])
+    def failure(self, text: str) -> Exception:
+        """Fenced and AlreadyEnded for what the tests expect."""
+        if text.startswith(_FENCED):
+            return Fenced(text)
+        if text.startswith("InvalidTxnStateException"):
+            return AlreadyEnded(text)
+        return super().failure(text)
 
     def producer(
         self, bootstrap: str, transactional_id: str, *, timeout_ms: int = 60_000
@@ -74,14 +41,6 @@ class JavaClients:
     def fence(self, bootstrap: str, transactional_id: str) -> None:
         """Admin.fenceProducers."""
         self.ask("fence", bootstrap, transactional_id)
-
-    def close(self) -> None:
-        """End the JVM."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            assert stream is not None
-            stream.close()
 
 
 class _JavaProducer(TransactionalProducer):
