@@ -28,7 +28,7 @@ from compat_tests.conform.session import Topic
 from compat_tests.harness.apache_broker import ApacheBroker
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker, BrokerFailed
-from compat_tests.harness.clients import CODECS
+from compat_tests.harness.clients import CODECS, PLAIN, Sample
 from compat_tests.harness.committed import committed
 from compat_tests.harness.confluent_admin import (
     AclBinding,
@@ -46,6 +46,7 @@ from compat_tests.harness.confluent_admin import (
 )
 from compat_tests.harness.contents import look
 from compat_tests.harness.eventually import eventually
+from compat_tests.harness.java_shares import ACCEPT, RELEASE, ShareClients, await_no_lag
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.topics import create_topic
 from compat_tests.harness.transactional_clients import READ_COMMITTED, ConfluentProducer, read_with_confluent
@@ -472,3 +473,71 @@ def test_states_of_share_groups_cross_both_ways(
     ).stdout
     assert "isvalid: false" not in dumped
     assert dumped.count("payload: ") == 12
+
+
+@pytest.mark.parametrize("first", ["barnabas", pytest.param("apache", marks=pytest.mark.long)])
+def test_share_groups_with_their_members_cross_both_ways(
+    travel: Callable[..., Broker], java_tools: JavaTools, first: str
+) -> None:
+    """The member does not leave: the next broker knows it until its session expires."""
+    settings = {
+        "group.share.min.heartbeat.interval.ms": "100",
+        "group.share.heartbeat.interval.ms": "200",
+        "group.share.assignment.interval.ms": "0",
+        "share.coordinator.state.topic.num.partitions": "1",
+        "offsets.topic.num.partitions": "1",
+    }
+
+    def members() -> list[list[str]]:
+        """Of each its id, how many partitions, its epoch, its assignment."""
+        server = ("--bootstrap-server", broker.bootstrap)
+        wanted = ("--describe", "--group", "shares", "--members", "--verbose")
+        rows = [
+            line.split()
+            for line in java_tools.run("kafka-share-groups", *server, *wanted).stdout.splitlines()
+        ]
+        return sorted([row[1], *row[4:]] for row in rows if row[:1] == ["shares"])
+
+    clients = ShareClients()
+    try:
+        broker = travel(first, settings)
+        create_topic(broker.bootstrap, "shared")
+        clients.configure(broker.bootstrap, "shares", {"share.auto.offset.reset": "earliest"})
+        PLAIN.produce(broker.bootstrap, "shared", [Sample(None, b"v%d" % each) for each in range(6)])
+        member = clients.member(broker.bootstrap, "shares", "shared")
+        assert len(member.poll(60)) == 6
+        member.acknowledge(ACCEPT, 0, 1)
+        member.acknowledge(RELEASE, 2, 3, 4, 5)
+        assert member.commit() == {0: "ok"}
+        (known,) = members()
+        assert (known[1], known[3]) == ("1", "shared:0")
+
+        broker = travel("barnabas" if first == "apache" else "apache", settings)
+        eventually(lambda: members() == [known])
+        assert clients.offsets(broker.bootstrap, "shares")["shared", 0].lag == 4
+        other = clients.member(broker.bootstrap, "shares", "shared")
+        assert [(each.offset, each.delivery) for each in other.poll(60)] == [
+            (each, 2) for each in (2, 3, 4, 5)
+        ]
+        other.acknowledge(RELEASE, 2, 3)
+        other.acknowledge(ACCEPT, 4, 5)
+        assert other.commit() == {0: "ok"}
+        eventually(lambda: len(members()) == 2)
+        both = members()
+        assert known[0] in (each[0] for each in both)
+
+        broker = travel(first, settings)
+        eventually(lambda: members() == both)
+        last = clients.member(broker.bootstrap, "shares", "shared")
+        assert [(each.offset, each.delivery) for each in last.poll(60)] == [(2, 3), (3, 3)]
+        last.acknowledge(ACCEPT, 2, 3)
+        assert last.commit() == {0: "ok"}
+        await_no_lag(clients, broker.bootstrap, "shares")
+    finally:
+        clients.close()
+    broker.stop()
+    (segment,) = broker.log_dir.glob("__consumer_offsets-0/*.log")
+    decoded = ("--offsets-decoder", "--deep-iteration", "--files", str(segment))
+    dumped = java_tools.run("kafka-dump-log", *decoded).stdout
+    assert "isvalid: false" not in dumped
+    assert all(f'"type":"{kind}"' in dumped for kind in range(10, 16))
