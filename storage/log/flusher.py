@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.errors import StorageError, is_transient
@@ -46,6 +47,7 @@ class Flusher:
         "_names_changed",
         "_names_synced",
         "_not_indexed",
+        "_removed",
         "_runtime",
         "_sealing",
         "_segments",
@@ -94,6 +96,8 @@ class Flusher:
             int, ...
         ] = ()  # base offsets of the segments whose indexes could not be saved
         self._sealing: tuple[int, ...] = ()  # base offsets of the segments that a thread is sealing
+        # (path, end offset) of unsynced segments that are out of the list, and that a start may still find
+        self._removed: tuple[tuple[str, int], ...] = ()
         self._flush_pending = False
         self._appended_to = 0  # the log's end at the last append, while flush.ms or flush.messages is set
         self._sync_to = -1  # the end of what a sync has been requested for
@@ -192,6 +196,9 @@ class Flusher:
     def _sync_work(self) -> Callable[[], None]:
         """The blocking part of a sync of everything unsynced. OSError when a file can't be opened."""
         files = [segment.open_for_append() for segment in self._segments.reaching_beyond(self.recovery_point)]
+        for path, _ in self._removed:
+            with suppress(FileNotFoundError):  # renamed meanwhile, which is synced with the names
+                files.append(self._directory.disk.open(path))
         sync_names = self.names_work()
 
         def work() -> None:
@@ -207,6 +214,7 @@ class Flusher:
         if self.failure is not None:
             return
         self.recovery_point = max(self.recovery_point, end_offset)
+        self._removed = tuple(each for each in self._removed if each[1] > self.recovery_point)
         if self.held_from >= 0:
             # The end of what is shown never goes back: a rolled segment may be synced sooner than what precedes it.
             held_from = max(self.held_from, self.recovery_point)
@@ -351,6 +359,16 @@ class Flusher:
     def sealed_offset(self) -> int:
         """End (exclusive) of the segments that no longer change, nor do their indexes."""
         return min(self._sealing, default=self._segments.active.base_offset)
+
+    def segments_removed(self, segments: Sequence[Segment]) -> None:
+        """These have been removed from the start of the list; their files follow later. Until a power failure could not bring
+        them back they are synced like the others: a start that found one torn would cut off all that lies behind it."""
+        ends = [*(segment.base_offset for segment in segments[1:]), self._segments.bases[0]]
+        self._removed += tuple(
+            (segment.path, end)
+            for segment, end in zip(segments, ends, strict=True)
+            if end > self.recovery_point
+        )
 
     def lower_recovery_point(self, offset: int) -> bool:
         """Claim no more than `offset` from now on, before the log is cut there; whether it claimed more."""

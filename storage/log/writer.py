@@ -498,6 +498,7 @@ class LogWriter:
 
         for segment in segments:
             segment.release()
+        self._flusher.segments_removed(segments)
         self._flusher.when_names_synced(names_synced)
 
     @property

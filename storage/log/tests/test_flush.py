@@ -27,6 +27,24 @@ def test_a_flush_does_not_run_ahead_of_the_thread_that_syncs_a_rolled_segment(wo
     assert [batch[16:] for batch in found] == [batch[16:] for batch in sent]
 
 
+def test_a_flush_does_not_run_ahead_of_a_removed_segment_that_a_start_would_find(workshop: Any) -> None:
+    """Torn by the power failure, it would be where the start ends the log."""
+    log = workshop.log()
+    waiting: list[Callable[[], object]] = []
+    workshop.runtime.run_in_thread = lambda work, _done: waiting.append(work)
+    sent = [workshop.batch(timestamp=workshop.now + index) for index in range(3)]
+    for batch in sent[:2]:
+        log.append_as_leader(batch, 0)
+    log.roll()
+    log.append_as_leader(sent[2], 0)
+    log.increment_log_start_offset(2)
+    assert waiting, "the removed segment keeps its name until a thread has synced the next one's"
+    log.flush()
+    workshop.disk = workshop.disk.crash(lambda unsynced: unsynced // 2)
+    found = workshop.content(workshop.log(clean=False))
+    assert found[-1][16:] == sent[2][16:]
+
+
 def test_a_flush_syncs_the_names_of_new_files_once(workshop: Any) -> None:
     synced: list[str] = []
     workshop.disk.fault = lambda operation, path: synced.append(path) if operation == "sync" else None
