@@ -24,6 +24,7 @@ from barnabas.broker.groups.consumer.values import (
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
+from barnabas.broker.groups.modern.values import is_recent
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.runtime.slices import Steps, run_through
 from barnabas.wire.errors import ErrorCode
@@ -97,7 +98,7 @@ class GroupChanges:
         if before.epoch >= group.epoch or group.is_assigning:
             return
         interval_ms = self.configs.number(group.group_id, "consumer.assignment.interval.ms")
-        if before.timestamp_ms and interval_ms and self._now_ms() < before.timestamp_ms + interval_ms:
+        if is_recent(before.timestamp_ms, interval_ms, self._now_ms()):
             return
         if not may_assign(group, self._usage):
             return

@@ -16,6 +16,7 @@ from barnabas.broker.coordinator.re2_parser import PatternError
 from barnabas.broker.coordinator.re2_pattern import Pattern
 from barnabas.broker.groups.consumer.values import Key, ResolvedExpression
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.values import is_recent
 from barnabas.runtime.slices import StepQueue, Steps
 from barnabas.wire.errors import ErrorCode
 
@@ -72,12 +73,12 @@ class ExpressionResolver:
             return True
         last = next(iter(group.resolved.values()))
         now_ms = self._runtime.time_ms()
-        if now_ms <= last.timestamp_ms + REFRESH_MIN_MS:
+        if is_recent(last.timestamp_ms, REFRESH_MIN_MS, now_ms):
             return False
         return (
             any(expression not in group.resolved for expression in group.expressions)
             or last.version < self.topics_created_at
-            or now_ms > last.timestamp_ms + self._interval_ms
+            or not is_recent(last.timestamp_ms, self._interval_ms, now_ms)
         )
 
     def _resolve(self, expressions: list[str], may_describe: MayDescribe) -> Steps[_Topics]:

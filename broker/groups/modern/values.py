@@ -26,3 +26,9 @@ class TargetEpoch(msgspec.Struct, frozen=True):
 
     epoch: int
     timestamp_ms: int
+
+
+def is_recent(then_ms: int, interval_ms: int, now_ms: int) -> bool:
+    """Whether less than the interval has passed. A time that is still to come is from the clock of an earlier coordinator, and says
+    nothing."""
+    return then_ms <= now_ms < then_ms + interval_ms

@@ -13,7 +13,7 @@ import msgspec
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
-from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch
+from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch, is_recent
 from barnabas.broker.groups.share import state_topics
 from barnabas.broker.groups.share.assignor import Subscriber, assign
 from barnabas.broker.groups.share.values import STABLE, CurrentAssignment, Key, Member, StateTopic
@@ -91,7 +91,7 @@ class GroupChanges:
         """Subscribed partitions without a delivery state. An initialization that has not ended in time counts as lost."""
         since = group.initializing_since_ms
         retry_ms = self.settings.group_share_initialize_retry_interval_ms
-        is_late = since is None or self._now_ms() >= since + retry_ms
+        is_late = since is None or not is_recent(since, retry_ms, self._now_ms())
         return state_topics.uninitialized(
             self.configs.image(), group.subscribers, group.state_topics, with_initializing=is_late
         )
@@ -103,7 +103,7 @@ class GroupChanges:
             return
         now_ms = self._now_ms()
         interval_ms = self.configs.number(group.group_id, "share.assignment.interval.ms")
-        if before.timestamp_ms and interval_ms and now_ms < before.timestamp_ms + interval_ms:
+        if is_recent(before.timestamp_ms, interval_ms, now_ms):
             return
         if not may_assign(group, self._usage):
             return

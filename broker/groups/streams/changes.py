@@ -13,6 +13,7 @@ import msgspec
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
+from barnabas.broker.groups.modern.values import is_recent
 from barnabas.broker.groups.streams.assignor import Worker, assign
 from barnabas.broker.groups.streams.reconciliation import Goal, Owned, reconcile
 from barnabas.broker.groups.streams.topology import (
@@ -130,7 +131,7 @@ class GroupChanges:
         if before.epoch >= group.epoch or group.is_assigning:
             return None
         interval_ms = self.configs.number(group.group_id, "streams.assignment.interval.ms")
-        if before.timestamp_ms and interval_ms and self._now_ms() < before.timestamp_ms + interval_ms:
+        if is_recent(before.timestamp_ms, interval_ms, self._now_ms()):
             return INTERVAL
         if not may_assign(group, self._usage):
             return None

@@ -135,6 +135,18 @@ def test_a_heartbeat_that_says_nothing_new_needs_no_decision() -> None:
     assert not is_renewed(), "a log from which the target is lost"
 
 
+def test_the_clock_of_the_coordinator_before_was_ahead() -> None:
+    """Its last assignment is still to come: the next one does not wait for it."""
+    groups = Groups(interval_ms=1000)
+    groups.create_topic("orders", 2)
+    a = ConsumerMember(groups, "a", "orders")
+    settle(groups, a)
+    groups.clock.wall_offset_ms -= 3_600_000
+    b = ConsumerMember(groups, "b", "orders")
+    settle(groups, a, b)
+    assert len(b.owned) == 1
+
+
 def test_topics_that_change_are_found_with_the_next_heartbeat() -> None:
     groups = Groups()
     a, b = two_members(groups)

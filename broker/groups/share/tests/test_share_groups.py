@@ -240,6 +240,27 @@ def test_the_assignment_waits_for_its_interval() -> None:
     assert (a.epoch, a.assigned) == (3, partitions("orders", [0]))
 
 
+def test_the_clock_of_an_earlier_coordinator_was_ahead() -> None:
+    """Its times are still to come: neither the assignment nor a lost initialization waits for them."""
+    groups = ShareGroups(interval_ms=1000)
+    groups.create_topic("orders", 2)
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    groups.clock.wall_offset_ms -= 3_600_000
+    groups.reload()
+    a.heartbeat()
+    assert a.assigned == partitions("orders", [0, 1])
+    groups.share_states.hold = True
+    groups.create_topic("orders", 3, since=2)
+    a.heartbeat()
+    groups.clock.wall_offset_ms -= 3_600_000
+    groups.share_states.hold = False
+    settle(a)
+    groups.clock.pass_ms(1000)
+    settle(a)
+    assert a.assigned == partitions("orders", [0, 1, 2])
+
+
 def test_a_failed_append_leaves_the_group_as_it_was(groups: ShareGroups) -> None:
     a = ShareMember(groups, "a", "orders")
     groups.log.error = E.NOT_ENOUGH_REPLICAS
