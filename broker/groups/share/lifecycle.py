@@ -49,6 +49,7 @@ class ShareGroups(ModernGroups[ShareGroup]):
         super().__init__(ShareGroup, store, shard_log, runtime, settings, configs)
         self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
         self._persister = persister
+        self._latest: dict[SharePartitionKey, object] = {}  # initializations without an answer, the last of each
 
     def group(self, group_id: str, kind: str = "Group") -> ShareGroup:
         """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""
@@ -102,8 +103,11 @@ class ShareGroups(ModernGroups[ShareGroup]):
         starts: Mapping[SharePartitionKey, int],
         done: Callable[[Errors, ErrorCode], object],
     ) -> None:
-        """As `initialize`, with start offsets. `done(errors of the share coordinator, error of the append)` when the outcome is recorded."""
+        """As `initialize`, with start offsets. `done(errors of the share coordinator, error of the append)` when the outcome is recorded.
+        Of a partition that is initialized once more meanwhile it is not: the later one would reset what is read by then."""
         errors: Errors = {}
+        this = object()
+        self._latest.update(dict.fromkeys(starts, this))
 
         def initialize(key: SharePartitionKey, answered: Callable[[], object]) -> None:
             def keep(error: ErrorCode) -> None:
@@ -114,8 +118,11 @@ class ShareGroups(ModernGroups[ShareGroup]):
             self._persister.initialize(key, epoch, starts[key], keep)
 
         def all_answered() -> None:
-            initialized = by_topic(key for key in starts if key not in errors)
-            failed = by_topic(errors)
+            ended_now = [key for key in starts if self._latest.get(key) is this]
+            for key in ended_now:
+                del self._latest[key]
+            initialized = by_topic(key for key in ended_now if key not in errors)
+            failed = by_topic(key for key in ended_now if key in errors)
             if errors:
                 log.warning("Group %s: %d partitions could not be initialized", group_id, len(errors))
             image = self.configs.image()

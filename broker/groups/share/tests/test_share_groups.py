@@ -209,6 +209,25 @@ def test_a_lost_initialization_is_sent_again_and_its_late_answer_resets_nothing(
     assert groups.share_states.states[key][1] == 17
 
 
+def test_of_two_initializations_the_later_one_counts(groups: ShareGroups) -> None:
+    """It resets what was read since the first one took effect, so nothing is assigned before it is answered."""
+    groups.share_states.hold = True
+    a = ShareMember(groups, "a", "orders")
+    a.heartbeat()
+    groups.clock.pass_ms(RETRY_MS)
+    a.heartbeat()
+    assert len(groups.share_states.held) == 8
+    for _ in range(4):
+        groups.share_states.answer_one()
+    settle(a)
+    assert a.assigned == set()
+    while groups.share_states.held:
+        groups.share_states.answer_one()
+    groups.share_states.hold = False
+    settle(a)
+    assert a.assigned == partitions("orders", range(4))
+
+
 def test_another_coordinator_initializes_at_once_what_was_not_answered(groups: ShareGroups) -> None:
     groups.share_states.hold = True
     a = ShareMember(groups, "a", "orders")
