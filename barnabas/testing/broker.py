@@ -264,7 +264,7 @@ class Broker:
         return self._loop.call(lambda: contents.records(self.nodes, topic, partition, committed=committed))
 
     def group(self, name: str) -> Group | None:
-        """A group's state, members and committed offsets; None where there is no such group."""
+        """A group's state, members and committed offsets, or share partitions; None where there is no such group."""
         return self._loop.call(lambda: contents.group(self.nodes, name))
 
     def groups(self) -> list[str]:
@@ -378,6 +378,10 @@ class Broker:
     def force_rebalance(self, group: str) -> None:
         """Make the members of a group join again. UnknownGroup."""
         self._loop.call(lambda: steering.groups.force_rebalance(self.nodes, group))
+
+    def expire_locks(self, group: str, topic: str | None = None, partition: int | None = None) -> None:
+        """Let the locks of a share group's members expire: all, or those of one topic or one of its partitions. UnknownGroup."""
+        self._loop.call(lambda: steering.groups.expire_locks(self.nodes, group, topic, partition))
 
     # -- transactions
 

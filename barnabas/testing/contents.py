@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.consumer.group import ConsumerGroup
     from barnabas.broker.groups.group_store import Group as StoredGroup
     from barnabas.broker.groups.offsets import CommittedOffset
+    from barnabas.broker.groups.share.group import ShareGroup
     from barnabas.broker.groups.streams.group import StreamsGroup
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.services import Services
@@ -65,7 +66,7 @@ class ClientMetric(msgspec.Struct, frozen=True):
 
 
 class GroupMember(msgspec.Struct, frozen=True):
-    """One member of a group. `epoch`: its generation in a classic group; `partitions`: what it has, in a consumer or streams group."""
+    """One member of a group. `epoch`: its generation in a classic group; `partitions`: what it has, in a group of another type."""
 
     member_id: str
     client_id: str
@@ -75,9 +76,28 @@ class GroupMember(msgspec.Struct, frozen=True):
     partitions: frozenset[tuple[str, int]] = frozenset()
 
 
+class InFlight(msgspec.Struct, frozen=True):
+    """Records `first` to `last` of a share partition. `state`: available, acquired (by `member_id`), acknowledged or archived."""
+
+    first: int
+    last: int
+    state: str
+    delivery_count: int
+    member_id: str = ""
+
+
+class SharePartition(msgspec.Struct, frozen=True):
+    """A partition as a share group reads it: by its leader, or as it is stored where no member has fetched from it lately. All records
+    before `start_offset` are finished; `in_flight` are those from it on that were delivered. -1: its leader has not chosen it yet."""
+
+    start_offset: int
+    in_flight: tuple[InFlight, ...] = ()
+
+
 class Group(msgspec.Struct, frozen=True):
-    """A group as its coordinator has it. `group_type`: classic, consumer or streams; `state` is Kafka's name for it, such as Stable or
-    Empty; `generation_id` of the others is their epoch; `offsets` has the committed offset of each (topic, partition)."""
+    """A group as its coordinator has it. `group_type`: classic, consumer, share or streams; `state` is Kafka's name for it, such as
+    Stable or Empty; `generation_id` of the others is their epoch; `offsets` has the committed offset of each (topic, partition),
+    `share_partitions` what a share group has instead."""
 
     name: str
     state: str
@@ -85,6 +105,7 @@ class Group(msgspec.Struct, frozen=True):
     members: tuple[GroupMember, ...]
     offsets: dict[tuple[str, int], int]
     group_type: str
+    share_partitions: dict[tuple[str, int], SharePartition] = {}
 
 
 def services_of(nodes: Sequence[BrokerNode]) -> list[Services]:
@@ -227,7 +248,8 @@ def group(nodes: Sequence[BrokerNode], name: str) -> Group | None:
             continue
         found = shard.groups.get(name)
         if found is not None:
-            return _view(found, shard.offsets.committed_topics(name), services.controller.image)
+            view = _view(found, shard.offsets.committed_topics(name), services.controller.image)
+            return msgspec.structs.replace(view, share_partitions=_share_partitions(nodes, found))
     return None
 
 
@@ -235,6 +257,7 @@ def _view(found: StoredGroup, offsets: dict[str, dict[int, CommittedOffset]], im
     # Late: a start without groups does not load them.
     from barnabas.broker.groups.consumer.group import ConsumerGroup
     from barnabas.broker.groups.group import ClassicGroup
+    from barnabas.broker.groups.share.group import ShareGroup
     from barnabas.broker.groups.streams.group import StreamsGroup
 
     if isinstance(found, ClassicGroup):
@@ -248,6 +271,9 @@ def _view(found: StoredGroup, offsets: dict[str, dict[int, CommittedOffset]], im
     elif isinstance(found, StreamsGroup):
         epoch = found.epoch
         members = tuple(_streams_member(found, member_id, image) for member_id in found.members)
+    elif isinstance(found, ShareGroup):
+        epoch = found.epoch
+        members = tuple(_share_member(found, member_id, image) for member_id in found.members)
     else:
         assert isinstance(found, ConsumerGroup)
         epoch = found.epoch
@@ -286,6 +312,65 @@ def _streams_member(group: StreamsGroup, member_id: str, image: MetadataImage) -
     return GroupMember(
         member_id, member.client_id, member.client_host, member.instance_id, current.epoch, partitions
     )
+
+
+def _share_member(group: ShareGroup, member_id: str, image: MetadataImage) -> GroupMember:
+    member, current = group.members[member_id], group.current(member_id)
+    partitions = frozenset(
+        (topic.name, index)
+        for topic_id, indexes in current.assigned.items()
+        if (topic := image.topic_by_id(topic_id)) is not None
+        for index in indexes
+    )
+    return GroupMember(member_id, member.client_id, member.client_host, None, current.epoch, partitions)
+
+
+def _share_partitions(
+    nodes: Sequence[BrokerNode], group: StoredGroup
+) -> dict[tuple[str, int], SharePartition]:
+    """Those of a share group that have a delivery state."""
+    from barnabas.broker.groups.share.group import ShareGroup  # late: as above
+
+    if not isinstance(group, ShareGroup):
+        return {}
+    found = {}
+    for topic_id, each in sorted(group.state_topics.initialized.items(), key=lambda topic: topic[1].name):
+        for index in sorted(each.partitions):
+            found[each.name, index] = _share_partition(nodes, group.group_id, topic_id, index)
+    return found
+
+
+def _share_partition(
+    nodes: Sequence[BrokerNode], group_id: str, topic_id: bytes, index: int
+) -> SharePartition:
+    from barnabas.broker.share_coordinator.state import SharePartitionKey, ShareState  # late: as above
+    from barnabas.broker.share_coordinator.state_batches import ACKNOWLEDGED, ACQUIRED, ARCHIVED, AVAILABLE
+
+    names = {
+        AVAILABLE: "available", ACQUIRED: "acquired", ACKNOWLEDGED: "acknowledged", ARCHIVED: "archived",
+    }  # fmt: skip
+    key = SharePartitionKey(group_id, topic_id, index)
+    for services in services_of(nodes):
+        for led in services.share_partitions.of_group(group_id):
+            if led.key == key and led.state is not None:
+                runs = tuple(
+                    InFlight(run.first, run.last, names[run.state], run.delivery_count, run.member_id)
+                    for run in led.state.runs()
+                )
+                return SharePartition(led.state.start_offset, runs)
+    states: list[object] = []
+    for services in services_of(nodes):
+        services.share_coordinator.summary_of(key, states.append)
+    for state in states:
+        if isinstance(state, ShareState):
+            stored = tuple(
+                InFlight(
+                    batch.first_offset, batch.last_offset, names[batch.delivery_state], batch.delivery_count
+                )
+                for batch in state.batches
+            )
+            return SharePartition(state.start_offset, stored)
+    return SharePartition(-1)
 
 
 def groups(nodes: Sequence[BrokerNode]) -> list[str]:

@@ -178,11 +178,14 @@ class LedSharePartition:
         self._writer.write(self.state.start_offset, self.state.delivery_complete_count, batches, written)
 
     def _expire(self) -> None:
-        """Unlock what is locked for too long. This holds even if it can't be persisted."""
+        self.unlock(self._manager.runtime.monotonic())
+
+    def unlock(self, deadline: float) -> None:
+        """Unlock what is locked until then, or not as long. This holds even if it can't be persisted."""
         if not self.is_valid:
             return
         state = self.refresh()
-        changed = state.expire(self.settings.limits, self._manager.runtime.monotonic())
+        changed = state.expire(self.settings.limits, deadline)
         if changed:
             self._write(changed, self._check_written)
             self.wake()
@@ -271,6 +274,14 @@ class SharePartitionManager:
             self._led.setdefault(group_id, {})[key.topic_id, key.partition] = led
             self._load(led)
         return led
+
+    def of_group(self, group_id: str) -> list[LedSharePartition]:
+        """Those that are in use here and loaded."""
+        return [
+            led
+            for led in self._led.values()
+            if led.key.group_id == group_id and led.is_valid and led.state is not None
+        ]
 
     def drop(self, led: LedSharePartition, error: ErrorCode) -> None:
         """This broker does not lead it any more, or can't use it."""

@@ -203,13 +203,34 @@ class JsonRecord(msgspec.Struct, omit_defaults=True):
     timestamp: int | None = None
 
 
+class SharePartitionStatus(msgspec.Struct):
+    """A partition as a share group reads it. `in_flight` are [first offset, last offset, state, delivery count, member id]."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    in_flight: list[tuple[int, int, str, int, str]] = []
+
+
 class GroupStatus(msgspec.Struct):
-    """A group. `members` are member ids; `offsets` are [topic, partition, offset]."""
+    """A group. `members` are member ids; `offsets` are [topic, partition, offset], `assigned` [member id, topic, partition] where the
+    coordinator assigns; `share_partitions` are those of a share group."""
 
     id: str
     state: str
     members: list[str]
     offsets: list[tuple[str, int, int]]
+    type: str = "classic"
+    epoch: int = 0
+    assigned: list[tuple[str, str, int]] = []
+    share_partitions: list[SharePartitionStatus] = []
+
+
+class Locks(msgspec.Struct):
+    """Of a share group: all, or those of a topic or one of its partitions."""
+
+    topic: str | None = None
+    partition: int | None = None
 
 
 class TransactionStatus(msgspec.Struct):

@@ -173,6 +173,25 @@ def group(control: Control, group: str) -> m.GroupStatus:
         state=found.state,
         members=[each.member_id for each in found.members],
         offsets=[(topic, partition, offset) for (topic, partition), offset in sorted(found.offsets.items())],
+        type=found.group_type,
+        epoch=found.generation_id,
+        assigned=[
+            (member.member_id, topic, partition)
+            for member in found.members
+            for topic, partition in sorted(member.partitions)
+        ],
+        share_partitions=[
+            m.SharePartitionStatus(
+                topic,
+                partition,
+                each.start_offset,
+                [
+                    (run.first, run.last, run.state, run.delivery_count, run.member_id)
+                    for run in each.in_flight
+                ],
+            )
+            for (topic, partition), each in found.share_partitions.items()
+        ],
     )
 
 

@@ -122,6 +122,11 @@ def force_rebalance(control: Control, group: str) -> None:
     control.broker.force_rebalance(group)
 
 
+@route("POST", "/groups/{group}/locks/expire", "Let locks of a share group's members expire.", body=m.Locks)
+def expire_locks(control: Control, group: str, body: m.Locks) -> None:
+    control.broker.expire_locks(group, body.topic, body.partition)
+
+
 @route("DELETE", "/groups/{group}/members/{member}", "Expire a member, as when its session has timed out.")
 def expire_member(control: Control, group: str, member: str) -> None:
     control.broker.expire_member(group, member)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from barnabas.broker.coordinator.topic import partition_for
 from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.group import ClassicGroup
+from barnabas.broker.groups.share.group import ShareGroup
 from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC
 from barnabas.testing.contents import image_of, services_of
@@ -123,6 +125,9 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
     if isinstance(group, StreamsGroup):
         shard.streams_groups.expire(group, member_id)
         return
+    if isinstance(group, ShareGroup):
+        shard.share_groups.expire(group, member_id)
+        return
     assert isinstance(group, ClassicGroup)
     identity = MemberIdentity(
         member_id=member_id, group_instance_id=group.members[member_id].group_instance_id
@@ -134,7 +139,7 @@ def expire_member(nodes: Sequence[BrokerNode], group_id: str, member_id: str) ->
 
 
 def force_rebalance(nodes: Sequence[BrokerNode], group_id: str) -> None:
-    """Members of a classic group have to join again; a consumer or streams group gets a new epoch, and a new assignment with the next
+    """Members of a classic group have to join again; a group of another type gets a new epoch, and a new assignment with the next
     heartbeat. UnknownGroup where it has no members."""
     shard, group = _find(nodes, group_id)
     if not group.members:
@@ -145,8 +150,24 @@ def force_rebalance(nodes: Sequence[BrokerNode], group_id: str) -> None:
     if isinstance(group, StreamsGroup):
         shard.streams_groups.raise_epoch(group)
         return
+    if isinstance(group, ShareGroup):
+        shard.share_groups.raise_epoch(group)
+        return
     assert isinstance(group, ClassicGroup)
     shard.rebalancer.prepare_or_complete(group, "a rebalance was asked for")
+
+
+def expire_locks(nodes: Sequence[BrokerNode], group_id: str, topic: str | None, index: int | None) -> None:
+    """Records that members of a share group have acquired are available again, or archived, as when their locks have expired: all, or
+    those of a topic or a partition. UnknownGroup."""
+    _, group = _find(nodes, group_id)
+    if not isinstance(group, ShareGroup):
+        raise UnknownGroup(f"group {group_id!r} is a {group.group_type} group, and has no locks")
+    for services in services_of(nodes):
+        for led in services.share_partitions.of_group(group_id):
+            partition = led.partition
+            if topic in (None, partition.topic) and index in (None, partition.partition):
+                led.unlock(math.inf)
 
 
 def _find(nodes: Sequence[BrokerNode], group_id: str) -> tuple[Shard, Group]:
