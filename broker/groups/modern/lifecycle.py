@@ -86,6 +86,7 @@ class ModernGroups(ABC, Generic[G]):
         def appended(error: ErrorCode) -> None:
             if error and (found := self.find(group_id)) is not None:
                 found.is_metadata_checked = False
+                self._resume_sessions(found, draft)
             done(error)
 
         self._log.append(draft.records, appended)
@@ -133,6 +134,18 @@ class ModernGroups(ABC, Generic[G]):
             group.stop_timers(record.name)
         elif record.key == group.current_key and record.name in group.members:
             self._follow_assignment(group, record.name)
+
+    def _resume_sessions(self, group: G, draft: Draft[G]) -> None:
+        """Members that could not be removed are still there: their clients may be gone."""
+        for record in draft.records:
+            if (
+                isinstance(record, ModernGroupRecord)
+                and record.key == group.member_key
+                and record.name in group.members
+                and (record.name, SESSION) not in group.timers
+            ):
+                self.begin_session(group.group_id, record.name)
+                self._follow_assignment(group, record.name)
 
     def _follow_assignment(self, group: G, member_id: str) -> None:
         """Begin or end the rebalance timeout, as the member's state has it."""

@@ -292,6 +292,20 @@ def test_a_failed_append_leaves_the_group_as_it_was(groups: ShareGroups) -> None
     assert a.assigned == partitions("orders", range(4))
 
 
+def test_a_member_that_could_not_be_removed_expires(groups: ShareGroups) -> None:
+    """Its client has left, and does not ask again."""
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    groups.log.hold = True
+    answer = groups.heartbeat_of(a.request(member_epoch=-1))
+    groups.log.settle(E.NOT_ENOUGH_REPLICAS)
+    groups.log.hold = False
+    assert answer.response.error_code
+    assert set(groups.share_group.members) == {"a"}
+    groups.clock.pass_ms(SESSION_MS)
+    assert not groups.share_group.members
+
+
 @pytest.mark.parametrize("key", list(Key))
 def test_records_are_read_as_they_were_written(groups: ShareGroups, key: Key) -> None:
     settle(ShareMember(groups, "a", "orders"), ShareMember(groups, "b", "orders"))
