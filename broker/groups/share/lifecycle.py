@@ -49,7 +49,9 @@ class ShareGroups(ModernGroups[ShareGroup]):
         super().__init__(ShareGroup, store, shard_log, runtime, settings, configs)
         self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
         self._persister = persister
-        self._latest: dict[SharePartitionKey, object] = {}  # initializations without an answer, the last of each
+        self._latest: dict[
+            SharePartitionKey, object
+        ] = {}  # initializations without an answer, the last of each
 
     def group(self, group_id: str, kind: str = "Group") -> ShareGroup:
         """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""
