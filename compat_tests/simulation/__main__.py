@@ -20,11 +20,13 @@ from typing import NamedTuple
 
 from compat_tests.simulation.bugs import ANY, BUGS, CIRCUMSTANCES, FOUND_BY, Circumstances, planted
 from compat_tests.simulation.coverage import missing, table
+from compat_tests.simulation.share_simulation import ShareSimulation
 from compat_tests.simulation.simulation import Simulation
 
 SEED_CPU_S = 60  # a seed that takes more is in an endless loop
 SEEDS_FOR_BUGS = 200  # a run of at least so many seeds also looks for every known bug,
 BUGS_WITHIN = range(1000)  # in these seeds
+WITH_SHARE_GROUP = 3  # of each five seeds
 COMMAND = "python -m compat_tests.simulation --seed"
 
 
@@ -57,7 +59,10 @@ def run_seed(seed: int, bug: str = "", circumstances: Circumstances = ANY) -> Ou
     gc.freeze()
     gc.set_threshold(100_000, 50, 1000)
     with planted(bug):
-        simulation = Simulation(seed, circumstances.shape or None, circumstances.frequent_fault)
+        has_share_group = circumstances.has_share_group or seed % 5 == WITH_SHARE_GROUP
+        simulation = (ShareSimulation if has_share_group else Simulation)(
+            seed, circumstances.shape or None, circumstances.frequent_fault
+        )
         try:
             signal.setitimer(signal.ITIMER_VIRTUAL, SEED_CPU_S, 1)
             simulation.run()

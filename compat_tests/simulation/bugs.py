@@ -18,6 +18,13 @@ from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.broker.partitions.replica import RemoteReplica
+from barnabas.broker.share_coordinator import state as share_state
+from barnabas.broker.share_coordinator.persister import Persister
+from barnabas.broker.share_coordinator.state_batches import ACQUIRED, AVAILABLE
+from barnabas.broker.share_partitions import share_partition
+from barnabas.broker.share_partitions.in_flight import Run
+from barnabas.broker.share_partitions.manager import LedSharePartition, SharePartitionManager
+from barnabas.broker.share_partitions.share_partition import AcknowledgeError, SharePartition
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations import brokers
 from barnabas.controller.raft import transport
@@ -139,6 +146,69 @@ def _nothing_is_owned_any_more() -> list[Patch]:
     return [(reconciliation, "_owns_any", lambda *_: False)]
 
 
+def _unpersisted_acknowledgements() -> list[Patch]:
+    """The leader answers acknowledgements before the share coordinator has them."""
+    persist = LedSharePartition._persist
+
+    def answered(self: LedSharePartition, transition: Any, done: Callable[[ErrorCode, None], object]) -> None:
+        done(ErrorCode.NONE, None)
+        persist(self, transition, lambda *_: None)
+
+    return [(LedSharePartition, "_persist", answered)]
+
+
+def _late_initializations() -> list[Patch]:
+    """The request to initialize a share partition is received once more, with the same epoch, when the partition is in use."""
+    initialize = Persister.initialize
+
+    def twice(
+        self: Persister, key: Any, state_epoch: int, start_offset: int, done: Callable[[ErrorCode], object]
+    ) -> None:
+        initialize(self, key, state_epoch, start_offset, done)
+        self.later(10.0, lambda: initialize(self, key, state_epoch, start_offset, lambda _error: None))
+
+    return [(Persister, "initialize", twice)]
+
+
+def _unfenced_share_leaders() -> list[Patch]:
+    """The share coordinator takes what a leader writes that was replaced."""
+    read, write = share_state.read, share_state.write
+
+    def unrecorded(key: Any, state: Any, _leader_epoch: int, *rest: Any) -> Any:
+        return read(key, state, share_state.NO_EPOCH, *rest)
+
+    def unchecked(key: Any, state: Any, state_epoch: int, _leader_epoch: int, *rest: Any) -> Any:
+        return write(key, state, state_epoch, share_state.NO_EPOCH, *rest)
+
+    return [(share_state, "read", unrecorded), (share_state, "write", unchecked)]
+
+
+def _locks_outlive_sessions() -> list[Patch]:
+    """What a member has acquired stays locked when its session ends."""
+    return [(SharePartitionManager, "release", lambda _self, _session, done: done())]
+
+
+def _locks_never_expire() -> list[Patch]:
+    """Records that are neither acknowledged nor released stay with their member."""
+    return [(SharePartition, "expire", lambda *_: [])]
+
+
+def _locked_records_are_available() -> list[Patch]:
+    """Records are delivered while another member has them."""
+    is_available = property(lambda run: run.state in (AVAILABLE, ACQUIRED) and run.transition is None)
+    return [(Run, "is_available", is_available)]
+
+
+def _any_member_may_acknowledge() -> list[Patch]:
+    """A member whose lock has expired acknowledges what another one has by now."""
+
+    def check(run: Run, _member_id: str) -> None:
+        if run.state != ACQUIRED:
+            raise AcknowledgeError(ErrorCode.INVALID_RECORD_STATE, "")
+
+    return [(share_partition, "_check_acknowledge", check)]
+
+
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
@@ -152,14 +222,22 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "answers-without-session": _answers_without_session,
     "every-partition-is-free": _every_partition_is_free,
     "nothing-is-owned-any-more": _nothing_is_owned_any_more,
+    "unpersisted-acknowledgements": _unpersisted_acknowledgements,
+    "late-initializations": _late_initializations,
+    "unfenced-share-leaders": _unfenced_share_leaders,
+    "locks-outlive-sessions": _locks_outlive_sessions,
+    "locks-never-expire": _locks_never_expire,
+    "locked-records-are-available": _locked_records_are_available,
+    "any-member-may-acknowledge": _any_member_may_acknowledge,
 }
 
 
 class Circumstances(NamedTuple):
-    """What makes a bug likely to be found: nodes, and a fault that comes every other time. By default the seed chooses."""
+    """What makes a bug likely to be found: nodes, a fault that comes every other time, a share group. By default the seed chooses."""
 
     shape: tuple[str, ...] = ()
     frequent_fault: str = ""
+    has_share_group: bool = False
 
 
 ANY = Circumstances()
@@ -167,6 +245,13 @@ CIRCUMSTANCES = {
     "wiped-replica-counts": Circumstances((*("broker,controller",) * 3, "broker", "broker"), "slow_network"),
     "unclean-member-stays": Circumstances((*("broker,controller",) * 3, "broker"), "power_failure"),
     "every-clock-is-trusted": Circumstances((*("broker,controller",) * 3, "broker"), "far_ahead"),
+    "unpersisted-acknowledgements": Circumstances(has_share_group=True),
+    "late-initializations": Circumstances(has_share_group=True),
+    "unfenced-share-leaders": Circumstances((*("broker,controller",) * 3, "broker"), "isolate", True),
+    "locks-outlive-sessions": Circumstances(has_share_group=True),
+    "locks-never-expire": Circumstances(has_share_group=True),
+    "locked-records-are-available": Circumstances(has_share_group=True),
+    "any-member-may-acknowledge": Circumstances(has_share_group=True),
 }
 
 
@@ -185,6 +270,13 @@ FOUND_BY = {
     "answers-without-session": 4,
     "every-partition-is-free": 2,
     "nothing-is-owned-any-more": 11,
+    "unpersisted-acknowledgements": 3,
+    "late-initializations": 3,
+    "unfenced-share-leaders": 3,
+    "locks-outlive-sessions": 3,
+    "locks-never-expire": 3,
+    "locked-records-are-available": 3,
+    "any-member-may-acknowledge": 3,
 }
 
 

@@ -249,6 +249,8 @@ def properties_of(
         "min.insync.replicas": str(max(1, replicas - 1)),
         "offsets.topic.replication.factor": str(replicas),
         "offsets.topic.num.partitions": "2",
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(max(1, replicas - 1)),
         "transaction.state.log.replication.factor": str(replicas),
         "num.partitions": "2",
         "auto.create.topics.enable": "false",

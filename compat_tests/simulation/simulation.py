@@ -278,14 +278,11 @@ class Simulation:
             self.faults.heal()
             self.going_on = False
             self._run_until(HEALS_WITHIN_S, self.is_settled, "the cluster does not heal")
-            finish = [Task(self.client_runtime, coroutine) for coroutine in checkers.probes(self)]
-            self._run_until(
-                HEALS_WITHIN_S, lambda: all(task.is_done for task in finish), "clients are not served again"
-            )
+            self._probe()
             self._run_until(HEALS_WITHIN_S, self.is_settled, "the cluster does not heal")
             self._step(max(1.0, LASTS_S - self.world.now))
             self._run_until(HEALS_WITHIN_S, self.is_replicated, "followers do not catch up")
-            checkers.check(self)
+            self._check()
 
     def client(self, name: str) -> Client:
         client = Client(self.client_runtime, [(node.host, BROKER_PORT) for node in self.brokers], name)
@@ -392,6 +389,16 @@ class Simulation:
             impostor.run(),
         ]
         self.tasks = [Task(self.client_runtime, work) for work in works]
+
+    def _probe(self) -> None:
+        """Clients are served when the faults have ended."""
+        finish = [Task(self.client_runtime, coroutine) for coroutine in checkers.probes(self)]
+        self._run_until(
+            HEALS_WITHIN_S, lambda: all(task.is_done for task in finish), "clients are not served again"
+        )
+
+    def _check(self) -> None:
+        checkers.check(self)
 
     def _let_faults_happen(self) -> None:
         end = self.world.now + FAULTS_S

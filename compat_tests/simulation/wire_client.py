@@ -194,6 +194,12 @@ class Client:
         for wire in self._wires.values():
             wire.close()
 
+    def disconnect(self, address: Address) -> None:
+        """Close the connection to one broker."""
+        wire = self._wires.get(address)
+        if wire is not None:
+            wire.close()
+
     async def refresh(self) -> bool:
         """Requests Metadata of all topics from any broker."""
         known = [*self.brokers.values(), *self._bootstrap]
