@@ -277,11 +277,8 @@ class SharePartitionManager:
 
     def of_group(self, group_id: str) -> list[LedSharePartition]:
         """Those that are in use here and loaded."""
-        return [
-            led
-            for led in self._led.values()
-            if led.key.group_id == group_id and led.is_valid and led.state is not None
-        ]
+        of_group = self._led.get(group_id, {})
+        return [led for led in of_group.values() if led.is_valid and led.state is not None]
 
     def drop(self, led: LedSharePartition, error: ErrorCode) -> None:
         """This broker does not lead it any more, or can't use it."""

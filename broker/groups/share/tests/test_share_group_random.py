@@ -180,7 +180,9 @@ class Walk:
             self.states.errors.clear()
             return
         topic = self.groups.image.topics.get(self.random.choice(TOPICS))
-        for index in () if topic is None else topic.partitions:
+        if topic is None:
+            return
+        for index in topic.partitions:
             error = self.random.choice([E.NONE, E.UNKNOWN_SERVER_ERROR, E.COORDINATOR_NOT_AVAILABLE])
             if error:
                 self.states.errors[SharePartitionKey(GROUP, topic.topic_id, index)] = error
