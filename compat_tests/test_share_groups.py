@@ -556,7 +556,7 @@ def test_broker_that_is_killed_loses_no_record_and_no_acknowledgement(
     topic = create_topic(broker.bootstrap, unique("topic"), LOAD_PARTITIONS, {"retention.ms": "-1"})
     work = ShareWork(shares, broker, topic, unique("group"), tmp_path)
     try:
-        for _ in range(2 * ROUNDS):
+        for _ in range(ROUNDS):
             work.await_progress()
             broker.restart(kill=True)
         work.await_progress()

@@ -22,6 +22,7 @@ from compat_tests.harness.java_shares import RELEASE, ShareClients
 from compat_tests.harness.loads import PARTITIONS, Bootstrapped, Load, librdkafka
 
 DELIVERIES = 5  # group.share.delivery.count.limit
+DELIVERY_BYTES = 80  # of its three events
 Place = tuple[int, int]  # partition, offset
 
 
@@ -66,14 +67,13 @@ class ShareWork:
         self.load.abandon()
         self._thread.join(10)
 
-    def delivered(self) -> int:
-        """How many deliveries were written down so far."""
-        return sum(file.read_bytes().count(b"done ") for file in self._files)
+    def await_progress(self, timeout: float = 90) -> None:
+        """Wait until the members have written down some 200 deliveries more."""
+        before = self._written()
+        eventually(lambda: self._written() > before + 200 * DELIVERY_BYTES, timeout, message=self._tails)
 
-    def await_progress(self, count: int = 200, timeout: float = 90) -> None:
-        """Wait for so many acknowledgements more."""
-        before = self.delivered()
-        eventually(lambda: self.delivered() >= before + count, timeout, message=self._tails)
+    def _written(self) -> int:
+        return sum(file.stat().st_size for file in self._files)
 
     def verify(self) -> int:
         """See the module; the number of records."""
@@ -95,7 +95,7 @@ class ShareWork:
     # -- the group's offsets
 
     def _watch(self) -> None:
-        while not self._stop.wait(0.05):
+        while not self._stop.wait(0.2):
             for partition, start in self._offsets().items():
                 if start[0] < self._starts.get(partition, 0):
                     self._backwards.append(f"{partition}: {self._starts[partition]}, then {start[0]}")
