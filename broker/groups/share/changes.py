@@ -65,7 +65,9 @@ class GroupChanges:
         if not is_changed and found == group.metadata_hash:
             return False
         draft.write(Key.GROUP, "", GroupEpoch(group.epoch + 1, found))
-        log.info("Group %s has epoch %d", group.group_id, group.epoch)
+        # Each AlterShareGroupOffsets of a group without members raises it.
+        level = logging.INFO if group.members else logging.DEBUG
+        log.log(level, "Group %s has epoch %d", group.group_id, group.epoch)
         return True
 
     def begin(self, draft: Draft[ShareGroup]) -> None:

@@ -381,6 +381,16 @@ def test_offsets_are_altered_while_the_group_is_empty(groups: ShareGroups) -> No
     assert altered(groups, {("orders", 0): 1})[0] == E.NON_EMPTY_GROUP
 
 
+def test_no_line_for_each_alteration(groups: ShareGroups, caplog: pytest.LogCaptureFixture) -> None:
+    """A client may send ten thousand in one write."""
+    caplog.set_level("INFO")
+    for offset in range(3):
+        assert altered(groups, {("orders", 0): offset})[0] == E.NONE
+    assert not caplog.records
+    settle(ShareMember(groups, "a", "orders"))
+    assert "has epoch" in caplog.text
+
+
 def test_offsets_are_deleted_by_topic(groups: ShareGroups) -> None:
     assert deleted(groups, "orders")[0] == E.GROUP_ID_NOT_FOUND
     a = ShareMember(groups, "a", "orders")
