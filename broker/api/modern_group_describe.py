@@ -44,6 +44,8 @@ HIDDEN_STREAMS_TOPICS: Final = (
 )
 
 Steps = Generator[None, None, Any]
+# Of all groups without any: a request may name a million, and each list of its own would be one more object for the garbage collector.
+_NO_MEMBERS: Final[list[Any]] = []
 
 
 class _Kind(NamedTuple):
@@ -292,7 +294,13 @@ def _tasks(tasks: Mapping[str, Mapping[int, int] | frozenset[int]]) -> list[stre
 
 def _describe(context: HandlerContext, request: Any, kind: _Kind) -> Generator[None, None, Outcome]:
     """The answer waits for what is being appended when the request comes; each group is shown as it is at one moment after that."""
-    waiting = 1
+    shards: dict[int, Shard] = {}
+    for group_id in request.group_ids:
+        found = context.services.groups.shards.of(group_id)
+        if not isinstance(found, ErrorCode):
+            shards[found.index] = found
+        yield
+    waiting = 1 + len(shards)
 
     def settled(_error: ErrorCode = ErrorCode.NONE) -> None:
         nonlocal waiting
@@ -300,19 +308,10 @@ def _describe(context: HandlerContext, request: Any, kind: _Kind) -> Generator[N
         if not waiting:
             answer_in_slices(context, _answer(context, request, kind))
 
-    for shard in {
-        id(found): found for group_id in request.group_ids if (found := _shard(context, group_id))
-    }.values():
-        waiting += 1
+    for shard in shards.values():
         shard.log.when_settled(settled)
-        yield
     settled()
     return PENDING
-
-
-def _shard(context: HandlerContext, group_id: str) -> Shard | None:
-    found = context.services.groups.shards.of(group_id)
-    return None if isinstance(found, ErrorCode) else found
 
 
 def _answer(context: HandlerContext, request: Any, kind: _Kind) -> Steps:
@@ -332,7 +331,10 @@ def _answer(context: HandlerContext, request: Any, kind: _Kind) -> Steps:
                 group.authorized_operations = authorized_operations(context, ResourceType.GROUP, group_id)
         except ApiError as refusal:
             group = kind.described_class(
-                group_id=group_id, error_code=refusal.error, error_message=refusal.message
+                group_id=group_id,
+                error_code=refusal.error,
+                error_message=refusal.message,
+                members=_NO_MEMBERS,
             )
         response.groups.append(group)
         yield

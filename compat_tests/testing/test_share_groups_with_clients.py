@@ -55,7 +55,7 @@ def broker(shared: Broker) -> Broker:
 
 
 class Worker:
-    """A member of the group that acknowledges what it is told to."""
+    """A member of the group that acknowledges as the test says."""
 
     def __init__(self, broker: Broker) -> None:
         self.consumer = confluent_kafka.ShareConsumer(
@@ -137,7 +137,7 @@ def test_locks_expire(broker: Broker, worker: Worker, another: Worker) -> None:
     another.receive(3)
     assert in_flight(broker) == [(0, 2, "acquired", 2)]
     with pytest.raises(UnknownGroup):
-        broker.expire_locks("nobody's")
+        broker.expire_locks("absent")
 
 
 def test_locks_expire_by_the_clock(broker: Broker, worker: Worker, another: Worker) -> None:
