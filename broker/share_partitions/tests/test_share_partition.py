@@ -418,7 +418,7 @@ class Records(RuleBasedStateMachine):
             record = self.records[at]
             if at >= self.end:
                 record.is_missing = True
-            elif record.state == AVAILABLE and record.transition is None:
+            elif not record.is_missing and record.state == AVAILABLE and record.transition is None:
                 record.state = ARCHIVED
 
     def _abort(self, acquired: list[AcquiredRange], aborted: list[tuple[int, int]]) -> None:
