@@ -24,7 +24,7 @@ from barnabas.broker.share_coordinator.state_batches import ACQUIRED, AVAILABLE
 from barnabas.broker.share_partitions import share_partition
 from barnabas.broker.share_partitions.in_flight import Run
 from barnabas.broker.share_partitions.manager import LedSharePartition, SharePartitionManager
-from barnabas.broker.share_partitions.share_partition import AcknowledgeError, SharePartition
+from barnabas.broker.share_partitions.share_partition import AcknowledgeError
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations import brokers
 from barnabas.controller.raft import transport
@@ -190,7 +190,7 @@ def _locks_outlive_sessions() -> list[Patch]:
 
 def _locks_never_expire() -> list[Patch]:
     """Records that are neither acknowledged nor released stay with their member."""
-    return [(SharePartition, "expire", lambda *_: [])]
+    return [(LedSharePartition, "_set_timer", lambda _self: None)]
 
 
 def _locked_records_are_available() -> list[Patch]:
@@ -247,7 +247,7 @@ CIRCUMSTANCES = {
     "every-clock-is-trusted": Circumstances((*("broker,controller",) * 3, "broker"), "far_ahead"),
     "unpersisted-acknowledgements": Circumstances(has_share_group=True),
     "late-initializations": Circumstances(has_share_group=True),
-    "unfenced-share-leaders": Circumstances((*("broker,controller",) * 3, "broker"), "isolate", True),
+    "unfenced-share-leaders": Circumstances((*("broker,controller",) * 3, "broker"), "slow_network", True),
     "locks-outlive-sessions": Circumstances(has_share_group=True),
     "locks-never-expire": Circumstances(has_share_group=True),
     "locked-records-are-available": Circumstances(has_share_group=True),
@@ -272,11 +272,11 @@ FOUND_BY = {
     "nothing-is-owned-any-more": 11,
     "unpersisted-acknowledgements": 3,
     "late-initializations": 3,
-    "unfenced-share-leaders": 3,
-    "locks-outlive-sessions": 3,
-    "locks-never-expire": 3,
+    "unfenced-share-leaders": 4,
+    "locks-outlive-sessions": 8,
+    "locks-never-expire": 23,
     "locked-records-are-available": 3,
-    "any-member-may-acknowledge": 3,
+    "any-member-may-acknowledge": 23,
 }
 
 

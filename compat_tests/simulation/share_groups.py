@@ -330,7 +330,7 @@ class ShareMember:
         sent_at = client.now()
         for each in due:
             if RENEW not in each.types:
-                each.delivery.is_over = True  # from now on it may belong to others
+                shared.gives_up(client.name, each.partition, range(each.first, each.last + 1))
         try:
             answer = await client.ask(session.address, api, VERSIONS[api], request)
         except NoResponse as lost:
@@ -475,7 +475,7 @@ class ShareMember:
                 self._history.count(f"share records' acknowledgements {error.name}", count)
             else:
                 self._history.count("share records' acknowledgements without an answer", count)
-            if error in REFUSED or (error is ErrorCode.INVALID_REQUEST and self._has_moved(each)):
+            if error in REFUSED or (error is ErrorCode.INVALID_REQUEST and self._has_moved(each, due)):
                 continue
             if (
                 error
@@ -493,17 +493,19 @@ class ShareMember:
                 if kind == GAP:
                     continue
                 done = Acknowledgement(client.name, kind, sent_at, now if is_done else NEVER, epoch)
-                shared.acknowledged(each.partition, offset, each.delivery, done)
+                shared.acknowledged(each.partition, offset, done)
                 if is_done:
                     self._history.count(("", "share records accepted", "share records released",
                                          "share records rejected", "share records renewed")[kind])  # fmt: skip
             if is_done and RENEW in each.types:
                 each.delivery.lock_until = sent_at + shared.lock_s
 
-    def _has_moved(self, due: Due) -> bool:
-        """Whether the leader may have read the state anew, which does not have records that were only acquired."""
-        host, now = due.delivery.host, self._client.now()
-        return self._shared.leaderships.during(host, due.partition, due.delivery.sent_at, now) is None
+    def _has_moved(self, one: Due, due: list[Due]) -> bool:
+        """Whether the leader may have read the state anew, which does not have records that were only acquired. One that it does not
+        know makes it refuse all of the partition."""
+        since = min(each.delivery.sent_at for each in due if each.partition == one.partition)
+        host, now = one.delivery.host, self._client.now()
+        return self._shared.leaderships.during(host, one.partition, since, now) is None
 
 
 def _acknowledge_topics(due: Iterable[Due]) -> list[acknowledging.AcknowledgeTopic]:

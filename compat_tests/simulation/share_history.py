@@ -181,11 +181,22 @@ class ShareHistory:
 
     # -- acknowledgements
 
-    def acknowledged(
-        self, partition: Partition, offset: int, delivery: Delivery, acknowledgement: Acknowledgement
-    ) -> None:
+    def gives_up(self, member: str, partition: Partition, offsets: Iterable[int]) -> None:
+        """The member acknowledges these records, whichever delivery it means: from now on they may belong to others."""
+        records = self._records[partition]
+        for offset in offsets:
+            for delivery in records[offset].deliveries:
+                if delivery.member == member:
+                    delivery.is_over = True
+
+    def acknowledged(self, partition: Partition, offset: int, acknowledgement: Acknowledgement) -> None:
         """It was carried out, or may have been."""
         record = self._records[partition][offset]
+        delivery = [
+            each
+            for each in record.deliveries
+            if each.member == acknowledgement.member and each.received_at <= acknowledgement.sent_at
+        ][-1]
         if acknowledgement.ended_at != NEVER:
             self._check_owner(partition, offset, delivery, acknowledgement, record)
         if acknowledgement.ended_at >= delivery.lock_until:
