@@ -13,6 +13,7 @@ from barnabas.broker.groups.modern.values import JOINING, LEAVING
 from barnabas.broker.requests.authorization import allows_group, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
+from barnabas.broker.requests.repetitions import PARTITIONS_NAMED_MAX, TOO_MANY_TOPICS
 from barnabas.broker.requests.sliced_handler import sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.acls import Operation
@@ -52,6 +53,9 @@ def _check(context: HandlerContext, request: ShareGroupHeartbeatRequest) -> Gene
         raise ApiError(ErrorCode.GROUP_AUTHORIZATION_FAILED, None)
     if not request.member_id or len(request.member_id) > MEMBER_ID_MAX:
         raise ApiError(ErrorCode.INVALID_REQUEST, None)
+    image = context.services.controller.image
+    if len(request.subscribed_topic_names or ()) > max(PARTITIONS_NAMED_MAX, len(image.topics)):
+        raise _invalid(TOO_MANY_TOPICS)
     names = dict.fromkeys(request.subscribed_topic_names or ())
     if names and (yield from refused_topics(context, Operation.DESCRIBE, ((name, 1) for name in names))):
         raise ApiError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)

@@ -204,11 +204,18 @@ class ShardLog(Generic[R]):
                 self._end(number, at_once[0])
 
     def when_settled(self, done: Done) -> None:
-        """Call back once everything appended so far is committed or has failed; at once if nothing is pending."""
-        if self._pending:
+        """Call back once everything appended so far is committed or has failed; at once if nothing is pending. NOT_COORDINATOR once
+        it is closed."""
+        if self._is_closed:
+            done(ErrorCode.NOT_COORDINATOR)
+        elif self._pending:
             self._pending[next(reversed(self._pending))].wait(done)
         else:
             done(ErrorCode.NONE)
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
 
     @property
     def is_replicated(self) -> bool:

@@ -83,7 +83,7 @@ class Shard:
         self.expressions = ExpressionResolver(self.consumer_groups, work)
         self.streams_groups = StreamsGroups(self.store, self.log, runtime, settings, configs, work)
         self.streams = StreamsProtocol(self.streams_groups)
-        self.share_groups = ShareGroups(self.store, self.log, runtime, settings, configs, persister)
+        self.share_groups = ShareGroups(self.store, self.log, runtime, settings, configs, persister, work)
         self.share = ShareProtocol(self.share_groups)
         self.share_offsets = ShareGroupOffsets(self.share_groups, persister, latest_offsets)
         self._modern_groups = (self.consumer_groups, self.share_groups, self.streams_groups)
@@ -132,6 +132,9 @@ class Shard:
 
         def states_deleted(errors: Mapping[str, ErrorCode]) -> None:
             rest = [group_id for group_id in group_ids if group_id not in errors]
+            if self.log.is_closed:  # another broker has the groups by now
+                reply({**errors, **dict.fromkeys(rest, ErrorCode.NOT_COORDINATOR)})
+                return
             self.offset_requests.delete_groups(rest, lambda found: reply({**errors, **found}))
 
         self.share_offsets.delete_all(group_ids, states_deleted)

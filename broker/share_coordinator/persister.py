@@ -257,7 +257,11 @@ class StateWriter:
 
         def written(error: ErrorCode) -> None:
             self._is_writing = False
-            for _, done in sent:
+            failed = sent
+            if error not in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE):
+                # The leader loads the state again, and must not write what it decided by the one before.
+                failed, self._waiting = [*sent, *self._waiting], []
+            for _, done in failed:
                 done(error)
             if self._waiting and not self._is_writing:
                 self._send()

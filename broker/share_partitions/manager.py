@@ -328,7 +328,7 @@ class SharePartitionManager:
             nonlocal missing
             for session in sessions:
                 group_id, member_id = session.key
-                for topic_id, index in session.partitions:
+                for topic_id, index in tuple(session.partitions):
                     led = self.find(group_id, topic_id, index)
                     if led is not None:
                         missing += 1

@@ -8,14 +8,15 @@ SimpleAssignor of Kafka's group coordinator. Kafka walks hash maps, so only the 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Generator, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
 from barnabas.broker.groups.modern.values import Partitions
 
 Partition: TypeAlias = tuple[bytes, int]  # topic id, index
+_NONE: Final[frozenset[int]] = frozenset()
 
 
 class Subscriber(msgspec.Struct, frozen=True):
@@ -25,48 +26,47 @@ class Subscriber(msgspec.Struct, frozen=True):
     target: Partitions
 
 
-def assign(members: Mapping[str, Subscriber], assignable: Partitions) -> dict[str, Partitions]:
-    """The partitions of each member, of those that are `assignable`."""
+def assign(
+    members: Mapping[str, Subscriber], assignable: Partitions
+) -> Generator[None, None, dict[str, Partitions]]:
+    """The partitions of each member, of those that are `assignable`. It yields after each topic, or once for all where members read the
+    same."""
     order = sorted(members)
-    topics = {topic_id for member in members.values() for topic_id in member.topics if topic_id in assignable}
-    held = {member_id: _held(members[member_id], assignable) for member_id in order}
     if len({member.topics for member in members.values()}) == 1:
-        partitions = [
-            (topic_id, index) for topic_id in sorted(topics) for index in sorted(assignable[topic_id])
-        ]
+        topics = sorted(members[order[0]].topics & assignable.keys())
+        partitions = [(topic_id, index) for topic_id in topics for index in sorted(assignable[topic_id])]
+        held = {
+            member_id: {
+                (topic_id, index)
+                for topic_id in topics
+                for index in members[member_id].target.get(topic_id, _NONE) & assignable[topic_id]
+            }
+            for member_id in order
+        }
+        yield
         _spread(order, partitions, held)
-    else:
-        readers: dict[bytes, list[str]] = {topic_id: [] for topic_id in sorted(topics)}
-        for member_id in order:
-            for topic_id in members[member_id].topics & topics:
-                readers[topic_id].append(member_id)
-        for topic_id, reading in readers.items():
-            _spread_topic(topic_id, reading, sorted(assignable[topic_id]), held)
-    return {member_id: _by_topic(found) for member_id, found in held.items()}
-
-
-def _held(member: Subscriber, assignable: Partitions) -> set[Partition]:
-    """What the member may keep."""
-    return {
-        (topic_id, index)
-        for topic_id, indexes in member.target.items()
-        if topic_id in member.topics
-        for index in indexes & assignable.get(topic_id, frozenset())
-    }
-
-
-def _spread_topic(
-    topic_id: bytes, readers: Sequence[str], indexes: Sequence[int], held: Mapping[str, set[Partition]]
-) -> None:
-    of_topic = {
-        member_id: {partition for partition in held[member_id] if partition[0] == topic_id}
-        for member_id in readers
-    }
-    for member_id, found in of_topic.items():
-        held[member_id].difference_update(found)
-    _spread(readers, [(topic_id, index) for index in indexes], of_topic)
-    for member_id, found in of_topic.items():
-        held[member_id].update(found)
+        yield
+        return {member_id: _by_topic(found) for member_id, found in held.items()}
+    readers: dict[bytes, list[str]] = {}
+    for member_id in order:
+        for topic_id in members[member_id].topics & assignable.keys():
+            readers.setdefault(topic_id, []).append(member_id)
+        yield
+    assigned: dict[str, dict[bytes, frozenset[int]]] = {member_id: {} for member_id in order}
+    for topic_id in sorted(readers):
+        reading, indexes = readers[topic_id], assignable[topic_id]
+        held = {
+            member_id: {
+                (topic_id, index) for index in members[member_id].target.get(topic_id, _NONE) & indexes
+            }
+            for member_id in reading
+        }
+        _spread(reading, [(topic_id, index) for index in sorted(indexes)], held)
+        for member_id, found in held.items():
+            if found:
+                assigned[member_id][topic_id] = frozenset(index for _, index in found)
+        yield
+    return {**assigned}
 
 
 def _spread(
@@ -102,8 +102,8 @@ def _fill(
     wanted: Mapping[str, int],
     held: Mapping[str, set[Partition]],
 ) -> None:
-    """Give the partition to as many members as it misses. Where all that want more have it already, as few have it as do: rarely, and
-    as in Kafka."""
+    """Give the partition to as many members as it misses. Where all that want more have it already, one of them takes another partition
+    from a member, which gets this one (in Kafka as few have it as do)."""
     passed = 0
     while missing and passed < len(unfilled):
         member_id = unfilled.popleft()
@@ -116,6 +116,23 @@ def _fill(
         passed = 0
         if len(held[member_id]) < wanted[member_id]:
             unfilled.append(member_id)
+    while missing and unfilled and _exchange(partition, unfilled[0], held):
+        missing -= 1
+        if len(held[unfilled[0]]) == wanted[unfilled[0]]:
+            unfilled.popleft()
+
+
+def _exchange(partition: Partition, taker_id: str, held: Mapping[str, set[Partition]]) -> bool:
+    """Have a member without the partition get it for another one that the taker gets. Returns whether there was one."""
+    for having in held.values():
+        others = having - held[taker_id]
+        if partition not in having and others:
+            taken = min(others)
+            having.discard(taken)
+            having.add(partition)
+            held[taker_id].add(taken)
+            return True
+    return False
 
 
 def _by_topic(partitions: set[Partition]) -> Partitions:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +18,7 @@ from barnabas.broker.groups.share import state_topics
 from barnabas.broker.groups.share.assignor import Subscriber, assign
 from barnabas.broker.groups.share.values import STABLE, CurrentAssignment, Key, Member, StateTopic
 from barnabas.controller.metadata.decision import ApiError
+from barnabas.runtime.slices import Steps, run_through
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.share.group import ShareGroup
 
 log = logging.getLogger(__name__)
+
+ASSIGNED_AT_ONCE: Final = 2000  # more than this takes longer than some ms (`_work`)
 
 
 class GroupChanges:
@@ -94,31 +97,51 @@ class GroupChanges:
         since = group.initializing_since_ms
         retry_ms = self.settings.group_share_initialize_retry_interval_ms
         is_late = since is None or not is_recent(since, retry_ms, self._now_ms())
-        return state_topics.uninitialized(
-            self.configs.image(), group.subscribers, group.state_topics, with_initializing=is_late
-        )
+        image, states = self.configs.image(), group.state_topics
+        found = state_topics.uninitialized(image, group.subscribers, states, with_initializing=is_late)
+        for topic_id in states.initialized:
+            topic = image.topic_by_id(topic_id)
+            if topic is not None and topic_id not in found and topic_id not in states.initializing:
+                group.partition_counts[topic_id] = len(topic.partitions)
+        return {topic_id: each for topic_id, each in found.items() if topic_id not in group.deletions}
 
     def update_target(self, draft: Draft[ShareGroup]) -> None:
-        """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263)."""
+        """Compute the target assignment if the group has a newer epoch and the last one is old enough (KIP-1263); in slices once
+        the draft is committed if it takes long."""
         group, before = draft.group, draft.group.target_epoch
-        if before.epoch >= group.epoch:
+        if before.epoch >= group.epoch or group.is_assigning:
             return
-        now_ms = self._now_ms()
         interval_ms = self.configs.number(group.group_id, "share.assignment.interval.ms")
-        if is_recent(before.timestamp_ms, interval_ms, now_ms):
+        if is_recent(before.timestamp_ms, interval_ms, self._now_ms()):
             return
         if not may_assign(group, self._usage):
             return
+        if _work(group) > ASSIGNED_AT_ONCE:
+            draft.assignment = self._assign
+            if not before.epoch:  # the first: until then members need an epoch that is no join
+                draft.write(Key.TARGET, "", TargetEpoch(group.epoch - 1, 0))
+        else:
+            run_through(self._assign(group))(draft)
+
+    def _assign(self, group: ShareGroup) -> Steps[Callable[[Draft[ShareGroup]], None]]:
+        epoch, reverts = group.epoch, group.reverts
         members = {
             member_id: Subscriber(self._topic_ids(member), group.target(member_id))
             for member_id, member in group.members.items()
         }
         assignable = {topic_id: each.partitions for topic_id, each in group.state_topics.initialized.items()}
-        assignment = assign(members, assignable)
-        for member_id in group.members:
-            draft.write(Key.TARGET_OF_MEMBER, member_id, assignment[member_id])
-        draft.write(Key.TARGET, "", TargetEpoch(group.epoch, now_ms))
-        log.info("Group %s has a target assignment for epoch %d", group.group_id, group.epoch)
+        assignment = yield from assign(members, assignable)
+
+        def write(draft: Draft[ShareGroup]) -> None:
+            """The group may have a newer epoch by now, for which another target follows."""
+            if group.reverts != reverts:
+                return  # of what it was computed from, something could not be written
+            for member_id in group.members.keys() & assignment.keys():
+                draft.write(Key.TARGET_OF_MEMBER, member_id, assignment[member_id])
+            draft.write(Key.TARGET, "", TargetEpoch(epoch, self._now_ms()))
+            log.info("Group %s has a target assignment for epoch %d", group.group_id, epoch)
+
+        return write
 
     def step(self, draft: Draft[ShareGroup], member_id: str, *, has_new_epoch: bool) -> CurrentAssignment:
         """The member takes over its target; returns what it has then. `has_new_epoch`: topics may have been unsubscribed."""
@@ -152,6 +175,12 @@ class GroupChanges:
                 draft.write(key, member_id, None)
         self.update_epoch(draft, is_changed=True)
         return draft
+
+
+def _work(group: ShareGroup) -> int:
+    """How many steps an assignment takes, about."""
+    topics = sum(len(member.topic_names) for member in group.members.values())
+    return topics + sum(len(each.partitions) for each in group.state_topics.initialized.values())
 
 
 def unknown_member(group: ShareGroup, member_id: str) -> ApiError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.broker.share_coordinator.persister import Persister
     from barnabas.runtime.interface import Runtime
+    from barnabas.runtime.slices import StepQueue
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +47,9 @@ class ShareGroups(ModernGroups[ShareGroup]):
         settings: GroupSettings,
         configs: GroupConfigs,
         persister: Persister,
+        work: StepQueue,
     ) -> None:
-        super().__init__(ShareGroup, store, shard_log, runtime, settings, configs)
+        super().__init__(ShareGroup, store, shard_log, runtime, settings, configs, work)
         self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
         self._persister = persister
         self._latest: dict[
@@ -86,11 +89,13 @@ class ShareGroups(ModernGroups[ShareGroup]):
 
     def initialize(self, group_id: str, epoch: int, topics: Mapping[bytes, StateTopic]) -> None:
         """Have the share coordinator initialize these partitions, which are recorded as initializing. Their leaders choose where they
-        begin; partitions that were added to a topic begin with their first record (KAFKA-20742)."""
+        begin; partitions that were added to a topic since the group has read it begin with their first record (KAFKA-20742)."""
         group = self.find(group_id)
-        known = {} if group is None else group.state_topics.initialized
+        counts = {} if group is None else group.partition_counts
         starts = {
-            SharePartitionKey(group_id, topic_id, index): FIRST_OFFSET if topic_id in known else NO_START
+            SharePartitionKey(group_id, topic_id, index): FIRST_OFFSET
+            if topic_id in counts and index >= counts[topic_id]
+            else NO_START
             for topic_id, each in topics.items()
             for index in each.partitions
         }
@@ -125,6 +130,9 @@ class ShareGroups(ModernGroups[ShareGroup]):
                 del self._latest[key]
             initialized = by_topic(key for key in ended_now if key not in errors)
             failed = by_topic(key for key in ended_now if key in errors)
+            errors.update(
+                dict.fromkeys(starts.keys() - set(ended_now) - errors.keys(), ErrorCode.FENCED_STATE_EPOCH)
+            )
             if errors:
                 log.warning("Group %s: %d partitions could not be initialized", group_id, len(errors))
             image = self.configs.image()
@@ -140,8 +148,19 @@ class ShareGroups(ModernGroups[ShareGroup]):
         ask_each(starts, initialize, all_answered)
 
     def delete_states(self, group_id: str, partitions: Partitions, done: Callable[[Errors], object]) -> None:
-        """Have the share coordinator delete these states, which are recorded as being deleted."""
+        """Have the share coordinator delete these states, which are recorded as being deleted. Until that has ended they are not
+        initialized again: a late deletion would take away the new ones."""
         errors: Errors = {}
+        group = self.find(group_id)
+        if group is not None:
+            group.deletions.update(partitions.keys())
+
+        def ended() -> None:
+            if group is not None:
+                group.deletions.subtract(partitions.keys())
+                group.deletions += Counter()  # keeps what is above zero
+                group.is_metadata_checked = False
+            done(errors)
 
         def delete(key: SharePartitionKey, answered: Callable[[], object]) -> None:
             def keep(error: ErrorCode) -> None:
@@ -156,7 +175,7 @@ class ShareGroups(ModernGroups[ShareGroup]):
             for topic_id, indexes in partitions.items()
             for index in indexes
         ]
-        ask_each(keys, delete, lambda: done(errors))
+        ask_each(keys, delete, ended)
 
     def change_state_topics(
         self, group_id: str, change: Callable[[StateTopics], StateTopics], done: Done
@@ -164,7 +183,7 @@ class ShareGroups(ModernGroups[ShareGroup]):
         """Record what has become of the delivery states, if the group is still there."""
         group = self.find(group_id)
         if group is None:
-            done(ErrorCode.NONE)
+            self._log.when_settled(done)
             return
         draft = Draft(group)
         after = change(group.state_topics)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.groups.modern.values import Partitions
 from barnabas.broker.groups.share.assignor import Partition, Subscriber, assign
+from barnabas.runtime.slices import run_through
 
 IDS = [bytes([number]) * 16 for number in range(1, 5)]
 MEMBERS = st.sets(st.sampled_from([f"m{number}" for number in range(12)]), min_size=1)
@@ -23,9 +24,8 @@ def run(
     before: Mapping[str, Partitions] | None = None,
 ) -> dict[str, Partitions]:
     had = before or {}
-    return assign(
-        {member_id: Subscriber(names, had.get(member_id, {})) for member_id, names in readers.items()}, topics
-    )
+    members = {member_id: Subscriber(names, had.get(member_id, {})) for member_id, names in readers.items()}
+    return run_through(assign(members, topics))
 
 
 def flat(partitions: Partitions) -> set[Partition]:

@@ -461,3 +461,60 @@ def test_what_members_have_is_counted_and_bounds_assignments(groups: ShareGroups
     groups.check_counted()
     groups.reload()
     groups.check_counted()
+
+
+def test_a_coordinator_that_is_none_any_more_promises_nothing(groups: ShareGroups) -> None:
+    """Altered offsets whose initialization ends after the groups were unloaded, and groups to delete."""
+    groups.share_states.hold = True
+    found: list[Any] = []
+    groups.shard.share_offsets.alter(
+        GROUP, {"orders"}, {("orders", 0): 7}, lambda *answer: found.append(answer)
+    )
+    groups.shard.unload()
+    groups.share_states.answer_one()
+    assert found[0][0] == E.NOT_COORDINATOR
+
+
+def test_groups_are_not_missing_because_their_coordinator_has_moved(groups: ShareGroups) -> None:
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    a.leave()
+    groups.share_states.hold = True
+    answers: list[Any] = []
+    groups.shard.delete_groups([GROUP, "another"], answers.append)
+    groups.shard.unload()
+    while groups.share_states.held:
+        groups.share_states.answer_one()
+    assert answers == [{GROUP: E.NOT_COORDINATOR, "another": E.NOT_COORDINATOR}]
+
+
+def test_a_state_is_not_initialized_while_it_is_deleted(groups: ShareGroups) -> None:
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    a.leave()
+    groups.share_states.hold = True
+    answers: list[Any] = []
+    groups.shard.share_offsets.delete(GROUP, ["orders"], lambda *answer: answers.append(answer))
+    deletions, groups.share_states.held = groups.share_states.held, []
+    groups.share_states.hold = False
+    settle(a)
+    assert a.assigned == set()
+    groups.share_states.held = deletions
+    while groups.share_states.held:
+        groups.share_states.answer_one()
+    assert answers == [(E.NONE, None, {"orders": (E.NONE, None)})]
+    settle(a)
+    assert a.assigned == partitions("orders", range(4))
+    assert len(groups.share_states.states) == 4
+
+
+def test_only_added_partitions_begin_with_their_first_record(groups: ShareGroups) -> None:
+    """Not those that an altered offset of another one, or a failure, left without a state."""
+    altered(groups, {("orders", 0): 7})
+    groups.share_states.errors[groups.key("orders", 2)] = E.UNKNOWN_SERVER_ERROR
+    a = ShareMember(groups, "a", "orders")
+    settle(a)
+    groups.share_states.errors.clear()
+    settle(a)
+    starts = {key.partition: start for key, (_, start) in groups.share_states.states.items()}
+    assert starts == {0: 7, 1: -1, 2: -1, 3: -1}
