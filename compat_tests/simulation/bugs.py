@@ -185,12 +185,12 @@ def _unfenced_share_leaders() -> list[Patch]:
 
 def _locks_outlive_sessions() -> list[Patch]:
     """What a member has acquired stays locked when its session ends."""
-    return [(SharePartitionManager, "release", lambda _self, _session, done: done())]
+    return [(SharePartitionManager, "_release", lambda _self, _sessions, done: done())]
 
 
 def _locks_never_expire() -> list[Patch]:
     """Records that are neither acknowledged nor released stay with their member."""
-    return [(LedSharePartition, "_set_timer", lambda _self: None)]
+    return [(LedSharePartition, "_set_timer", lambda _self, _expires_at: None)]
 
 
 def _locked_records_are_available() -> list[Patch]:
@@ -245,9 +245,9 @@ CIRCUMSTANCES = {
     "wiped-replica-counts": Circumstances((*("broker,controller",) * 3, "broker", "broker"), "slow_network"),
     "unclean-member-stays": Circumstances((*("broker,controller",) * 3, "broker"), "power_failure"),
     "every-clock-is-trusted": Circumstances((*("broker,controller",) * 3, "broker"), "far_ahead"),
-    "unpersisted-acknowledgements": Circumstances(has_share_group=True),
+    "unpersisted-acknowledgements": Circumstances(("broker,controller",) * 3, "isolate", True),
     "late-initializations": Circumstances(has_share_group=True),
-    "unfenced-share-leaders": Circumstances((*("broker,controller",) * 3, "broker"), "slow_network", True),
+    "unfenced-share-leaders": Circumstances(("broker,controller",) * 3, "cut_pair", True),
     "locks-outlive-sessions": Circumstances(has_share_group=True),
     "locks-never-expire": Circumstances(has_share_group=True),
     "locked-records-are-available": Circumstances(has_share_group=True),
@@ -270,13 +270,13 @@ FOUND_BY = {
     "answers-without-session": 4,
     "every-partition-is-free": 2,
     "nothing-is-owned-any-more": 11,
-    "unpersisted-acknowledgements": 3,
-    "late-initializations": 3,
-    "unfenced-share-leaders": 4,
-    "locks-outlive-sessions": 8,
-    "locks-never-expire": 23,
-    "locked-records-are-available": 3,
-    "any-member-may-acknowledge": 23,
+    "unpersisted-acknowledgements": 1,
+    "late-initializations": 0,
+    "unfenced-share-leaders": 27,
+    "locks-outlive-sessions": 0,
+    "locks-never-expire": 3,
+    "locked-records-are-available": 0,
+    "any-member-may-acknowledge": 7,
 }
 
 

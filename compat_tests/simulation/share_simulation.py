@@ -1,7 +1,8 @@
 """One seed with a share group beside all other clients: its members, faults, and at the end nothing is left to deliver.
 
-At the end, when the faults are over, a member acquires records and ends its session, and another one gets them at once; then one member
-accepts all that is left, until the coordinator says that there is no lag. The rules are in share_history.py.
+At the end, when the faults are over, a member acquires records and ends its session, and another one gets them at once; or it keeps
+its session, and the other one gets them when the locks have expired. Then one member accepts all that is left, until the coordinator
+says that there is no lag. The rules are in share_history.py.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from compat_tests.simulation.wire_client import Address, Client
 
 MEMBERS = 3
+EXPIRES_WITHIN_S = 2.0  # after the lock's time
 DRAINS_WITHIN_S = 60.0  # what was delivered often is delivered record by record
 
 
@@ -35,7 +37,7 @@ class ShareSimulation(Simulation):
 
     def __init__(self, seed: int, shape: tuple[str, ...] | None = None, frequent_fault: str = "") -> None:
         chance = random.Random(f"share group {seed}")
-        self._lock_s = chance.choice((1.0, 1.5, 2.5))
+        self._lock_s = chance.choice((1.0, 2.5, 5.0))
         self._limit = chance.choice((2, 3, 5))
         self._chance = chance
         super().__init__(seed, shape, frequent_fault)
@@ -100,10 +102,9 @@ class ShareSimulation(Simulation):
 
     def _probe(self) -> None:
         super()._probe()
-        for index, end in enumerate(("closed", "lost")):
-            self._run_until_done(
-                self._end_session(end, index), HEALS_WITHIN_S, "a share group is not served again"
-            )
+        for end, topic, index in (("closed", "safe", 0), ("lost", "safe", 1), ("kept", "single", 0)):
+            work = self._let_go(end, (self.history.topics[topic].topic_id, index))
+            self._run_until_done(work, HEALS_WITHIN_S, "a share group is not served again")
         try:
             self._run_until_done(self._drain(), DRAINS_WITHIN_S, "records are not delivered")
         except Violation as violation:
@@ -115,9 +116,9 @@ class ShareSimulation(Simulation):
 
     _left: object = "the coordinator is not found"
 
-    async def _end_session(self, end: str, index: int) -> None:
+    async def _let_go(self, end: str, partition: Partition) -> None:
         """Records of that partition which a member has acquired are available again when its session ends, before their locks
-        expire."""
+        expire; where the session is kept, when they have expired."""
         history, shared = self.history, self.shared
         first, second = (
             ShareMember(
@@ -125,7 +126,6 @@ class ShareSimulation(Simulation):
             )
             for place in ("first", "second")
         )
-        partition = history.topics["safe"].topic_id, index
         acquired: list[tuple[Partition, int, int, int]] = []
         while not acquired:
             await first._client.refresh()
@@ -138,7 +138,7 @@ class ShareSimulation(Simulation):
         session.due.clear()
         if end == "closed":
             await first.close(session)
-        else:
+        elif end == "lost":
             first._client.disconnect(address)
             first.lose(session)
         wanted = {
@@ -149,9 +149,11 @@ class ShareSimulation(Simulation):
         }
         # Those that were delivered often come one by one.
         is_available = not wanted
-        while not is_available and self.world.now < begun_at + 0.9 * self._lock_s:
+        deadline = begun_at + (self._lock_s + EXPIRES_WITHIN_S if end == "kept" else 0.9 * self._lock_s)
+        while not is_available and self.world.now < deadline:
             again = await second.fetch(address, [partition], 500)
             is_available = any(low <= offset <= high for _, low, high, _ in again for offset in wanted)
+            await second._client.pause(0.02)
         if (
             not is_available
             and shared.leaderships.during(address[0], partition, begun_at, self.world.now) is not None
@@ -162,8 +164,9 @@ class ShareSimulation(Simulation):
             )
         history.count(f"share sessions {end} with records")
         await second._client.pause(0.05)
-        while second._sessions:
-            await second.close(next(iter(second._sessions.values())))
+        for member in (first, second):
+            while member._sessions:
+                await member.close(next(iter(member._sessions.values())))
 
     async def _drain(self) -> None:
         """One member accepts everything, until there is no lag."""
