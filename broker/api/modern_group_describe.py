@@ -254,7 +254,7 @@ def _name(topic: streams.TopicInfo) -> str:
     return topic.name
 
 
-def _given(info: records.TopicInfo) -> streams.TopicInfo:
+def _given(info: records.StreamsGroupTopologyValueTopicInfo) -> streams.TopicInfo:
     configs = [streams.KeyValue(each.key, each.value) for each in info.topic_configs]
     return streams.TopicInfo(info.name, info.partitions, info.replication_factor, configs)
 

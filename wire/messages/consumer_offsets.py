@@ -237,7 +237,7 @@ class TopicPartitionsInfo(msgspec.Struct, gc=False):
     partitions: list[int] = []
 
 
-class ShareTopicInfo(msgspec.Struct, gc=False):
+class TopicInfo(msgspec.Struct, gc=False):
     topic_id: bytes = ZERO_UUID
     topic_name: str = ""
 
@@ -245,7 +245,7 @@ class ShareTopicInfo(msgspec.Struct, gc=False):
 class ShareGroupStatePartitionMetadataValue(msgspec.Struct, gc=False):
     initializing_topics: list[TopicPartitionsInfo] = []
     initialized_topics: list[TopicPartitionsInfo] = []
-    deleting_topics: list[ShareTopicInfo] = []
+    deleting_topics: list[TopicInfo] = []
 
 
 class ConsumerGroupRegularExpressionKey(msgspec.Struct, gc=False):
@@ -359,7 +359,7 @@ class TopicConfig(msgspec.Struct, gc=False):
     value: str = ""
 
 
-class TopicInfo(msgspec.Struct, gc=False):
+class StreamsGroupTopologyValueTopicInfo(msgspec.Struct, gc=False):
     name: str = ""
     partitions: int = 0
     replication_factor: int = 0
@@ -376,9 +376,9 @@ class Subtopology(msgspec.Struct, gc=False):
     subtopology_id: str = ""
     source_topics: list[str] = []
     source_topic_regex: list[str] = []
-    state_changelog_topics: list[TopicInfo] = []
+    state_changelog_topics: list[StreamsGroupTopologyValueTopicInfo] = []
     repartition_sink_topics: list[str] = []
-    repartition_source_topics: list[TopicInfo] = []
+    repartition_source_topics: list[StreamsGroupTopologyValueTopicInfo] = []
     copartition_groups: list[CopartitionGroup] = []
 
 
@@ -2834,7 +2834,7 @@ def read_share_group_state_partition_metadata_value_0(buffer: Buffer, pos: int, 
         if n > 127:
             n, pos = long_uvarint(n, buffer, pos)
         n -= 1
-        deleting_topics: list[ShareTopicInfo]
+        deleting_topics: list[TopicInfo]
         if n < 0 or n > 1000000 or n * 18 > end - pos:
             check_array("ShareGroupStatePartitionMetadataValue.DeletingTopics", n, 18, end - pos)
         deleting_topics = []
@@ -2844,7 +2844,7 @@ def read_share_group_state_partition_metadata_value_0(buffer: Buffer, pos: int, 
             if n > 127:
                 n, pos = long_string_size(n, buffer, pos)
             if n == 0:
-                raise unexpected_null("ShareTopicInfo.TopicName")
+                raise unexpected_null("TopicInfo.TopicName")
             stop = pos + n - 1
             topic_name_3 = str(buffer[pos:stop], "utf-8")
             pos = stop
@@ -2852,7 +2852,7 @@ def read_share_group_state_partition_metadata_value_0(buffer: Buffer, pos: int, 
             pos += 1
             if n:
                 pos = skip_tagged_fields(buffer, pos, end, n)
-            deleting_topics.append(ShareTopicInfo(topic_id_3, topic_name_3))
+            deleting_topics.append(TopicInfo(topic_id_3, topic_name_3))
         n = buffer[pos]
         pos += 1
         if n:
@@ -2914,7 +2914,7 @@ def write_share_group_state_partition_metadata_value_0(message: ShareGroupStateP
         for item_3 in deleting_topics:
             text_3 = item_3.topic_name
             if text_3 is None:
-                raise null_field("ShareTopicInfo.TopicName")
+                raise null_field("TopicInfo.TopicName")
             data = text_3.encode()
             n = len(data) + 1
             append(pack_uB(item_3.topic_id, n) if n < 128 else pack_u(item_3.topic_id) + string_size(n - 1))
@@ -4405,7 +4405,7 @@ def read_streams_group_topology_value_0(buffer: Buffer, pos: int, end: int) -> t
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
             n -= 1
-            state_changelog_topics: list[TopicInfo]
+            state_changelog_topics: list[StreamsGroupTopologyValueTopicInfo]
             if n < 0 or n > 1000000 or n * 9 > end - pos:
                 check_array("Subtopology.StateChangelogTopics", n, 9, end - pos)
             state_changelog_topics = []
@@ -4456,7 +4456,7 @@ def read_streams_group_topology_value_0(buffer: Buffer, pos: int, end: int) -> t
                 pos += 1
                 if n:
                     pos = skip_tagged_fields(buffer, pos, end, n)
-                state_changelog_topics.append(TopicInfo(name, partitions, replication_factor, topic_configs))
+                state_changelog_topics.append(StreamsGroupTopologyValueTopicInfo(name, partitions, replication_factor, topic_configs))
             n = buffer[pos]
             pos += 1
             if n > 127:
@@ -4482,7 +4482,7 @@ def read_streams_group_topology_value_0(buffer: Buffer, pos: int, end: int) -> t
             if n > 127:
                 n, pos = long_uvarint(n, buffer, pos)
             n -= 1
-            repartition_source_topics: list[TopicInfo]
+            repartition_source_topics: list[StreamsGroupTopologyValueTopicInfo]
             if n < 0 or n > 1000000 or n * 9 > end - pos:
                 check_array("Subtopology.RepartitionSourceTopics", n, 9, end - pos)
             repartition_source_topics = []
@@ -4533,7 +4533,7 @@ def read_streams_group_topology_value_0(buffer: Buffer, pos: int, end: int) -> t
                 pos += 1
                 if n:
                     pos = skip_tagged_fields(buffer, pos, end, n)
-                repartition_source_topics.append(TopicInfo(name_2, partitions_2, replication_factor_2, topic_configs_2))
+                repartition_source_topics.append(StreamsGroupTopologyValueTopicInfo(name_2, partitions_2, replication_factor_2, topic_configs_2))
             n = buffer[pos]
             pos += 1
             if n > 127:

@@ -72,7 +72,7 @@ def _to_wire(value: Value) -> msgspec.Struct:
         return wire.ShareGroupStatePartitionMetadataValue(
             _state_topics_to_wire(value.initializing),
             _state_topics_to_wire(value.initialized),
-            [wire.ShareTopicInfo(topic_id, name) for topic_id, name in value.deleting.items()],
+            [wire.TopicInfo(topic_id, name) for topic_id, name in value.deleting.items()],
         )
     return wire.ShareGroupTargetAssignmentMemberValue(
         [_TargetPartition(topic_id, sorted(indexes)) for topic_id, indexes in value.items()]

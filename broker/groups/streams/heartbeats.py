@@ -249,9 +249,9 @@ def _described(before: Member, request: StreamsGroupHeartbeatRequest, client: Cl
 
 
 def _recorded(topology: wire.Topology) -> records.StreamsGroupTopologyValue:
-    def topics(given: list[wire.TopicInfo]) -> list[records.TopicInfo]:
+    def topics(given: list[wire.TopicInfo]) -> list[records.StreamsGroupTopologyValueTopicInfo]:
         return [
-            records.TopicInfo(
+            records.StreamsGroupTopologyValueTopicInfo(
                 each.name,
                 each.partitions,
                 each.replication_factor,

@@ -16,7 +16,11 @@ import msgspec
 
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue, Subtopology, TopicInfo
+from barnabas.wire.messages.consumer_offsets import (
+    StreamsGroupTopologyValue,
+    StreamsGroupTopologyValueTopicInfo,
+    Subtopology,
+)
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.streams.values import Pairs
@@ -286,7 +290,9 @@ def _configured(subtopology: Subtopology, counts: _Counts) -> ConfiguredSubtopol
     if task_count <= 0:
         raise ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, None)
 
-    def internal(topics: list[TopicInfo], decided: Callable[[str], int]) -> tuple[InternalTopic, ...]:
+    def internal(
+        topics: list[StreamsGroupTopologyValueTopicInfo], decided: Callable[[str], int]
+    ) -> tuple[InternalTopic, ...]:
         return tuple(
             InternalTopic(
                 each.name,

@@ -230,6 +230,8 @@ PLACES: dict[int, dict[str, dict[int, str]]] = {
     72: {"UNKNOWN_SUBSCRIPTION_ID": {0: ""}, "INVALID_RECORD": {0: ""}},
     74: {"CLUSTER_AUTHORIZATION_FAILED": {0: ""}},
     75: {"TOPIC_AUTHORIZATION_FAILED": {0: "topics"}},
+    76: {"FENCED_MEMBER_EPOCH": {0: ""}},
+    77: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
     78: {"NOT_LEADER_OR_FOLLOWER": {0: "responses.partitions"}},
     79: {"NOT_LEADER_OR_FOLLOWER": {0: "responses.partitions"}},
     80: {"DUPLICATE_VOTER": {0: ""}},
@@ -237,6 +239,9 @@ PLACES: dict[int, dict[str, dict[int, str]]] = {
     **{key: {"NOT_COORDINATOR": {0: "results.partitions"}} for key in range(83, 88)},
     88: {"FENCED_MEMBER_EPOCH": {0: ""}},
     89: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
+    90: {"COORDINATOR_LOAD_IN_PROGRESS": {0: "groups"}},
+    91: {"NON_EMPTY_GROUP": {0: ""}, "UNKNOWN_TOPIC_OR_PARTITION": {0: "responses.partitions"}},
+    92: {"NON_EMPTY_GROUP": {0: ""}, "UNKNOWN_TOPIC_OR_PARTITION": {0: "responses"}},
 }
 
 
