@@ -109,9 +109,16 @@ def _head(schema: Schema, body: str) -> str:
 
 
 def _class(message: Message, struct: Struct, shared: set[str]) -> str:
-    """One message class; one whose default value all messages share is frozen, with that value behind it."""
+    """One message class; one whose default value all messages share is frozen, with that value behind it.
+
+    The garbage collector leaves it alone, as it cannot be part of a reference cycle, unless it has records: those of an answer may
+    be regions of files.
+    """
     name = struct.class_name
-    lines = [f"class {name}(msgspec.Struct, {'frozen=True, ' if name in shared else ''}gc=False):"]
+    options = ["frozen=True"] if name in shared else []
+    if message.kind != "response" or not _has_records(struct):
+        options.append("gc=False")
+    lines = [f"class {name}({', '.join(['msgspec.Struct', *options])}):"]
     for field in struct.fields:
         default = default_of(field)
         if field.struct is not None and default.endswith("()"):
@@ -123,6 +130,13 @@ def _class(message: Message, struct: Struct, shared: set[str]) -> str:
     if name in shared:
         lines += ["", "", f"DEFAULT_{name} = {name}()"]
     return "\n".join(lines)
+
+
+def _has_records(struct: Struct) -> bool:
+    return any(
+        field.type == "records" or (field.struct is not None and _has_records(field.struct))
+        for field in struct.fields
+    )
 
 
 def _functions(

@@ -330,7 +330,8 @@ class ShareMember:
         sent_at = client.now()
         for each in due:
             if RENEW not in each.types:
-                shared.gives_up(client.name, each.partition, range(each.first, each.last + 1))
+                kinds = {offset: each.kind(offset) for offset in range(each.first, each.last + 1)}
+                shared.gives_up(client.name, each.partition, kinds, sent_at)
         try:
             answer = await client.ask(session.address, api, VERSIONS[api], request)
         except NoResponse as lost:

@@ -96,9 +96,12 @@ class Acknowledgement(NamedTuple):
 class Record:
     """One offset of a share partition."""
 
-    __slots__ = ("acknowledgements", "deliveries")
+    __slots__ = ("acknowledgements", "deliveries", "finals")
 
     def __init__(self) -> None:
+        self.finals: list[
+            tuple[str, float]
+        ] = []  # (member, when it accepted or rejected it, answered or not)
         self.deliveries: list[Delivery] = []
         self.acknowledgements: list[Acknowledgement] = []  # all that may have been carried out
 
@@ -181,10 +184,13 @@ class ShareHistory:
 
     # -- acknowledgements
 
-    def gives_up(self, member: str, partition: Partition, offsets: Iterable[int]) -> None:
-        """The member acknowledges these records, whichever delivery it means: from now on they may belong to others."""
+    def gives_up(self, member: str, partition: Partition, kinds: dict[int, int], sent_at: float) -> None:
+        """The member acknowledges these records, whichever delivery it means: from now on they may belong to others.
+        `kinds`: by offset."""
         records = self._records[partition]
-        for offset in offsets:
+        for offset, kind in kinds.items():
+            if kind in FINAL:
+                records[offset].finals.append((member, sent_at))
             for delivery in records[offset].deliveries:
                 if delivery.member == member:
                     delivery.is_over = True
@@ -221,8 +227,8 @@ class ShareHistory:
                 and other.received_at <= done.sent_at
                 and other.count < self.delivery_limit
                 and not any(
-                    each.sent_at >= delivery.received_at and each.kind in FINAL
-                    for each in record.acknowledgements
+                    sent_at >= delivery.received_at and (member, sent_at) != (done.member, done.sent_at)
+                    for member, sent_at in record.finals
                 )
                 and not self._lost_since(partition, other.received_at)
             ):

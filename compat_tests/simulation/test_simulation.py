@@ -45,7 +45,7 @@ def outcome_of(seed: int, circumstances: Circumstances = ANY) -> Outcome:
     gc.collect()
     before = nodes()
     outcome = run_seed(seed, "", circumstances)
-    gc.collect()  # what a finalizer of the collection before had in its hands is freed now
+    gc.collect()  # what a coroutine's `finally` held in the collection before is freed now
     assert nodes() <= before
     return outcome
 

@@ -114,7 +114,7 @@ class AbortedTransaction(msgspec.Struct, gc=False):
     first_offset: int = 0
 
 
-class PartitionData(msgspec.Struct, gc=False):
+class PartitionData(msgspec.Struct):
     partition_index: int = 0
     error_code: int = 0
     high_watermark: int = 0
@@ -128,7 +128,7 @@ class PartitionData(msgspec.Struct, gc=False):
     records: Records = None
 
 
-class FetchableTopicResponse(msgspec.Struct, gc=False):
+class FetchableTopicResponse(msgspec.Struct):
     topic: str = ""
     topic_id: bytes = ZERO_UUID
     partitions: list[PartitionData] = []
@@ -141,7 +141,7 @@ class NodeEndpoint(msgspec.Struct, gc=False):
     rack: str | None = None
 
 
-class FetchResponse(msgspec.Struct, gc=False):
+class FetchResponse(msgspec.Struct):
     throttle_time_ms: int = 0
     error_code: int = 0
     session_id: int = 0

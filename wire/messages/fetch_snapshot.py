@@ -83,7 +83,7 @@ class LeaderIdAndEpoch(msgspec.Struct, frozen=True, gc=False):
 DEFAULT_LeaderIdAndEpoch = LeaderIdAndEpoch()
 
 
-class ResponsePartitionSnapshot(msgspec.Struct, gc=False):
+class ResponsePartitionSnapshot(msgspec.Struct):
     index: int = 0
     error_code: int = 0
     snapshot_id: ResponseSnapshotId = DEFAULT_ResponseSnapshotId
@@ -93,7 +93,7 @@ class ResponsePartitionSnapshot(msgspec.Struct, gc=False):
     unaligned_records: Records = None
 
 
-class ResponseTopicSnapshot(msgspec.Struct, gc=False):
+class ResponseTopicSnapshot(msgspec.Struct):
     name: str = ""
     partitions: list[ResponsePartitionSnapshot] = []
 
@@ -104,7 +104,7 @@ class NodeEndpoint(msgspec.Struct, gc=False):
     port: int = 0
 
 
-class FetchSnapshotResponse(msgspec.Struct, gc=False):
+class FetchSnapshotResponse(msgspec.Struct):
     throttle_time_ms: int = 0
     error_code: int = 0
     topics: list[ResponseTopicSnapshot] = []

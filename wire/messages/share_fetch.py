@@ -86,7 +86,7 @@ class AcquiredRecords(msgspec.Struct, gc=False):
     delivery_count: int = 0
 
 
-class PartitionData(msgspec.Struct, gc=False):
+class PartitionData(msgspec.Struct):
     partition_index: int = 0
     error_code: int = 0
     error_message: str | None = None
@@ -97,7 +97,7 @@ class PartitionData(msgspec.Struct, gc=False):
     acquired_records: list[AcquiredRecords] = []
 
 
-class ShareFetchableTopicResponse(msgspec.Struct, gc=False):
+class ShareFetchableTopicResponse(msgspec.Struct):
     topic_id: bytes = ZERO_UUID
     partitions: list[PartitionData] = []
 
@@ -109,7 +109,7 @@ class NodeEndpoint(msgspec.Struct, gc=False):
     rack: str | None = None
 
 
-class ShareFetchResponse(msgspec.Struct, gc=False):
+class ShareFetchResponse(msgspec.Struct):
     throttle_time_ms: int = 0
     error_code: int = 0
     error_message: str | None = None
