@@ -9,8 +9,9 @@ from collections.abc import Generator
 
 from barnabas.broker.coordinator.re2_parser import PatternError
 from barnabas.broker.coordinator.re2_pattern import Pattern
-from barnabas.broker.groups.consumer.values import JOINING, LEAVING, LEFT_FOR_NOW
+from barnabas.broker.groups.consumer.values import LEFT_FOR_NOW
 from barnabas.broker.groups.member import Client
+from barnabas.broker.groups.modern.values import JOINING, LEAVING
 from barnabas.broker.requests.authorization import allows_group, allows_topic, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api

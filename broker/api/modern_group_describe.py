@@ -14,7 +14,7 @@ from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.values import CurrentAssignment
 from barnabas.broker.groups.consumer.values import Member as ConsumerMember
 from barnabas.broker.groups.coordinator import GroupCoordinator
-from barnabas.broker.groups.modern.group import ModernGroup
+from barnabas.broker.groups.modern.group import AnyGroup
 from barnabas.broker.groups.modern.values import Partitions
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.share.group import ShareGroup
@@ -51,7 +51,7 @@ _NO_MEMBERS: Final[list[Any]] = []
 class _Kind(NamedTuple):
     """What the three APIs differ in. `describe(context, shard, group)` returns the description in the end, or raises ApiError."""
 
-    group_class: type[ModernGroup]
+    group_class: type[AnyGroup]
     name: str
     is_served: Callable[[GroupCoordinator], bool]
     response_class: type[Any]

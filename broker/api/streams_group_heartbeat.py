@@ -10,10 +10,10 @@ from collections.abc import Generator
 
 from barnabas.broker.cluster.topic_creation import create_topics
 from barnabas.broker.groups.member import Client
+from barnabas.broker.groups.modern.values import JOINING
 from barnabas.broker.groups.streams.heartbeats import HeartbeatResult
 from barnabas.broker.groups.streams.internal_topics import Done
 from barnabas.broker.groups.streams.topology import TASKS_MAX, Status
-from barnabas.broker.groups.streams.values import JOINING
 from barnabas.broker.requests.authorization import allows_cluster, allows_group, allows_topic, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
 
 from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.group import ClassicGroup
-from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
+from barnabas.broker.groups.modern.group import AnyGroup, ModernGroup, ModernGroupRecord
 from barnabas.broker.groups.offsets import OffsetStore
 from barnabas.broker.groups.records import (
     GroupRecord,
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 # The groups whose records set values, by the class of their records.
-MODERN_GROUPS: Final[dict[type[ModernGroupRecord], type[ModernGroup]]] = {
+MODERN_GROUPS: Final[dict[type[ModernGroupRecord], type[AnyGroup]]] = {
     kind.record_class: kind for kind in (ConsumerGroup, ShareGroup, StreamsGroup)
 }
-Group: TypeAlias = ClassicGroup | ModernGroup
-_ModernKey: TypeAlias = tuple[str, type[ModernGroup], int, str]  # group id, kind, and what a record is about
+Group: TypeAlias = ClassicGroup | AnyGroup
+_ModernKey: TypeAlias = tuple[str, type[AnyGroup], int, str]  # group id, kind, and what a record is about
 
 
 K = TypeVar("K")
@@ -110,7 +110,7 @@ class GroupStore:
         group = self.groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
-    def modern(self, group_id: str) -> ModernGroup | None:
+    def modern(self, group_id: str) -> AnyGroup | None:
         group = self.groups.get(group_id)
         return group if isinstance(group, ModernGroup) else None
 
@@ -174,7 +174,7 @@ class GroupStore:
         self._set(*key, record.value)
         return None if append is None else partial(self._end_modern, key, append)
 
-    def _set(self, group_id: str, kind: type[ModernGroup], key: int, name: str, value: Any) -> None:
+    def _set(self, group_id: str, kind: type[AnyGroup], key: int, name: str, value: Any) -> None:
         """Set a value of a group of that kind. The first one makes the group, and the last one's removal ends it."""
         group = self.groups.get(group_id)
         if not isinstance(group, kind):

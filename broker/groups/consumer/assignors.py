@@ -13,7 +13,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from barnabas.broker.groups.consumer.values import Partitions, share_sets
+from barnabas.broker.groups.consumer.values import share_sets
+from barnabas.broker.groups.modern.values import Partitions
 from barnabas.runtime.slices import Steps
 
 ROUNDS_MAX: Final = 16  # of moves between members whose subscriptions differ

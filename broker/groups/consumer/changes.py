@@ -13,18 +13,11 @@ import msgspec
 
 from barnabas.broker.groups.consumer.assignors import ASSIGNORS, Assignment, Subscriber, Subscribers
 from barnabas.broker.groups.consumer.reconciliation import Goal, Owned, reconcile
-from barnabas.broker.groups.consumer.values import (
-    JOINING,
-    CurrentAssignment,
-    GroupEpoch,
-    Key,
-    Member,
-    TargetEpoch,
-)
+from barnabas.broker.groups.consumer.values import CurrentAssignment, Key, Member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
-from barnabas.broker.groups.modern.values import is_recent
+from barnabas.broker.groups.modern.values import JOINING, GroupEpoch, TargetEpoch, is_recent
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.runtime.slices import Steps, run_through
 from barnabas.wire.errors import ErrorCode
@@ -87,7 +80,7 @@ class GroupChanges:
         """Raise the group's epoch if it `is_changed`, or its topics are."""
         group = draft.group
         found = metadata_hash(self.configs.image(), group.subscribed_topics())
-        if is_changed or found != group.metadata_hash:
+        if is_changed or found != group.group_epoch.metadata_hash:
             draft.write(Key.GROUP, "", GroupEpoch(group.epoch + 1, found))
             log.info("Group %s has epoch %d", group.group_id, group.epoch)
 

@@ -16,17 +16,15 @@ from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.values import (
     ClassicMember,
     CurrentAssignment,
-    GroupEpoch,
     Key,
     Member,
     MemberState,
-    Partitions,
-    TargetEpoch,
     share_epochs,
 )
 from barnabas.broker.groups.member import Member as MemberOfClassicGroup
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.topics import metadata_hash
+from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch
 from barnabas.broker.groups.records import GroupTombstone
 from barnabas.broker.groups.state import GroupState
 from barnabas.controller.metadata.decision import ApiError

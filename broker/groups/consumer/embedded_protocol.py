@@ -17,7 +17,7 @@ from barnabas.wire.primitives import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from barnabas.broker.groups.consumer.values import Partitions
+    from barnabas.broker.groups.modern.values import Partitions
     from barnabas.controller.metadata.image import MetadataImage
 
 VERSION_MAX: Final = 3

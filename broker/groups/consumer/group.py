@@ -11,28 +11,19 @@ import msgspec
 from barnabas.broker.groups.consumer.records import ConsumerGroupRecord
 from barnabas.broker.groups.consumer.values import (
     CurrentAssignment,
-    GroupEpoch,
     Key,
     Member,
-    Partitions,
     ResolvedExpression,
-    TargetEpoch,
     Value,
 )
 from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES, NAME_OVERHEAD_BYTES
-from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
+from barnabas.broker.groups.modern.group import ModernGroup
+from barnabas.broker.groups.modern.values import GroupEpoch, Keys, Partitions, TargetEpoch
 
 CONSUMER_TYPE: Final = "consumer"  # of group, and of protocol
 RESOLVED_NAME_BYTES: Final = 80  # of a topic that an expression matches
 TOPIC_BYTES: Final = 250  # of a topic in a member's target and in what it has
 PARTITION_BYTES: Final = 150  # of a partition in them, and in `owners`
-_NO_EPOCH: Final = GroupEpoch(
-    1, 0
-)  # as in Kafka: a member of a group without topics has an epoch that is no join
-_NO_TARGET_EPOCH: Final = TargetEpoch(0, 0)
-_NO_MEMBER: Final = Member()
-_NO_ASSIGNMENT: Final = CurrentAssignment()
-_NO_PARTITIONS: Final[Partitions] = {}
 
 
 class ConsumerGroupState(enum.Enum):
@@ -44,18 +35,25 @@ class ConsumerGroupState(enum.Enum):
     STABLE = "Stable"
 
 
-class ConsumerGroup(ModernGroup):
-    """See the module. `members` has every member with a description; what a log has of others is kept, and has no effect."""
+class ConsumerGroup(ModernGroup[Member, Partitions, CurrentAssignment]):
+    """See the module."""
 
     group_type = CONSUMER_TYPE
     protocol_type = CONSUMER_TYPE
     record_class = ConsumerGroupRecord
-    member_key = Key.MEMBER
-    current_key = Key.CURRENT
+    keys = Keys(Key.GROUP, Key.MEMBER, Key.TARGET, Key.TARGET_OF_MEMBER, Key.CURRENT)
+    removal_order = (
+        Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.REGULAR_EXPRESSION, Key.GROUP,
+    )  # fmt: skip
+    no_epoch = GroupEpoch(
+        1, 0
+    )  # as in Kafka: a member of a group without topics has an epoch that is no join
+    no_target_epoch = TargetEpoch(0, 0)
+    no_target: Partitions = {}
+    no_assignment = CurrentAssignment()
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}  # instance id -> member id
         self.owners: dict[
             tuple[bytes, int], str
@@ -74,38 +72,6 @@ class ConsumerGroup(ModernGroup):
 
     # -- what the records say
 
-    @property
-    def epoch(self) -> int:
-        return self._epoch.epoch
-
-    @property
-    def metadata_hash(self) -> int:
-        return self._epoch.metadata_hash
-
-    @property
-    def _epoch(self) -> GroupEpoch:
-        value = self.values.get((Key.GROUP, ""), _NO_EPOCH)
-        assert isinstance(value, GroupEpoch)
-        return value
-
-    @property
-    def target_epoch(self) -> TargetEpoch:
-        value = self.values.get((Key.TARGET, ""), _NO_TARGET_EPOCH)
-        assert isinstance(value, TargetEpoch)
-        return value
-
-    def target(self, member_id: str) -> Partitions:
-        value: Any = self.values.get((Key.TARGET_OF_MEMBER, member_id), _NO_PARTITIONS)
-        return value  # type: ignore[no-any-return]  # records of this key have it
-
-    def current(self, member_id: str) -> CurrentAssignment:
-        value = self.values.get((Key.CURRENT, member_id), _NO_ASSIGNMENT)
-        assert isinstance(value, CurrentAssignment)
-        return value
-
-    def member_epoch(self, member_id: str) -> int:
-        return self.current(member_id).epoch
-
     def assignment_epoch(self, member_id: str, partition: tuple[str, bytes, int]) -> int | None:
         _, topic_id, index = partition
         return self.current(member_id).assignment_epoch(topic_id, index)
@@ -117,20 +83,13 @@ class ConsumerGroup(ModernGroup):
     def state(self) -> ConsumerGroupState:
         if not self.members:
             return ConsumerGroupState.EMPTY
-        target_epoch = self.target_epoch.epoch
-        if self.epoch > target_epoch:
+        if self.epoch > self.target_epoch.epoch:
             return ConsumerGroupState.ASSIGNING
-        if all(self.current(member_id).is_reconciled_to(target_epoch) for member_id in self.members):
-            return ConsumerGroupState.STABLE
-        return ConsumerGroupState.RECONCILING
+        return ConsumerGroupState.STABLE if self.is_reconciled() else ConsumerGroupState.RECONCILING
 
     @property
     def state_name(self) -> str:
         return self.state.value
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
 
     def subscribed_topics(self) -> set[str]:
         """Names of all topics that any member reads, existing or not."""
@@ -147,12 +106,6 @@ class ConsumerGroup(ModernGroup):
         resolved = self.resolved.get(member.regular_expression or "")
         return member.topic_names if resolved is None else member.topic_names | resolved.topics
 
-    def tombstones(self) -> list[ModernGroupRecord]:
-        """The records that remove it: the members first, the group last."""
-        order = (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.REGULAR_EXPRESSION, Key.GROUP)
-        keys = sorted(self.values, key=lambda each: order.index(Key(each[0])))
-        return [ConsumerGroupRecord(self.group_id, key, name, None) for key, name in keys]
-
     # -- changes
 
     def apply(self, key: int, name: str, value: Any) -> None:
@@ -168,7 +121,7 @@ class ConsumerGroup(ModernGroup):
             self._apply_member(name, value)
         elif key == Key.TARGET_OF_MEMBER:
             target: Any = value  # records of this key have it
-            self._count_held(name, target or _NO_PARTITIONS, self.current(name))
+            self._count_held(name, target or self.no_target, self.current(name))
         elif key == Key.CURRENT:
             self._apply_current(name, value)
         elif key == Key.REGULAR_EXPRESSION:
@@ -224,7 +177,7 @@ class ConsumerGroup(ModernGroup):
         if value is not None:
             for partition in value.held():
                 owners[partition] = member_id
-        self._count_held(member_id, self.target(member_id), value or _NO_ASSIGNMENT)
+        self._count_held(member_id, self.target(member_id), value or self.no_assignment)
 
     def _count_held(self, member_id: str, target: Partitions, current: CurrentAssignment) -> None:
         """A member's partitions: those that it has, or is to have, whichever are more. So its step to its target takes nothing

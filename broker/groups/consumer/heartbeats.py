@@ -22,15 +22,9 @@ from barnabas.broker.groups.consumer.changes import (
     static_member,
     unknown_member,
 )
-from barnabas.broker.groups.consumer.values import (
-    JOINING,
-    LEAVING,
-    LEFT_FOR_NOW,
-    CurrentAssignment,
-    Key,
-    Member,
-)
+from barnabas.broker.groups.consumer.values import LEFT_FOR_NOW, CurrentAssignment, Key, Member
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.values import JOINING, LEAVING
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.consumer_group_heartbeat import (

@@ -21,9 +21,9 @@ from barnabas.broker.groups.consumer.values import (
     AssignedPartitions,
     CurrentAssignment,
     MemberState,
-    Partitions,
     share_epochs,
 )
+from barnabas.broker.groups.modern.values import Partitions
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 

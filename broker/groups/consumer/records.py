@@ -13,19 +13,17 @@ from barnabas.broker.groups.consumer.values import (
     AssignedPartitions,
     ClassicMember,
     CurrentAssignment,
-    GroupEpoch,
     Key,
     Member,
     MemberState,
-    Partitions,
     ResolvedExpression,
-    TargetEpoch,
     Value,
     share_epochs,
     share_sets,
 )
 from barnabas.broker.groups.modern.group import ModernGroupRecord
 from barnabas.broker.groups.modern.record_codec import RecordCodec
+from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch
 from barnabas.wire.message_type import MessageType
 from barnabas.wire.messages import consumer_offsets as wire
 

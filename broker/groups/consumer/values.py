@@ -8,15 +8,19 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-Partitions: TypeAlias = "Mapping[bytes, frozenset[int]]"  # by topic id
+from barnabas.broker.groups.modern.values import (
+    JOINING,
+    UNKNOWN_EPOCH,
+    GroupEpoch,
+    Partitions,
+    TargetEpoch,
+)
+
 AssignedPartitions: TypeAlias = (
     "Mapping[bytes, Mapping[int, int]]"  # by topic id, index -> epoch at which it was assigned
 )
 
-UNKNOWN_EPOCH: Final = -1
 LEFT_FOR_NOW: Final = -2  # the member epoch of a static member that is to return
-JOINING: Final = 0
-LEAVING: Final = -1
 
 
 class Key(enum.IntEnum):
@@ -39,13 +43,6 @@ class MemberState(enum.IntEnum):
     UNKNOWN = 127  # of a later release
 
 
-class GroupEpoch(msgspec.Struct, frozen=True):
-    """It rises with each change that may call for another assignment. `metadata_hash`: of the subscribed topics (topics.py)."""
-
-    epoch: int
-    metadata_hash: int
-
-
 class ClassicMember(msgspec.Struct, frozen=True):
     """What a member of the classic protocol says of itself. `protocols`: name and subscription, in its order of preference."""
 
@@ -65,13 +62,6 @@ class Member(msgspec.Struct, frozen=True):
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
     classic: ClassicMember | None = None
-
-
-class TargetEpoch(msgspec.Struct, frozen=True):
-    """The group epoch that the target assignment was computed for, and when (ms, 0: not known)."""
-
-    epoch: int
-    timestamp_ms: int
 
 
 class CurrentAssignment(msgspec.Struct, frozen=True):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from barnabas.broker.groups.modern.group import ModernGroup
+from barnabas.broker.groups.modern.group import AnyGroup
 from barnabas.runtime.slices import Steps
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.group import ClassicGroup
     from barnabas.broker.groups.records import GroupRecord
 
-G = TypeVar("G", bound=ModernGroup)
+G = TypeVar("G", bound=AnyGroup)
 # Computes a target assignment of the group; its result writes that into a draft.
 AssignmentSteps: TypeAlias = "Callable[[G], Steps[Callable[[Draft[G]], None]]]"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from barnabas.broker.groups.modern.draft import AssignmentSteps, Draft
-from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
+from barnabas.broker.groups.modern.group import AnyGroup, ModernGroupRecord
 from barnabas.broker.groups.modern.timeouts import REASONS, REBALANCE, SESSION, Timeouts
 from barnabas.runtime.slices import StepQueue
 from barnabas.wire.errors import ErrorCode
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-G = TypeVar("G", bound=ModernGroup)
+G = TypeVar("G", bound=AnyGroup)
 Done = Callable[[ErrorCode], object]
 RETRY_MS: Final = 500  # of a removal that could not be written
 ASSIGN_AGAIN_S: Final = 5.0  # after a target that took long and could not be written
@@ -130,9 +130,9 @@ class ModernGroups(ABC, Generic[G]):
         self._work.add(assignment(group), computed)
 
     def _follow(self, group: G, record: ModernGroupRecord) -> None:
-        if record.key == group.member_key and record.name not in group.members:
+        if record.key == group.keys.member and record.name not in group.members:
             group.stop_timers(record.name)
-        elif record.key == group.current_key and record.name in group.members:
+        elif record.key == group.keys.current and record.name in group.members:
             self._follow_assignment(group, record.name)
 
     def _resume_sessions(self, group: G, draft: Draft[G]) -> None:
@@ -140,7 +140,7 @@ class ModernGroups(ABC, Generic[G]):
         for record in draft.records:
             if (
                 isinstance(record, ModernGroupRecord)
-                and record.key == group.member_key
+                and record.key == group.keys.member
                 and record.name in group.members
                 and (record.name, SESSION) not in group.timers
             ):

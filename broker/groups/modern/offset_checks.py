@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.groups.modern.group import ModernGroup
+    from barnabas.broker.groups.modern.group import AnyGroup
 
 EPOCHS_SINCE: Final = 9  # the version of OffsetCommit that has them
 Committed: TypeAlias = "Iterable[tuple[str, bytes, int]]"  # topic, its id, partition
 
 
 def check_commit(
-    group: ModernGroup, member_id: str, epoch: int, partitions: Committed, *, api_version: int
+    group: AnyGroup, member_id: str, epoch: int, partitions: Committed, *, api_version: int
 ) -> ErrorCode:
     """`partitions`: all that are committed. One that the member may not commit fails the request: with an older epoch it may commit
     what it has had since then, as its answer with the next epoch may be on its way."""
@@ -32,7 +32,7 @@ def check_commit(
 
 
 def check_transactional_commit(
-    group: ModernGroup, member_id: str, instance_id: str | None, epoch: int, partitions: Committed
+    group: AnyGroup, member_id: str, instance_id: str | None, epoch: int, partitions: Committed
 ) -> ErrorCode:
     """As `check_commit`. A producer need not name a member."""
     if epoch < 0 and (group.is_empty or (epoch == -1 and not member_id and instance_id is None)):
@@ -42,7 +42,7 @@ def check_transactional_commit(
     return _check_epoch(group, member_id, epoch, partitions)
 
 
-def _check_epoch(group: ModernGroup, member_id: str, epoch: int, partitions: Committed) -> ErrorCode:
+def _check_epoch(group: AnyGroup, member_id: str, epoch: int, partitions: Committed) -> ErrorCode:
     current = group.member_epoch(member_id)
     if epoch == current:
         return ErrorCode.NONE
@@ -54,7 +54,7 @@ def _check_epoch(group: ModernGroup, member_id: str, epoch: int, partitions: Com
     return _stale(group, member_id)
 
 
-def check_fetch(group: ModernGroup, member_id: str | None, epoch: int) -> ErrorCode:
+def check_fetch(group: AnyGroup, member_id: str | None, epoch: int) -> ErrorCode:
     """Who names no member may read them."""
     if member_id is None and epoch < 0:
         return ErrorCode.NONE
@@ -63,6 +63,6 @@ def check_fetch(group: ModernGroup, member_id: str | None, epoch: int) -> ErrorC
     return ErrorCode.NONE if epoch == group.member_epoch(member_id) else _stale(group, member_id)
 
 
-def _stale(group: ModernGroup, member_id: str) -> ErrorCode:
+def _stale(group: AnyGroup, member_id: str) -> ErrorCode:
     is_classic = group.is_classic_member(member_id)
     return ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH

@@ -17,14 +17,14 @@ from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.groups.member import GroupUsage
-    from barnabas.broker.groups.modern.group import ModernGroup
+    from barnabas.broker.groups.modern.group import AnyGroup
 
 log = logging.getLogger(__name__)
 
 ASSIGNED_BYTES_MAX: Final = 2 * MEMBER_BYTES_MAX
 
 
-def check_room(group: ModernGroup, usage: GroupUsage, before: int) -> None:
+def check_room(group: AnyGroup, usage: GroupUsage, before: int) -> None:
     """ApiError where a draft has made the group's `described_bytes` too many; `before`: how many they were."""
     more = group.described_bytes - before
     if more <= 0:
@@ -36,7 +36,7 @@ def check_room(group: ModernGroup, usage: GroupUsage, before: int) -> None:
         raise ApiError(ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 
 
-def may_assign(group: ModernGroup, usage: GroupUsage) -> bool:
+def may_assign(group: AnyGroup, usage: GroupUsage) -> bool:
     """Whether there is room for another assignment."""
     waits = usage.member_bytes > ASSIGNED_BYTES_MAX
     if waits and not group.waits_for_room:

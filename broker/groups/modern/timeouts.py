@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.coordinator.timers import DeadlineTimer
 
 if TYPE_CHECKING:
-    from barnabas.broker.groups.modern.group import ModernGroup
+    from barnabas.broker.groups.modern.group import AnyGroup
     from barnabas.runtime.interface import Runtime
 
 SESSION: Final = "session"
@@ -36,7 +36,7 @@ class Timeouts:
         self._runtime = runtime
         self._expired = expired
 
-    def begin(self, group: ModernGroup, member_id: str, kind: str, timeout_ms: int) -> None:
+    def begin(self, group: AnyGroup, member_id: str, kind: str, timeout_ms: int) -> None:
         """Begin it, or begin it again."""
         timer = group.timers.get((member_id, kind))
         if timer is None:
@@ -45,7 +45,7 @@ class Timeouts:
             group.timers[member_id, kind] = timer
         timer.set(timeout_ms)
 
-    def end(self, group: ModernGroup, member_id: str, kind: str) -> None:
+    def end(self, group: AnyGroup, member_id: str, kind: str) -> None:
         timer = group.timers.pop((member_id, kind), None)
         if timer is not None:
             timer.cancel()

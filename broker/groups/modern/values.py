@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -12,6 +12,16 @@ Partitions: TypeAlias = "Mapping[bytes, frozenset[int]]"  # by topic id
 JOINING: Final = 0  # in place of a member epoch
 LEAVING: Final = -1
 UNKNOWN_EPOCH: Final = -1
+
+
+class Keys(NamedTuple):
+    """The types of record that each kind of group has."""
+
+    group: int
+    member: int  # a member's description of itself
+    target: int
+    target_of_member: int
+    current: int  # what a member has
 
 
 class GroupEpoch(msgspec.Struct, frozen=True):

@@ -65,7 +65,7 @@ class GroupChanges:
         """Raise the group's epoch if it `is_changed`, or its topics are. Returns whether it was."""
         group = draft.group
         found = metadata_hash(self.configs.image(), group.subscribed_topics())
-        if not is_changed and found == group.metadata_hash:
+        if not is_changed and found == group.group_epoch.metadata_hash:
             return False
         draft.write(Key.GROUP, "", GroupEpoch(group.epoch + 1, found))
         # Each AlterShareGroupOffsets of a group without members raises it.
@@ -77,7 +77,7 @@ class GroupChanges:
         """Write a record of the group if it has none, so that it is there."""
         group = draft.group
         if not group.values:
-            draft.write(Key.GROUP, "", GroupEpoch(group.epoch, group.metadata_hash))
+            draft.write(Key.GROUP, "", group.group_epoch)
 
     def has_unassigned(self, group: ShareGroup) -> bool:
         """Whether subscribed partitions that are initialized are not those that are assigned."""

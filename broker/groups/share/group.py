@@ -8,8 +8,8 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES, NAME_OVERHEAD_BYTES
-from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
-from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch
+from barnabas.broker.groups.modern.group import ModernGroup
+from barnabas.broker.groups.modern.values import GroupEpoch, Keys, Partitions, TargetEpoch
 from barnabas.broker.groups.share.records import ShareGroupRecord
 from barnabas.broker.groups.share.values import (
     NO_STATE_TOPICS,
@@ -21,19 +21,6 @@ from barnabas.broker.groups.share.values import (
 )
 
 SHARE_TYPE: Final = "share"  # of group, and of protocol
-_NO_EPOCH: Final = GroupEpoch(1, 0)
-_NO_TARGET_EPOCH: Final = TargetEpoch(1, 0)
-_NO_ASSIGNMENT: Final = CurrentAssignment()
-_NO_PARTITIONS: Final[Partitions] = {}
-# The order in which tombstones remove a group.
-_LAST_FIRST: Final = (
-    Key.CURRENT,
-    Key.TARGET_OF_MEMBER,
-    Key.TARGET,
-    Key.MEMBER,
-    Key.STATE_TOPICS,
-    Key.GROUP,
-)
 # Records that name partitions, and what they take.
 _COUNTED: Final = (Key.TARGET_OF_MEMBER, Key.CURRENT, Key.STATE_TOPICS)
 TOPIC_BYTES: Final = 250
@@ -47,19 +34,24 @@ class ShareGroupState(enum.Enum):
     STABLE = "Stable"
 
 
-class ShareGroup(ModernGroup):
-    """See the module. `members` has every member with a description; what a log has of others is kept, and has no effect."""
+class ShareGroup(ModernGroup[Member, Partitions, CurrentAssignment]):
+    """See the module."""
 
     group_type = SHARE_TYPE
     protocol_type = SHARE_TYPE
     record_class = ShareGroupRecord
-    member_key = Key.MEMBER
-    current_key = Key.CURRENT
+    keys = Keys(Key.GROUP, Key.MEMBER, Key.TARGET, Key.TARGET_OF_MEMBER, Key.CURRENT)
+    removal_order = (
+        Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.STATE_TOPICS, Key.GROUP,
+    )  # fmt: skip
+    no_epoch = GroupEpoch(1, 0)
+    no_target_epoch = TargetEpoch(1, 0)
+    no_target: Partitions = {}
+    no_assignment = CurrentAssignment()
     commits_offsets = False  # its positions are at the share coordinator
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.members: dict[str, Member] = {}
         self.subscribers: Counter[str] = Counter()  # topic -> members that name it
         # Of topics whose partitions were all initialized, how many those were; and of topics whose states are being deleted, how many
         # deletions there are. Both as this coordinator has seen them.
@@ -70,26 +62,6 @@ class ShareGroup(ModernGroup):
         self._initialization_epoch = 0
 
     # -- what the records say
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch.epoch
-
-    @property
-    def metadata_hash(self) -> int:
-        return self._epoch.metadata_hash
-
-    @property
-    def _epoch(self) -> GroupEpoch:
-        value = self.values.get((Key.GROUP, ""), _NO_EPOCH)
-        assert isinstance(value, GroupEpoch)
-        return value
-
-    @property
-    def target_epoch(self) -> TargetEpoch:
-        value = self.values.get((Key.TARGET, ""), _NO_TARGET_EPOCH)
-        assert isinstance(value, TargetEpoch)
-        return value
 
     @property
     def state_topics(self) -> StateTopics:
@@ -110,10 +82,6 @@ class ShareGroup(ModernGroup):
             for topic_id in topic_ids
         )
 
-    def target(self, member_id: str) -> Partitions:
-        value: Any = self.values.get((Key.TARGET_OF_MEMBER, member_id), _NO_PARTITIONS)
-        return value  # type: ignore[no-any-return]  # records of this key have it
-
     def assigned_partitions(self) -> Partitions:
         """The targets of all members together, by topic id."""
         assigned: dict[bytes, set[int]] = {}
@@ -121,14 +89,6 @@ class ShareGroup(ModernGroup):
             for topic_id, indexes in self.target(member_id).items():
                 assigned.setdefault(topic_id, set()).update(indexes)
         return {topic_id: frozenset(indexes) for topic_id, indexes in assigned.items()}
-
-    def current(self, member_id: str) -> CurrentAssignment:
-        value = self.values.get((Key.CURRENT, member_id), _NO_ASSIGNMENT)
-        assert isinstance(value, CurrentAssignment)
-        return value
-
-    def member_epoch(self, member_id: str) -> int:
-        return self.current(member_id).epoch
 
     @property
     def state(self) -> ShareGroupState:
@@ -138,19 +98,11 @@ class ShareGroup(ModernGroup):
     def state_name(self) -> str:
         return self.state.value
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
-
     def subscribed_topics(self) -> set[str]:
         return set(self.subscribers)
 
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.subscribers
-
-    def tombstones(self) -> list[ModernGroupRecord]:
-        keys = sorted(self.values, key=lambda each: _LAST_FIRST.index(Key(each[0])))
-        return [ShareGroupRecord(self.group_id, key, name, None) for key, name in keys]
 
     # -- initializations
 

@@ -13,7 +13,7 @@ import msgspec
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
-from barnabas.broker.groups.modern.values import is_recent
+from barnabas.broker.groups.modern.values import TargetEpoch, is_recent
 from barnabas.broker.groups.streams.assignor import Worker, assign
 from barnabas.broker.groups.streams.reconciliation import Goal, Owned, reconcile
 from barnabas.broker.groups.streams.topology import (
@@ -28,7 +28,6 @@ from barnabas.broker.groups.streams.values import (
     Key,
     Member,
     Pairs,
-    TargetEpoch,
     TargetTasks,
 )
 from barnabas.controller.metadata.decision import ApiError

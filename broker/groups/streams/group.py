@@ -6,7 +6,8 @@ import enum
 from typing import Any, Final
 
 from barnabas.broker.groups.member import MEMBER_OVERHEAD_BYTES
-from barnabas.broker.groups.modern.group import ModernGroup, ModernGroupRecord
+from barnabas.broker.groups.modern.group import ModernGroup
+from barnabas.broker.groups.modern.values import Keys, TargetEpoch
 from barnabas.broker.groups.streams.records import StreamsGroupRecord
 from barnabas.broker.groups.streams.topology import ConfiguredTopology, required_topics, source_topics
 from barnabas.broker.groups.streams.values import (
@@ -15,7 +16,6 @@ from barnabas.broker.groups.streams.values import (
     HeldTasks,
     Key,
     Member,
-    TargetEpoch,
     TargetTasks,
     Task,
     Value,
@@ -29,11 +29,6 @@ PART_OVERHEAD_BYTES: Final = 500  # of a subtopology, and of topics that it join
 PAIR_OVERHEAD_BYTES: Final = 200
 SUBTOPOLOGY_BYTES: Final = 400  # of one of which a member has tasks, in its target and in what it has
 TASK_BYTES: Final = 200  # of a task in them, and in the owners
-# As in Kafka.
-_NO_EPOCH: Final = GroupEpoch(1, 0, 0)
-_NO_TARGET_EPOCH: Final = TargetEpoch(1, 0)
-_NO_TARGET: Final = TargetTasks()
-_NO_ASSIGNMENT: Final = CurrentAssignment()
 
 
 class StreamsGroupState(enum.Enum):
@@ -46,18 +41,23 @@ class StreamsGroupState(enum.Enum):
     STABLE = "Stable"
 
 
-class StreamsGroup(ModernGroup):
-    """See the module. `members` has every member with a description; what a log has of others is kept, and has no effect."""
+class StreamsGroup(ModernGroup[Member, TargetTasks, CurrentAssignment]):
+    """See the module."""
 
     group_type = STREAMS_TYPE
     protocol_type = STREAMS_TYPE
     record_class = StreamsGroupRecord
-    member_key = Key.MEMBER
-    current_key = Key.CURRENT
+    keys = Keys(Key.GROUP, Key.MEMBER, Key.TARGET, Key.TARGET_OF_MEMBER, Key.CURRENT)
+    removal_order = (
+        Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.GROUP, Key.TOPOLOGY,
+    )  # fmt: skip
+    no_epoch = GroupEpoch(1, 0, 0)  # as in Kafka
+    no_target_epoch = TargetEpoch(1, 0)
+    no_target = TargetTasks()
+    no_assignment = CurrentAssignment()
 
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
-        self.members: dict[str, Member] = {}
         self.active: dict[Task, str] = {}  # the member that has it, also while it gives it up
         self.standby: dict[Task, set[str]] = {}  # and those with a copy of its state
         self.warmup: dict[Task, set[str]] = {}
@@ -71,38 +71,15 @@ class StreamsGroup(ModernGroup):
     # -- what the records say
 
     @property
-    def epoch(self) -> int:
-        return self.group_epoch.epoch
-
-    @property
     def group_epoch(self) -> GroupEpoch:
-        value = self.values.get((Key.GROUP, ""), _NO_EPOCH)
+        value = super().group_epoch
         assert isinstance(value, GroupEpoch)
-        return value
-
-    @property
-    def target_epoch(self) -> TargetEpoch:
-        value = self.values.get((Key.TARGET, ""), _NO_TARGET_EPOCH)
-        assert isinstance(value, TargetEpoch)
         return value
 
     @property
     def topology(self) -> StreamsGroupTopologyValue | None:
         value: Any = self.values.get((Key.TOPOLOGY, ""))
         return value  # type: ignore[no-any-return]  # records of this key have it
-
-    def target(self, member_id: str) -> TargetTasks:
-        value = self.values.get((Key.TARGET_OF_MEMBER, member_id), _NO_TARGET)
-        assert isinstance(value, TargetTasks)
-        return value
-
-    def current(self, member_id: str) -> CurrentAssignment:
-        value = self.values.get((Key.CURRENT, member_id), _NO_ASSIGNMENT)
-        assert isinstance(value, CurrentAssignment)
-        return value
-
-    def member_epoch(self, member_id: str) -> int:
-        return self.current(member_id).epoch
 
     def assignment_epoch(self, member_id: str, partition: tuple[str, bytes, int]) -> int | None:
         topic, _, index = partition
@@ -119,20 +96,13 @@ class StreamsGroup(ModernGroup):
             return StreamsGroupState.EMPTY
         if self.topology is None or self.topology.epoch != self.group_epoch.validated_topology_epoch:
             return StreamsGroupState.NOT_READY
-        target_epoch = self.target_epoch.epoch
-        if self.epoch > target_epoch:
+        if self.epoch > self.target_epoch.epoch:
             return StreamsGroupState.ASSIGNING
-        if all(self.current(member_id).is_reconciled_to(target_epoch) for member_id in self.members):
-            return StreamsGroupState.STABLE
-        return StreamsGroupState.RECONCILING
+        return StreamsGroupState.STABLE if self.is_reconciled() else StreamsGroupState.RECONCILING
 
     @property
     def state_name(self) -> str:
         return self.state.value
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.members
 
     def subscribed_topics(self) -> set[str]:
         return set(self.required)
@@ -156,12 +126,6 @@ class StreamsGroup(ModernGroup):
         member = None if member_id is None else self.members.get(member_id)
         return None if member is None else member.process_id
 
-    def tombstones(self) -> list[ModernGroupRecord]:
-        """The records that remove it: the members first, the group last."""
-        order = (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.GROUP, Key.TOPOLOGY)
-        keys = sorted(self.values, key=lambda each: order.index(Key(each[0])))
-        return [StreamsGroupRecord(self.group_id, key, name, None) for key, name in keys]
-
     # -- changes
 
     def _changing(self, key: int, name: str, value: Value | None) -> None:
@@ -169,7 +133,7 @@ class StreamsGroup(ModernGroup):
             self._apply_member(name, value)
         elif key == Key.TARGET_OF_MEMBER:
             assert value is None or isinstance(value, TargetTasks)
-            self._count_held(name, value or _NO_TARGET, self.current(name))
+            self._count_held(name, value or self.no_target, self.current(name))
         elif key == Key.CURRENT:
             self._apply_current(name, value)
         elif key == Key.TOPOLOGY:
@@ -215,7 +179,7 @@ class StreamsGroup(ModernGroup):
                     if not members:
                         copies.pop(task, None)
         assert value is None or isinstance(value, CurrentAssignment)
-        self._count_held(member_id, self.target(member_id), value or _NO_ASSIGNMENT)
+        self._count_held(member_id, self.target(member_id), value or self.no_assignment)
         for held in () if value is None else (value.assigned, value.revoking):
             for task in each_task(held.active):
                 self.active[task] = member_id

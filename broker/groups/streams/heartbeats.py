@@ -16,15 +16,10 @@ import msgspec
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
 from barnabas.broker.groups.modern.draft import Draft
+from barnabas.broker.groups.modern.values import JOINING, LEAVING
 from barnabas.broker.groups.streams.changes import INITIAL_DELAY, unknown_member
 from barnabas.broker.groups.streams.topology import ConfiguredTopology, InternalTopic, Status
-from barnabas.broker.groups.streams.values import (
-    JOINING,
-    LEAVING,
-    CurrentAssignment,
-    Member,
-    TargetTasks,
-)
+from barnabas.broker.groups.streams.values import CurrentAssignment, Member, TargetTasks
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import consumer_offsets as records

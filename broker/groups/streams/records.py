@@ -12,6 +12,7 @@ import msgspec
 
 from barnabas.broker.groups.modern.group import ModernGroupRecord
 from barnabas.broker.groups.modern.record_codec import RecordCodec
+from barnabas.broker.groups.modern.values import TargetEpoch
 from barnabas.broker.groups.streams.values import (
     ActiveTasks,
     CurrentAssignment,
@@ -20,7 +21,6 @@ from barnabas.broker.groups.streams.values import (
     Key,
     Member,
     MemberState,
-    TargetEpoch,
     TargetTasks,
     TaskSets,
     Value,

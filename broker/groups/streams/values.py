@@ -12,6 +12,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from barnabas.broker.groups.modern import values as modern
+from barnabas.broker.groups.modern.values import JOINING, TargetEpoch
 from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
 
 Task: TypeAlias = tuple[str, int]  # subtopology id, partition
@@ -20,9 +22,6 @@ ActiveTasks: TypeAlias = (
     "Mapping[str, Mapping[int, int]]"  # by subtopology id, partition -> epoch at which it was assigned
 )
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
-
-JOINING: Final = 0
-LEAVING: Final = -1
 
 
 class Key(enum.IntEnum):
@@ -45,13 +44,10 @@ class MemberState(enum.IntEnum):
     UNKNOWN = 127  # of a later release
 
 
-class GroupEpoch(msgspec.Struct, frozen=True):
-    """It rises with each change that may call for another assignment. `metadata_hash`: of the topics of the topology;
-    `validated_topology_epoch`: of the topology whose topics all exist, -1 where some do not; `configs`: the settings that the tasks
-    were assigned by."""
+class GroupEpoch(modern.GroupEpoch, frozen=True):
+    """`metadata_hash`: of the topics of the topology; `validated_topology_epoch`: of the topology whose topics all exist, -1 where some
+    do not; `configs`: the settings that the tasks were assigned by."""
 
-    epoch: int
-    metadata_hash: int
     validated_topology_epoch: int = -1
     configs: Pairs = ()
 
@@ -69,13 +65,6 @@ class Member(msgspec.Struct, frozen=True):
     process_id: str = ""
     user_endpoint: tuple[str, int] | None = None
     client_tags: Pairs = ()
-
-
-class TargetEpoch(msgspec.Struct, frozen=True):
-    """The group epoch that the target assignment was computed for, and when (ms, 0: not known)."""
-
-    epoch: int
-    timestamp_ms: int
 
 
 class TargetTasks(msgspec.Struct, frozen=True):
