@@ -15,6 +15,8 @@ PYTEST := $(BIN)/python -m pytest
 # Those of `make unit` compute.
 WORKERS ?= -n 4 --no-loadscope-reorder
 UNIT_WORKERS ?= -n 2 --no-loadscope-reorder
+# Files of unit tests are in memory, where a file system there has 4 GB left: a third of the time went into syncs and removing them.
+UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 > 4000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
 
 # Where it is set, Python compiles the generated messages anew at every start: 0.6 s instead of 0.15 s.
 unexport PYTHONDONTWRITEBYTECODE
@@ -178,7 +180,7 @@ lint: $(INSTALLED) ## format, lint, types, import rules, generated code
 # With COVERAGE set, a report of what these tests run.
 COVERAGE ?=
 unit: $(INSTALLED) ## the tests that need neither sockets nor processes, in a minute
-	$(PYTEST) $(UNIT_WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
+	$(UNIT_TEMP) $(PYTEST) $(UNIT_WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
 
 format: $(INSTALLED) ## format and mend what ruff can
 	$(BIN)/ruff format .
