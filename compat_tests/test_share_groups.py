@@ -560,6 +560,7 @@ def test_broker_that_is_killed_loses_no_record_and_no_acknowledgement(
             work.await_progress()
             broker.restart(kill=True)
         work.await_progress()
-        assert work.verify() > 200
+        eventually(lambda: work.load.sent > 500)
+        assert work.verify() > 500
     finally:
         work.abandon()

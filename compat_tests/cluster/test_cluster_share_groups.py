@@ -103,4 +103,4 @@ def test_no_record_is_lost_while_leaders_and_coordinators_die_and_move(
             restore = (dies if how == "dies" else moves)(cluster, *places[which])
             work.await_progress()
             restore()
-    assert work.verify() > 200
+    assert work.verify() > 500

@@ -99,9 +99,8 @@ class Record:
     __slots__ = ("acknowledgements", "deliveries", "finals")
 
     def __init__(self) -> None:
-        self.finals: list[
-            tuple[str, float]
-        ] = []  # (member, when it accepted or rejected it, answered or not)
+        # (member, when it accepted or rejected it, answered or not)
+        self.finals: list[tuple[str, float]] = []
         self.deliveries: list[Delivery] = []
         self.acknowledgements: list[Acknowledgement] = []  # all that may have been carried out
 

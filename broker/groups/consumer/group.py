@@ -45,9 +45,8 @@ class ConsumerGroup(ModernGroup[Member, Partitions, CurrentAssignment]):
     removal_order = (
         Key.CURRENT, Key.TARGET_OF_MEMBER, Key.TARGET, Key.MEMBER, Key.REGULAR_EXPRESSION, Key.GROUP,
     )  # fmt: skip
-    no_epoch = GroupEpoch(
-        1, 0
-    )  # as in Kafka: a member of a group without topics has an epoch that is no join
+    # As in Kafka: a member of a group without topics has an epoch that is no join.
+    no_epoch = GroupEpoch(1, 0)
     no_target_epoch = TargetEpoch(0, 0)
     no_target: Partitions = {}
     no_assignment = CurrentAssignment()
