@@ -25,6 +25,7 @@ from barnabas.testing import Broker
 from barnabas.testing.contents import StoredRecord, UnknownTopic
 from barnabas.testing.external.raw_client import RawClient
 from barnabas.testing.operations import RequestFailed, when
+from barnabas.testing.ports import free_port
 from barnabas.testing.seeding import partition_for_key
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -442,6 +443,7 @@ def test_nothing_stays_in_a_loop_that_goes_on(run: Callable[[Any], None]) -> Non
                     await asyncio.to_thread(exchange, broker.port, b"v")
 
         await one()
+        free_port()  # the file of claims stays open
         gc.collect()
         before, threads, tasks = descriptors(), threading.enumerate(), asyncio.all_tasks()
         for _ in range(5):

@@ -13,6 +13,7 @@ import pytest
 
 from barnabas.testing import Broker, BrokerFailed, BrokerProcesses
 from barnabas.testing.external.raw_client import RawClient
+from barnabas.testing.ports import free_port
 from barnabas.testing.steering.nodes import UnknownNode
 from barnabas.wire.messages.metadata import MetadataRequest
 from compat_tests.harness.eventually import TIMEOUT_S, eventually
@@ -36,6 +37,7 @@ def values(broker: BrokerProcesses | Broker, topic: str) -> list[bytes | None]:
 
 @pytest.mark.own_process
 def test_a_leader_dies_and_nothing_that_was_acknowledged_is_lost() -> None:
+    free_port()  # the file of claims stays open
     before = set(os.listdir("/proc/self/fd"))
     with BrokerProcesses(nodes=3) as broker:
         folder = broker.folder
@@ -189,6 +191,7 @@ def _is_pipe(descriptor: int) -> bool:
 
 @pytest.mark.own_process
 def test_a_node_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
+    free_port()  # the file of claims stays open
     before = set(os.listdir("/proc/self/fd"))
     taken = {"log.dirs": "/proc/no-such-place"}
     broker = BrokerProcesses(taken, directory=tmp_path)
