@@ -648,11 +648,18 @@ class Node:
         `stop` interrupts no client."""
         member = self._member
 
+        def handed_over() -> None:
+            metadata_log = None if self._metadata is None else self._metadata[0]
+            if isinstance(metadata_log, LocalMetadataLog):
+                metadata_log.finish(stopped)  # with a change in flight Kafka could not start here afterwards
+            else:
+                stopped()
+
         def left() -> None:
             if member is None:
-                stopped()
+                handed_over()
             else:
-                member.hand_over(stopped)
+                member.hand_over(handed_over)
 
         def leave() -> None:
             if self._lifecycle is None or not self._config.controlled_shutdown_enable:

@@ -10,10 +10,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 from unittest import mock
 
+import msgspec
+
 from barnabas.broker.api import fetch
 from barnabas.broker.cluster.broker_lifecycle import BrokerLifecycle
 from barnabas.broker.fetch import reader as fetch_read
 from barnabas.broker.groups.consumer import changes, reconciliation
+from barnabas.broker.groups.streams import changes as streams_changes
+from barnabas.broker.groups.streams import reconciliation as streams_reconciliation
 from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.partitions.partition_manager import PartitionManager
@@ -146,6 +150,21 @@ def _nothing_is_owned_any_more() -> list[Patch]:
     return [(reconciliation, "_owns_any", lambda *_: False)]
 
 
+def _every_task_is_free() -> list[Patch]:
+    """A member of a streams group gets its target's active tasks at once, though others run them."""
+    reconcile = streams_reconciliation.reconcile
+
+    def at_once(current: Any, goal: Any, owned: Any) -> Any:
+        return reconcile(current, msgspec.structs.replace(goal, may_run=lambda *_: True), owned)
+
+    return [(streams_changes, "reconcile", at_once)]
+
+
+def _no_task_runs_any_more() -> list[Patch]:
+    """A task that is taken from a member goes to the next one before the member has ended it."""
+    return [(streams_reconciliation, "_owns_any", lambda *_: False)]
+
+
 def _unpersisted_acknowledgements() -> list[Patch]:
     """The leader answers acknowledgements before the share coordinator has them."""
     persist = LedSharePartition._persist
@@ -222,6 +241,8 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "answers-without-session": _answers_without_session,
     "every-partition-is-free": _every_partition_is_free,
     "nothing-is-owned-any-more": _nothing_is_owned_any_more,
+    "every-task-is-free": _every_task_is_free,
+    "no-task-runs-any-more": _no_task_runs_any_more,
     "unpersisted-acknowledgements": _unpersisted_acknowledgements,
     "late-initializations": _late_initializations,
     "unfenced-share-leaders": _unfenced_share_leaders,
@@ -270,6 +291,8 @@ FOUND_BY = {
     "answers-without-session": 4,
     "every-partition-is-free": 2,
     "nothing-is-owned-any-more": 11,
+    "every-task-is-free": 46,
+    "no-task-runs-any-more": 86,
     "unpersisted-acknowledgements": 1,
     "late-initializations": 0,
     "unfenced-share-leaders": 27,

@@ -7,11 +7,11 @@ fenced, or has had no answer for a session timeout since it sent the heartbeat t
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     TopicPartitions,
 )
 from compat_tests.simulation.groups import Member, Refused
@@ -20,6 +20,7 @@ from compat_tests.simulation.wire_client import Client, NoResponse
 
 CONSUMER_GROUP_HEARTBEAT = 68
 SESSION_S = 6.0
+REBALANCE_TIMEOUT_MS = 6000
 SETTINGS = {
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.session.timeout.ms": str(int(SESSION_S * 1000)),
@@ -51,7 +52,9 @@ class Owners:
 
 
 class ConsumerGroupMember(Member):
-    """Runs until `should_continue` returns false."""
+    """Runs until `should_continue` returns false. Of a streams group: see streams_groups.py."""
+
+    _HEARTBEAT = CONSUMER_GROUP_HEARTBEAT
 
     def __init__(
         self,
@@ -68,6 +71,7 @@ class ConsumerGroupMember(Member):
         self._owners = owners
         self._epoch = 0
         self._owned: set[Partition] = set()
+        self._copies: set[Partition] = set()  # of tasks
         self._to_give_up: set[Partition] = set()  # before the next heartbeat
         self._topics: list[str] = []
         self._says_all = True
@@ -92,7 +96,7 @@ class ConsumerGroupMember(Member):
         self._owned -= self._to_give_up
         self._to_give_up = set()
         sent_at = self._client.now()
-        answer = await self._ask(CONSUMER_GROUP_HEARTBEAT, self._request())
+        answer = await self._ask(self._HEARTBEAT, self._request())
         error = ErrorCode(answer.error_code)
         if error in LOST:
             self._lose()
@@ -100,7 +104,7 @@ class ConsumerGroupMember(Member):
         self._check(answer.error_code)
         self._follow(answer, sent_at)
 
-    def _request(self) -> ConsumerGroupHeartbeatRequest:
+    def _request(self) -> Any:
         request = ConsumerGroupHeartbeatRequest(self.group, self._member_id, self._epoch)
         topics = sorted(
             topic.name
@@ -112,41 +116,48 @@ class ConsumerGroupMember(Member):
             owned.setdefault(topic_id, []).append(index)
         if self._says_all or topics != self._topics:
             self._topics = topics
-            request.rebalance_timeout_ms = 6000
+            request.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS
             request.subscribed_topic_names = topics
         request.topic_partitions = [TopicPartitions(*each) for each in owned.items()]
         self._says_all = False
         return request
 
-    def _follow(self, answer: ConsumerGroupHeartbeatResponse, sent_at: float) -> None:
+    def _follow(self, answer: Any, sent_at: float) -> None:
         if answer.member_epoch < self._epoch:
             raise Violation(f"{self.client_name}: its epoch {self._epoch} became {answer.member_epoch}")
         if self._epoch == 0:
             self.joined += 1
-            self._history.count("consumer groups joined")
+            self._history.count(f"{self.group} joined")
         self._epoch = answer.member_epoch
         self.is_member_until = sent_at + SESSION_S
-        if answer.assignment is None:
+        after = self._assigned(answer)
+        if after is None:
             return
-        after = {
-            (bytes(topic.topic_id), index)
-            for topic in answer.assignment.topic_partitions
-            for index in topic.partitions
-        }
         self._owners.take(self, after - self._owned, self._client.now())
         self._to_give_up = self._owned - after
         self._owned |= after
 
+    def _assigned(self, answer: Any) -> set[Partition] | None:
+        """What the answer says that the member is to have; None: as before."""
+        if answer.assignment is None:
+            return None
+        return {
+            (bytes(topic.topic_id), index)
+            for topic in answer.assignment.topic_partitions
+            for index in topic.partitions
+        }
+
+    def _leaving(self) -> Any:
+        return ConsumerGroupHeartbeatRequest(self.group, self._member_id, -1)
+
     def _lose(self) -> None:
         self._owners.give_up(self, self._owned)
-        self._to_give_up = set()
+        self._to_give_up, self._copies = set(), set()
         self._epoch, self._owned, self.is_member_until, self._says_all = 0, set(), 0.0, True
 
     async def _leave(self) -> None:
         self._lose()
         try:
-            await self._ask(
-                CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatRequest(self.group, self._member_id, -1)
-            )
+            await self._ask(self._HEARTBEAT, self._leaving())
         except NoResponse:
             pass

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 COMMON = (
     "batches acked",
     "batches sent",
+    "assigned joined",
     "batches in flight together",
     "config delete.retention.ms changed",
     "config min.insync.replicas changed",
     "controller elections",
+    "copies of tasks assigned",
     "coordinator moves",
     "fault: kill",
     "fault: power failure",
@@ -35,6 +37,7 @@ COMMON = (
     "share sessions kept with records",
     "share sessions lost with records",
     "share start offsets returned",
+    "streamed joined",
     "topics created",
     "truncations",
 )

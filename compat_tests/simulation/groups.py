@@ -31,7 +31,7 @@ from compat_tests.simulation.wire_client import Address, Client, NoResponse
 
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 8, 9, 10
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = 11, 12, 13, 14
-VERSIONS = {8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 68: 1}
+VERSIONS = {8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 68: 1, 88: 0}
 SESSION_TIMEOUT_MS = 6000
 REBALANCE_TIMEOUT_MS = 6000
 COORDINATOR_MOVED = frozenset(

@@ -17,7 +17,7 @@ from barnabas.controller.metadata.errors import MetadataError
 from barnabas.extensions import EXTENSIONS
 from barnabas.storage.errors import LogDirectoryError
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled
-from compat_tests.simulation import consumer_groups
+from compat_tests.simulation import consumer_groups, streams_groups
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 
@@ -257,6 +257,7 @@ def properties_of(
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
         **consumer_groups.SETTINGS,
+        **streams_groups.SETTINGS,
         "log.cleaner.backoff.ms": "700",
         "log.initial.task.delay.ms": "500",
         "log.retention.check.interval.ms": "1000",

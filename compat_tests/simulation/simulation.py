@@ -31,6 +31,7 @@ from compat_tests.simulation.history import History, Violation
 from compat_tests.simulation.nodes import BROKER_PORT, NodeProcess, SimulatedNode, properties_of
 from compat_tests.simulation.observers import Observer
 from compat_tests.simulation.producers import Producer
+from compat_tests.simulation.streams_groups import StreamsGroupMember
 from compat_tests.simulation.tasks import Task
 from compat_tests.simulation.tuning import small
 from compat_tests.simulation.unauthenticated_followers import UnauthenticatedFollower
@@ -84,6 +85,7 @@ def name_of_turn(owner: NodeProcess, callback: Callable[[], object], first: Any)
 
 
 WITH_CONSUMER_GROUP: Final = 2  # of each three seeds
+WITH_STREAMS_GROUP: Final = 6  # of each eight
 
 
 class TracedWorld(VirtualWorld):
@@ -345,18 +347,9 @@ class Simulation:
         ]
         groups = ["simple", "team"]
         if self.seed % 3 == WITH_CONSUMER_GROUP:
-            groups.append("assigned")
-            owners = Owners()
-            self.members += [
-                ConsumerGroupMember(
-                    self.client(f"a{number}"),
-                    self.history,
-                    "assigned",
-                    owners,
-                    should_continue=self.should_continue,
-                )
-                for number in range(3)
-            ]
+            groups.append(self._join(ConsumerGroupMember, "assigned", "a"))
+        if self.seed % 8 == WITH_STREAMS_GROUP:
+            groups.append(self._join(StreamsGroupMember, "streamed", "t"))
         admin = Admin(
             self.client("admin"), self.history, [node.node_id for node in self.brokers],
             min(3, len(self.brokers)), self.should_continue,
@@ -389,6 +382,21 @@ class Simulation:
             impostor.run(),
         ]
         self.tasks = [Task(self.client_runtime, work) for work in works]
+
+    def _join(self, kind: type[ConsumerGroupMember], group: str, letter: str) -> str:
+        """Members of a group for which the broker assigns; returns the group's name."""
+        owners = Owners()
+        self.members += [
+            kind(
+                self.client(f"{letter}{number}"),
+                self.history,
+                group,
+                owners,
+                should_continue=self.should_continue,
+            )
+            for number in range(3)
+        ]
+        return group
 
     def _probe(self) -> None:
         """Clients are served when the faults have ended."""

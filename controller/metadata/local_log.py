@@ -64,6 +64,7 @@ class LocalMetadataLog:
         self._writing = False
         self._serving = False
         self._closed = False
+        self._on_finished: Callable[[], object] = lambda: None
         self._apply: Apply
         self._snapshot: Callable[[], list[bytes]]
         self._groups: CommittedGroups | None = None  # for followers, once there may be any
@@ -80,7 +81,7 @@ class LocalMetadataLog:
     @property
     def at_rest(self) -> bool:
         """Whether the files have exactly the applied groups: no write is in flight or has failed."""
-        return not self._writing and self._failure is None
+        return not self._writing and self._journal.failure is None
 
     @property
     def _failure(self) -> Exception | None:
@@ -155,6 +156,14 @@ class LocalMetadataLog:
         if not self._writing:
             self._write_waiting()
 
+    def finish(self, finished: Callable[[], object]) -> None:
+        """Refuse proposals that are not being written yet; `finished()` when the write in flight has ended."""
+        self._closed = True
+        if self._writing:
+            self._on_finished = finished
+        else:
+            finished()
+
     def close(self) -> None:
         """Refuse later proposals. A write in its thread ends by itself, and its groups are not acknowledged."""
         self._closed = True
@@ -199,9 +208,9 @@ class LocalMetadataLog:
             failure = error if isinstance(error, Exception) else MetadataError(str(error))
             groups += self._waiting  # decided on top of the groups that failed
             self._waiting = []
-            self._writing = False
             for _, done in groups:
                 done(failure)
+            self._continue()
             return
         self._next_offset += count
         for group, done in groups:
@@ -217,16 +226,16 @@ class LocalMetadataLog:
             self._continue()
 
     def _continue(self) -> None:
-        self._writing = False
-        if not self._waiting:
-            return
         failure = self._failure
-        if failure is None:
+        if self._waiting and failure is None:
             self._write_waiting()
             return
+        self._writing = False
         groups, self._waiting = self._waiting, []
         for _, done in groups:
             done(failure)
+        if not self._writing:
+            self._on_finished()
 
     def _write_snapshot(self) -> None:
         """Shorten the journal; proposals wait. After a failure the journal stays in use."""

@@ -255,6 +255,23 @@ def test_proposals_during_a_write_are_written_together() -> None:
     assert len(syncs) == 2
 
 
+def test_finishing_waits_for_the_write_in_flight_and_refuses_the_others() -> None:
+    disk = MemoryDisk()
+    opened = Opened(disk, journal_bytes_min=1)  # a snapshot follows each write
+    written, waiting = opened.propose(b"one"), opened.propose(b"two")
+    ends: list[bool] = []
+    opened.log.finish(lambda: ends.append(opened.log.at_rest))
+    late = opened.propose(b"three")
+    assert not ends
+    opened.settle()
+    assert ends == [True]
+    assert written == [None]
+    assert [type(error) for error in waiting + late] == [MetadataError, MetadataError]
+    opened.log.finish(lambda: ends.append(opened.log.at_rest))
+    assert ends == [True, True]
+    assert Opened(disk).applied == opened.applied == [b"one"]
+
+
 def test_changes_acknowledged_after_a_failed_reopening_are_kept() -> None:
     disk = MemoryDisk()
     opened = Opened(disk, journal_bytes_min=100)
