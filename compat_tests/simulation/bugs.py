@@ -292,7 +292,7 @@ FOUND_BY = {
     "every-partition-is-free": 2,
     "nothing-is-owned-any-more": 11,
     "every-task-is-free": 46,
-    "no-task-runs-any-more": 86,
+    "no-task-runs-any-more": 6,
     "unpersisted-acknowledgements": 1,
     "late-initializations": 0,
     "unfenced-share-leaders": 27,

@@ -99,7 +99,7 @@ class Record:
     __slots__ = ("acknowledgements", "deliveries", "finals")
 
     def __init__(self) -> None:
-        # (member, when it accepted or rejected it, answered or not)
+        # (member, when it accepted or rejected it, or said that it is not there; answered or not)
         self.finals: list[tuple[str, float]] = []
         self.deliveries: list[Delivery] = []
         self.acknowledgements: list[Acknowledgement] = []  # all that may have been carried out
@@ -188,7 +188,7 @@ class ShareHistory:
         `kinds`: by offset."""
         records = self._records[partition]
         for offset, kind in kinds.items():
-            if kind in FINAL:
+            if kind in FINAL or kind == GAP:
                 records[offset].finals.append((member, sent_at))
             for delivery in records[offset].deliveries:
                 if delivery.member == member:

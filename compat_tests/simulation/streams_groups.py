@@ -30,6 +30,7 @@ SETTINGS: Final = {
 }
 # What each subtopology reads, and its state's topic, which the coordinator creates.
 SOURCES: Final = {"0": "safe", "1": "single"}
+LEAVES: Final = 0.1  # of heartbeats
 CHANGELOG: Final = "streamed-store-changelog"
 
 
@@ -37,6 +38,12 @@ class StreamsGroupMember(ConsumerGroupMember):
     """Runs until `should_continue` returns false."""
 
     _HEARTBEAT = STREAMS_GROUP_HEARTBEAT
+
+    async def _take_part(self) -> None:
+        if self._epoch and self._client.random.random() < LEAVES:
+            await self._leave()  # its tasks move
+        else:
+            await super()._take_part()
 
     def _request(self) -> StreamsGroupHeartbeatRequest:
         request = StreamsGroupHeartbeatRequest(self.group, self._member_id, self._epoch)
