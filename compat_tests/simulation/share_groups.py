@@ -498,7 +498,8 @@ class ShareMember:
                 if is_done:
                     self._history.count(("", "share records accepted", "share records released",
                                          "share records rejected", "share records renewed")[kind])  # fmt: skip
-            if is_done and RENEW in each.types:
+            # One whose lock had expired may have been given up, in memory, and what is below the start offset is ignored.
+            if is_done and RENEW in each.types and now < each.delivery.lock_until:
                 each.delivery.lock_until = sent_at + shared.lock_s
 
     def _has_moved(self, one: Due, due: list[Due]) -> bool:
