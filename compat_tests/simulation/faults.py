@@ -98,6 +98,17 @@ class Faults:
                 node.start()
             elif node.process is not None:
                 node.process.held_until = 0.0
+                self._restart_if_failed(node)
+
+    def _restart_if_failed(self, node: SimulatedNode) -> None:
+        """As an operator does who finds in the node's log that a full disk has ended the appends to a partition."""
+        if (
+            node.is_broker
+            and node.is_ready
+            and any(each.log.failure for each in node.services.partitions.all())
+        ):
+            self._scene.note(f"stop {node.host}, whose disk was full")
+            node.stop()
 
     # -- bounds of the promise
 
@@ -318,6 +329,7 @@ class Faults:
 
         def recover() -> None:
             disk.capacity = None
+            self._restart_if_failed(node)
 
         self._scene.later(self._for_a_while(), recover)
         return True
