@@ -9,7 +9,8 @@ A coordinator (broker/groups, broker/transactions) is put together of:
   replays them at once, takes them back if the append fails, and calls back when they are committed, so that the response can
   leave. Replay alone changes what the records stand for.
 - `CoordinatorLog` (log.py): appends to the topic's partitions, and reads them to load shards: loading.py, and
-  compacted_records.py for the last record of each key, pending_writes.py for those of transactions that have not ended.
+  compacted_records.py for the last record of each key, pending_writes.py for those of transactions that have not ended,
+  unknown_records.py for those that can't be read.
 - `DeadlineTimer` (timers.py): session timeouts and the like.
 
 The coordinator itself has the records with their encoding, `replay`, and what its requests decide.

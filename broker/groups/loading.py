@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.coordinator.record_encoding import UnknownRecord, UnknownValue
+from barnabas.broker.coordinator.unknown_records import UnknownRecords
 from barnabas.broker.groups.records import (
     GroupRecord,
     OffsetWritten,
     PendingOffsetWritten,
     decode_record,
 )
-
-log = logging.getLogger("barnabas.coordinator")
 
 
 class EveryRecordCounts(Exception):
@@ -41,14 +38,14 @@ class GroupReplay(CompactedRecords):
         super().__init__(name, self._decode, every=every, replay_pending=self._decode_pending)
         self._apply = apply
         self._begin = begin
-        self._unknown: Counter[str] = Counter()
+        self._unknown = UnknownRecords()
         self._has_unknown_value = False
 
     def _decode(self, key: bytes | None, value: bytes | None) -> None:
         try:
             self._apply(decode_record(key, value))
         except UnknownRecord as error:
-            self._unknown[str(error)] += 1
+            self._unknown.count(error)
             self._has_unknown_value |= isinstance(error, UnknownValue)
 
     def _decode_pending(
@@ -57,7 +54,7 @@ class GroupReplay(CompactedRecords):
         try:
             record = decode_record(key, value)
         except UnknownRecord as error:
-            self._unknown[str(error)] += 1
+            self._unknown.count(error)
             return
         if isinstance(record, OffsetWritten) and record.value is not None:
             write = PendingWrite(producer_id, record.value, is_superseded)
@@ -68,7 +65,5 @@ class GroupReplay(CompactedRecords):
         yield from super().finish()
         if self._has_unknown_value and not self.every:
             raise EveryRecordCounts
-        if self._unknown:
-            kinds = ", ".join(f"{kind}: {count}" for kind, count in self._unknown.most_common(8))
-            log.warning("%s: records that can't be read are passed over (%s)", self.name, kinds)
+        self._unknown.warn(self.name)
         yield from self._begin()

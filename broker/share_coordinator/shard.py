@@ -10,14 +10,13 @@ records before the first of them can be deleted.
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.record_encoding import UnknownRecord
 from barnabas.broker.coordinator.shard_log import ShardLog, coordinator_error
+from barnabas.broker.coordinator.unknown_records import UnknownRecords
 from barnabas.broker.share_coordinator import state as states
 from barnabas.broker.share_coordinator.records import decode_record, encode_batch
 from barnabas.broker.share_coordinator.state import (
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from barnabas.broker.coordinator.shard_log import End
     from barnabas.broker.share_coordinator.state_batches import StateBatch
     from barnabas.runtime.interface import Runtime
-
-log = logging.getLogger("barnabas.share_coordinator")
 
 Done = Callable[[Refusal | None], object]
 DoneReading = Callable[[ShareState | Refusal | None], object]
@@ -288,7 +285,7 @@ class ShareStateReplay:
         self.next_offset = 0  # behind the last batch taken
         self.name = name
         self._apply = apply
-        self._unknown: Counter[str] = Counter()
+        self._unknown = UnknownRecords()
 
     def take(self, data: bytes) -> Iterator[None]:
         """Take the whole batches at the start of `data`. RecordBatchError for a damaged one."""
@@ -300,7 +297,7 @@ class ShareStateReplay:
                     try:
                         self._apply(decode_record(record.key, record.value), record.offset)
                     except UnknownRecord as error:
-                        self._unknown[str(error)] += 1
+                        self._unknown.count(error)
                     taken += 1024 + len(record.value or b"")
                     if taken >= STEP_BYTES:
                         taken = 0
@@ -310,9 +307,7 @@ class ShareStateReplay:
 
     def finish(self) -> Iterator[None]:
         """Warn of what could not be read."""
-        if self._unknown:
-            kinds = ", ".join(f"{kind}: {count}" for kind, count in self._unknown.most_common(8))
-            log.warning("%s: records that can't be read are passed over (%s)", self.name, kinds)
+        self._unknown.warn(self.name)
         return iter(())
 
 

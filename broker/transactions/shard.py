@@ -7,7 +7,6 @@ transaction is committed its completion is pending, as in Kafka, until all marke
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from barnabas.broker.coordinator.compacted_records import CompactedRecords
 from barnabas.broker.coordinator.record_encoding import UnknownRecord
 from barnabas.broker.coordinator.shard_log import COMMITTED, ShardLog, coordinator_error
+from barnabas.broker.coordinator.unknown_records import UnknownRecords
 from barnabas.broker.transactions.records import TransactionRecord, decode_record, encode_batch
 from barnabas.broker.transactions.state import ENDING, TransactionState
 from barnabas.broker.transactions.transaction import (
@@ -419,20 +419,18 @@ class TransactionReplay(CompactedRecords):
     def __init__(self, name: str, apply: Callable[[TransactionRecord], object]) -> None:
         super().__init__(name, self._decode)
         self._apply = apply
-        self._unknown: Counter[str] = Counter()
+        self._unknown = UnknownRecords()
 
     def _decode(self, key: bytes | None, value: bytes | None) -> None:
         try:
             self._apply(decode_record(key, value))
         except UnknownRecord as error:
-            self._unknown[str(error)] += 1
+            self._unknown.count(error)
 
     def finish(self) -> Iterator[None]:
         """Replay, and warn of what could not be read."""
         yield from super().finish()
-        if self._unknown:
-            kinds = ", ".join(f"{kind}: {count}" for kind, count in self._unknown.most_common(8))
-            log.warning("%s: records that can't be read are passed over (%s)", self.name, kinds)
+        self._unknown.warn(self.name)
 
 
 def _pending_record(transaction: Transaction) -> TransactionRecord:
