@@ -108,7 +108,6 @@ class ShareCoordinatorShard:
             coordinator_log, index, runtime, settings.write_timeout_ms, encode_batch, self._replay
         )
         self._append_offset = 0  # of the record that is being appended
-        self._is_closed = False
         self._changed_since_snapshots = True  # since the last `snapshot_cold`
 
     # -- requests
@@ -207,7 +206,7 @@ class ShareCoordinatorShard:
     def delete_topics(self, topic_ids: Collection[bytes]) -> Iterator[None]:
         """These topics were deleted: delete the state of their partitions, in steps."""
         for key in tuple(self._kept):
-            if key.topic_id in topic_ids and not self._is_closed:
+            if key.topic_id in topic_ids and not self._log.is_closed:
                 self.delete(key, _ignore)
             yield
 
@@ -220,7 +219,7 @@ class ShareCoordinatorShard:
         for key, kept in tuple(self._kept.items()):
             now_ms = self._runtime.time_ms()
             state = kept.current
-            if self._is_closed:
+            if self._log.is_closed:
                 return
             if state is not None and now_ms - state.write_time_ms >= interval_ms:
                 self._append(states.snapshot_again(key, state, now_ms), _ignore_error)
@@ -232,7 +231,7 @@ class ShareCoordinatorShard:
     def prune(self) -> None:
         """Delete the records that no state needs."""
         needed = [kept.snapshot_offset for kept in self._kept.values() if kept.snapshot_offset >= 0]
-        if needed and not self._is_closed:
+        if needed and not self._log.is_closed:
             self._coordinator_log.delete_before(self.index, min(needed))
 
     # -- records
@@ -270,7 +269,6 @@ class ShareCoordinatorShard:
 
     def unload(self) -> None:
         """Every request that waits gets NOT_COORDINATOR, and nothing is appended any more."""
-        self._is_closed = True
         self._log.close()
         self._kept = {}
 
