@@ -104,9 +104,6 @@ class ConfigTables:
         return next((key for key in keys if key is not None), None)
 
 
-WITHOUT_EXTENSIONS: Final = ConfigTables()
-
-
 class _AllChecks:
     def __init__(self, checks: Sequence[TopicChecks]) -> None:
         self._checks = checks

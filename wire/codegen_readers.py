@@ -32,7 +32,6 @@ class _ReaderGenerator:
         self._flexible = flexible(message, version)
         self._source = Source(structs)
         self._run: list[tuple[str, str]] = []  # (struct code, variable) of fixed fields not yet read
-        self._tag_depth = 0
 
     def body(self) -> list[str]:
         result = self._struct(self._message.root)

@@ -52,8 +52,6 @@ class FollowedMetadataLog:
         self._acknowledged = 0
         self._snapshot = bytearray()
         self._is_following = False
-        self._is_caught_up = False
-        self._when_caught_up: list[Callable[[], object]] = []
         self._apply: Apply
         self._replace: Replace
 
@@ -89,20 +87,6 @@ class FollowedMetadataLog:
     def close(self) -> None:
         self._is_following = False
         self._leave()
-
-    # For the broker
-
-    @property
-    def source_id(self) -> int:
-        """Node id of the followed voter, -1 for none."""
-        return -1 if self._source is None else self._source.node_id
-
-    def when_caught_up(self, callback: Callable[[], object]) -> None:
-        """Call back once everything is applied that a voter knew to be committed when it was first asked."""
-        if self._is_caught_up:
-            callback()
-        else:
-            self._when_caught_up.append(callback)
 
     # The voter that is followed
 
@@ -161,11 +145,6 @@ class FollowedMetadataLog:
             self.offset += len(group)
         if message.groups:
             self._count(message.cost)
-        if not self._is_caught_up and self.offset + 1 >= message.end_offset:
-            self._is_caught_up = True
-            waiting, self._when_caught_up = self._when_caught_up, []
-            for callback in waiting:
-                callback()
 
     def _take_part(self, message: SnapshotPart, peer: Peer) -> None:
         if message.position != len(self._snapshot):

@@ -202,7 +202,8 @@ class Acknowledge(msgspec.Struct, array_like=True, frozen=True, tag=3):
 
 class Groups(msgspec.Struct, array_like=True, frozen=True, tag=4):
     """Groups of records, each applied as a whole; the first record of the first has `base_offset`. `end_offset`: one past the
-    last record that the voter knew to be committed. `cost`: the bytes that this counts in Acknowledge."""
+    last record that the voter knew to be committed; followers do not use it, but it is in the format that nodes of other
+    versions send and read. `cost`: the bytes that this counts in Acknowledge."""
 
     subscription: int
     base_offset: int

@@ -54,7 +54,6 @@ class LogCleaner:
         self._checkpoints: dict[str, CleanerCheckpoint] = {}
         self._uncleanable: dict[tuple[str, int], Log] = {}
         self._timer: Timer | None = None
-        self._looking = False
         self._job: CleaningJob | None = None
         self._stopped = False
         self._free_at = 0.0  # when more bytes may be read and written, on the monotonic clock

@@ -1,7 +1,7 @@
 """The subject that a record is published to, from the template of nats.publish.subject.
 
 Keys and headers hold any bytes, subjects do not. These bytes of a value become "%" and two hexadecimal digits, so that two
-values never give one subject and `unescape_subject` restores the value:
+values never give one subject, and the value can be restored:
 
     blanks and control bytes, "*", ">", "%"; a dot that would make an empty token (the first, the last, one after
     another); in values that are not UTF-8, every byte from 80 on
@@ -28,7 +28,6 @@ SUBJECT_BYTES_MAX: Final = 3500  # a server takes lines of 4096 bytes by default
 _PLAIN: Final = re.compile(rb"[!-$&-)+\-/-=?-~]+(?:\.[!-$&-)+\-/-=?-~]+)*")
 _UNSAFE: Final = re.compile(rb"[\x00-\x20\x7f%*>]|^\.|\.$|(?<=\.)\.")
 _UNSAFE_BINARY: Final = re.compile(rb"[\x00-\x20\x7f-\xff%*>]|^\.|\.$|(?<=\.)\.")
-_ESCAPED: Final = re.compile(rb"%([0-9A-F]{2})")
 
 
 class Unpublishable(Exception):
@@ -45,11 +44,6 @@ def escape_value(value: bytes) -> bytes:
     except UnicodeDecodeError:
         unsafe = _UNSAFE_BINARY
     return unsafe.sub(lambda found: b"%%%02X" % found[0][0], value)
-
-
-def unescape_subject(subject: bytes) -> bytes:
-    """The value that `escape_value` has escaped."""
-    return _ESCAPED.sub(lambda found: bytes((int(found[1], 16),)), subject)
 
 
 def compile_subject(template: PublishTemplate, topic: str) -> Callable[[int, Record], bytes]:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
-from barnabas.controller.extension import WITHOUT_EXTENSIONS
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import TOPIC_RESOURCE, MetadataImage, TopicChanges
@@ -38,7 +38,7 @@ from compat_tests.virtual.runtime import VirtualRuntime
 class Settings:
     """What a broker's configuration says to its controller."""
 
-    tables = WITHOUT_EXTENSIONS
+    tables = ConfigTables()
     node_id: int = 1
     broker_rack: str | None = "r1"
     num_partitions: int = 2

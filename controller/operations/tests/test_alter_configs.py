@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from barnabas.controller.config.broker_configs import BROKER_CONFIGS
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS, topic_default
-from barnabas.controller.extension import WITHOUT_EXTENSIONS
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
     GROUP_RESOURCE,
@@ -35,7 +35,7 @@ Changes = list[tuple[str, int, str | None]]
 class DefaultConfig:
     """A node without properties."""
 
-    tables = WITHOUT_EXTENSIONS
+    tables = ConfigTables()
     node_id = 1
 
     def value(self, name: str) -> str | None:

@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from barnabas.controller.extension import WITHOUT_EXTENSIONS
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState
 from barnabas.controller.metadata.records import decode_record, encode_record
@@ -50,7 +50,7 @@ TOPIC = b"t" * 16
 class Settings:
     """The controller's configuration."""
 
-    tables = WITHOUT_EXTENSIONS
+    tables = ConfigTables()
     node_id = 100
     num_partitions = len(PARTITIONS)
     default_replication_factor = 3

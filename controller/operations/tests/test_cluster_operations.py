@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from barnabas.controller.extension import WITHOUT_EXTENSIONS
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.controller.operations.alter_partition import alter_partition
@@ -50,7 +50,7 @@ LEADER_EPOCH, PARTITION_EPOCH = 5, 7
 class Settings:
     """The controller's configuration."""
 
-    tables = WITHOUT_EXTENSIONS
+    tables = ConfigTables()
     node_id = 1
 
     def value(self, name: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from barnabas.controller.config.topic_configs import TOPIC_CONFIGS
-from barnabas.controller.extension import WITHOUT_EXTENSIONS
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
 from barnabas.controller.metadata.records import decode_record, encode_record
 from barnabas.controller.operations.partitions import MorePartitions, create_partitions
@@ -22,7 +22,7 @@ from barnabas.wire.primitives import ZERO_UUID
 class Defaults:
     """Kafka's defaults for new topics."""
 
-    tables = WITHOUT_EXTENSIONS
+    tables = ConfigTables()
     num_partitions = 1
     default_replication_factor = 1
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from barnabas.controller.extension import WITHOUT_EXTENSIONS
+from barnabas.controller.extension import ConfigTables
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import MetadataImage
@@ -30,7 +30,7 @@ from compat_tests.virtual.runtime import VirtualRuntime
 class Settings:
     """The controller's configuration."""
 
-    tables = WITHOUT_EXTENSIONS
+    tables = ConfigTables()
     node_id = 100
     num_partitions = 1
     default_replication_factor = 3

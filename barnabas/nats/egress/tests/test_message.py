@@ -13,13 +13,13 @@ from barnabas.nats.binding.templates import is_internal_subject, parse_publish_t
 from barnabas.nats.client.headers import parse_headers
 from barnabas.nats.client.protocol import NatsParser, pub
 from barnabas.nats.egress.message import MessageHeaders
-from barnabas.nats.egress.subject import (
-    Unpublishable,
-    compile_subject,
-    escape_value,
-    unescape_subject,
-)
+from barnabas.nats.egress.subject import Unpublishable, compile_subject, escape_value
 from barnabas.wire.records import Record
+
+
+def unescape_subject(subject: bytes) -> bytes:
+    """The value that `escape_value` has escaped."""
+    return unquote_to_bytes(subject)
 
 
 def unescape_header(value: bytes) -> tuple[str, bytes | None]:
