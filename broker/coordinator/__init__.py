@@ -1,6 +1,6 @@
 """The parts of a coordinator: a state machine for each partition of an internal topic, whose log is that partition.
 
-A coordinator (broker/groups, broker/transactions) is put together of:
+A coordinator (broker/groups, broker/transactions, broker/share_coordinator) is put together of:
 
 - `CoordinatorTopic` (topic.py): the internal topic in the metadata; which broker coordinates a key; creation on first use.
 - `Shards` (shards.py): one shard for each partition of the topic that this broker leads, loaded and unloaded by leader epoch,

@@ -1,8 +1,8 @@
 """The state of a shard: its groups and their offsets, as replayed from the records of its partition.
 
-Offsets, tombstones and the records of consumer groups change it by replay only. Membership of a classic group is soft state: it
-changes at once, and the outcome of each generation is appended; so a group metadata record is not replayed where the group lives,
-but rebuilds it when the shard is loaded.
+Offsets, tombstones and the records of modern groups (consumer, share, streams) change it by replay only. Membership of a classic
+group is soft state: it changes at once, and the outcome of each generation is appended; so a group metadata record is not replayed
+where the group lives, but rebuilds it when the shard is loaded.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ class EveryRecordCounts(Exception):
 class GroupReplay(CompactedRecords):
     """Passes the compacted records of the partition to `apply`, then goes through the steps of `begin`.
 
-    Records of kinds that this version does not know (Kafka's share groups) are passed over, as are
-    values of later versions; for those it raises EveryRecordCounts, unless it replays `every` record already."""
+    Records of kinds that this version does not know are passed over: those of later releases, and type 4, the topics of consumer
+    groups before 4.1. So are values of later versions; for those it raises EveryRecordCounts, unless it replays `every` record
+    already."""
 
     def __init__(
         self,
