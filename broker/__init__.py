@@ -1,7 +1,8 @@
 """The broker: rooms by concept, put together by node.py. services.py is what handlers work with, extension.py the port of
 extensions.
 
-From the bottom, each room may import those before it: config, requests, network, cluster, partitions, then fetch,
-coordinator and metrics, groups and transactions, services, fastpath, replica_fetcher, api, node (.importlinter holds it, imports for types
-included).
+From the bottom, each room may import those before it: config, security, quotas, requests, network, cluster, partitions, then fetch
+and coordinator, share_coordinator, then groups, transactions and telemetry, share_partitions, metrics, services, fastpath, then
+replica_fetcher and extension, api, node. Those that an "and" joins may not import each other (.importlinter holds it, imports for
+types included).
 """

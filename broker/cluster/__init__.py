@@ -2,5 +2,5 @@
 requests to the active controller and of other nodes to this one's, connections to other brokers, what a node asks of others and
 shows to them (node_security), and the metadata as clients see it.
 
-It may import network, requests and config.
+It may import network, requests, quotas, security and config.
 """

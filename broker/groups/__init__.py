@@ -2,5 +2,5 @@
 
 Requests are decided (classic, offset_requests), appended, and replayed into the state (group_store, group, offsets); records has the
 file format. Groups whose coordinator assigns the work are in rooms of their own (consumer, share, streams), on what they have in common
-(modern). It may import share_coordinator, coordinator, partitions, cluster, requests and config.
+(modern). It may import share_coordinator and what that may import.
 """

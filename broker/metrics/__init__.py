@@ -1,4 +1,4 @@
 """The metrics of a node and the HTTP listener that serves them (`barnabas.metrics.listener`).
 
-It may import partitions and what that may import. Extensions import `families`.
+It may import share_partitions and all rooms below: what they count is shown here. Extensions import `families`.
 """

@@ -4,5 +4,5 @@
 event loop, with `response_writer`, `connection_limits` and `memory_pool`; `wrong_protocol` refuses peers that do not speak
 Kafka's protocol.
 
-It may import requests, security and config.
+It may import requests, quotas, security and config.
 """

@@ -5,5 +5,5 @@ decisions about one transactional id (transaction.py) by its state (state.py), i
 the markers that end a transaction in its partitions (markers.py). The leaders of partitions ask the coordinator whether a
 partition is part of a transaction, or add it (verification.py); before a produce batch_verifier.py has them asked.
 
-It may import coordinator, partitions, cluster, requests and config.
+It may import coordinator and what that may import.
 """

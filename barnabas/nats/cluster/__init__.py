@@ -1,1 +1,1 @@
-"""Requests of bindings to other brokers of the cluster."""
+"""Requests of bindings to other brokers of the cluster. Imports nothing else of nats."""
