@@ -18,6 +18,7 @@ import msgspec
 
 from barnabas.broker.cluster.peers import PeerTerms
 from barnabas.broker.partitions.partition import ACKS_ALL
+from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.nats.cluster.peers import peers_of
 from barnabas.nats.records.batch_builder import BatchBuilder, TooLarge
 from barnabas.storage.errors import StorageError
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 PRODUCE: Final = 0
 VERSION: Final = 13  # the first that names topics by their ids alone
 TIMEOUT_S: Final = 10.0
-NO_LEADER: Final = -1
 NO_OFFSET: Final = -1
 _TERMS: Final = PeerTerms(
     purpose="nats-producer",

@@ -15,7 +15,7 @@ from __future__ import annotations
 from barnabas.broker.fastpath.fetch import fast_fetch
 from barnabas.broker.fetch.delayed_fetch import TOPIC_IDS_FROM, FullFetch, IncrementalFetch
 from barnabas.broker.fetch.reader import fetching_follower
-from barnabas.broker.fetch.sessions import FetchSession
+from barnabas.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchSession
 from barnabas.broker.requests.context import CLOSE_CONNECTION, Outcome
 from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.repetitions import are_too_many_partitions
@@ -30,8 +30,6 @@ from barnabas.wire.messages.fetch import (
 )
 
 SESSIONS_FROM = 7  # the first version whose responses have an error of their own
-INITIAL_EPOCH = 0  # of a session: asks for a new one
-FINAL_EPOCH = -1  # closes the session and fetches without one
 
 
 @api(1, 4, 18, fast_path=fast_fetch)

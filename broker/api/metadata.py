@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable
 from typing import Final, TypeVar
 
-from barnabas.broker.cluster.metadata_view import NO_LEADER, OPERATIONS_NOT_ASKED
+from barnabas.broker.cluster.metadata_view import OPERATIONS_NOT_ASKED
 from barnabas.broker.cluster.topic_creation import create_topics
 from barnabas.broker.requests.authorization import (
     allows_cluster,
@@ -30,7 +30,7 @@ from barnabas.broker.requests.registry import api
 from barnabas.broker.requests.sliced_handler import answer_in_slices, collect, sliced
 from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.acls import Operation, ResourceType
-from barnabas.controller.metadata.image import INTERNAL_TOPICS, PartitionState, TopicImage
+from barnabas.controller.metadata.image import INTERNAL_TOPICS, NO_LEADER, PartitionState, TopicImage
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, auto_created_topic
 from barnabas.controller.operations.topic_names import invalid_topic_name
 from barnabas.controller.operations.topics import PARTITIONS_PER_REQUEST_MAX

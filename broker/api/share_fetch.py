@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from barnabas.broker.fetch.sessions import FINAL_EPOCH, INITIAL_EPOCH, next_epoch
+from barnabas.broker.groups.share.values import MEMBER_ID_MAX
 from barnabas.broker.partitions.current_leaders import current_leader, leader_addresses
 from barnabas.broker.requests.authorization import allows_group, allows_topic
 from barnabas.broker.requests.context import PENDING, Outcome
@@ -19,13 +21,7 @@ from barnabas.broker.requests.repetitions import are_too_many_partitions
 from barnabas.broker.services import HandlerContext
 from barnabas.broker.share_partitions.acquisition import Acquire
 from barnabas.broker.share_partitions.fetch import DelayedShareFetch, Fetched, Fetches, ShareFetch
-from barnabas.broker.share_partitions.sessions import (
-    FINAL_EPOCH,
-    INITIAL_EPOCH,
-    ShareSession,
-    TopicPartition,
-    next_epoch,
-)
+from barnabas.broker.share_partitions.sessions import ShareSession, TopicPartition
 from barnabas.broker.share_partitions.share_partition import RENEW, Acknowledgement
 from barnabas.controller.metadata.acls import Operation
 from barnabas.runtime.slices import in_slices
@@ -38,7 +34,6 @@ if TYPE_CHECKING:
 
 RENEWS_FROM: Final = 2
 RECORD_LIMIT: Final = 1  # ShareAcquireMode
-MEMBER_ID_MAX: Final = 36  # characters
 TYPES_MAX: Final = 20_000  # of acknowledgements of one partition, which has 10,000 records in flight at most
 
 Result = tuple[ErrorCode, str | None]

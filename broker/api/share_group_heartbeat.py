@@ -6,10 +6,10 @@ The client makes the member id. Partitions are assigned once they have a deliver
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Final
 
 from barnabas.broker.groups.member import Client
 from barnabas.broker.groups.modern.values import JOINING, LEAVING
+from barnabas.broker.groups.share.values import MEMBER_ID_MAX
 from barnabas.broker.requests.authorization import allows_group, refused_topics
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
@@ -23,8 +23,6 @@ from barnabas.wire.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-
-MEMBER_ID_MAX: Final = 36  # characters, as of a UUID
 
 
 @api(76, 1, 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.controller.operations.directories import is_online
 from barnabas.wire.errors import ErrorCode
 
@@ -30,7 +31,6 @@ class BrokerAddress(msgspec.Struct, frozen=True):
     fenced: bool
 
 
-NO_LEADER: Final = -1
 LISTENER_NOT_FOUND_FROM: Final = 6  # the first version of Metadata whose clients know it
 ALL_REPLICAS_FROM: Final = 1  # before, replicas on brokers that are not alive were left out, with an error
 

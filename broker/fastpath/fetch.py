@@ -16,6 +16,7 @@ from barnabas.broker.fastpath.partition_key import (
     learn_key,
 )
 from barnabas.broker.fetch.reader import COPIED_BYTES, copied
+from barnabas.broker.fetch.sessions import FINAL_EPOCH
 from barnabas.controller.metadata.acls import Operation
 from barnabas.storage.errors import StorageError, WouldWait
 from barnabas.storage.log.log_config import LONG_MAX
@@ -47,7 +48,6 @@ _pack_head: Final = FETCH_RESPONSE_HEAD.pack
 _WITHOUT_SESSION: Final = _pack_head(0)
 _pack_rest: Final = FETCH_RESPONSE_REST.pack
 (_END,) = FETCH_RESPONSE_END_FIXED
-FINAL_EPOCH: Final = -1  # of a request without a session that asks for none
 
 
 def fast_fetch(

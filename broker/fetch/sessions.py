@@ -32,11 +32,19 @@ NO_SESSION: Final = 0
 EVICTION_MS: Final = 120_000  # min.incremental.fetch.session.eviction.ms, a constant in Kafka as well
 CLIENT_PARTITIONS_MAX: Final = 200_000  # some 100 MB
 SESSION_ID_MAX: Final = 0x7FFFFFFF
-EPOCH_MAX: Final = 0x7FFFFFFF  # followed by 1: 0 and -1 have meanings of their own
+# Epochs of requests, also those of share sessions. The first request of a session has 1, and each the next one.
+INITIAL_EPOCH: Final = 0  # asks for a new session
+FINAL_EPOCH: Final = -1  # closes the session; a fetch is served without one
+_EPOCH_MAX: Final = 0x7FFFFFFF
 
 Key: TypeAlias = "tuple[str | bytes, int]"  # topic name or id, as the session has it, and partition
 
 _TURN = attrgetter("turn")
+
+
+def next_epoch(epoch: int) -> int:
+    """Behind the largest one comes 1, because 0 and -1 have meanings of their own."""
+    return epoch % _EPOCH_MAX + 1
 
 
 class SessionPartition:
@@ -155,7 +163,7 @@ class FetchSession:
 
     def advance(self) -> None:
         """Expect the next epoch in the next request."""
-        self.epoch = self.epoch % EPOCH_MAX + 1
+        self.epoch = self.epoch % _EPOCH_MAX + 1  # next_epoch: the fast path saves the call
 
     # -- waiting
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from barnabas.broker.requests.context import RequestContext
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
-
-NO_LEADER = (-1, -1)
 
 
 class LeaderServices(Protocol):
@@ -30,7 +29,7 @@ class LeaderServices(Protocol):
 def current_leader(
     context: RequestContext[LeaderServices], topic: str, topic_id: bytes, partition: int
 ) -> tuple[int, int]:
-    """(broker id, leader epoch) of the partition's leader, NO_LEADER if there is none. The topic is `topic`, or where that is
+    """(broker id, leader epoch) of the partition's leader, -1 and -1 if there is none. The topic is `topic`, or where that is
     empty the one with `topic_id`."""
     services = context.services
     found = (
@@ -41,7 +40,7 @@ def current_leader(
     image = services.controller.image
     known = image.topics.get(topic) if topic else image.topic_by_id(topic_id)
     state = known.partitions.get(partition) if known is not None else None
-    return NO_LEADER if state is None else (state.leader, state.leader_epoch)
+    return (NO_LEADER, -1) if state is None else (state.leader, state.leader_epoch)
 
 
 def leader_addresses(

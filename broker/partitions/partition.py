@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.replica import UNKNOWN, LocalReplica
-from barnabas.controller.metadata.image import PartitionState
+from barnabas.controller.metadata.image import NO_LEADER, PartitionState
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS
 from barnabas.wire.errors import ErrorCode
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("barnabas.partitions")
 
-NO_LEADER: Final = -1
 ACKS_ALL: Final = -1
 _NO_STATE: Final = PartitionState(replicas=[], isr=[], leader=NO_LEADER, leader_epoch=-1, partition_epoch=-1)
 

@@ -11,7 +11,7 @@ answer may belong to the offsets of an earlier request; requests have numbers to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from barnabas.broker.fastpath.replica_fetch import (
     ONE_PARTITION,
@@ -19,6 +19,7 @@ from barnabas.broker.fastpath.replica_fetch import (
     ONLY_REPLICA_STATE,
     pack_fast_fetch_request,
 )
+from barnabas.broker.fetch.sessions import INITIAL_EPOCH, NO_SESSION, next_epoch
 from barnabas.broker.replica_fetcher.state import FetchState, Status
 from barnabas.wire.messages.fetch import (
     FetchPartition,
@@ -30,10 +31,6 @@ from barnabas.wire.messages.fetch import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-NO_SESSION: Final = 0
-INITIAL_EPOCH: Final = 0
-EPOCH_MAX: Final = 0x7FFFFFFF  # after it comes 1
 
 Key = tuple[bytes, int]  # topic id and partition
 
@@ -142,7 +139,7 @@ class FollowerSession:
 
     def request_made(self) -> None:
         """A request of the session has been made: the next one has the next epoch."""
-        self.epoch = self.epoch % EPOCH_MAX + 1
+        self.epoch = next_epoch(self.epoch)
 
     def next_request(self, replica_id: int, broker_epoch: int) -> FetchRequest:
         """The next request; it counts as sent."""

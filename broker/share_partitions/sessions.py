@@ -1,6 +1,6 @@
 """Share sessions (KIP-932): the partitions that a member of a share group fetches, bound to the member's connection.
 
-A session's epoch is 1 after the request that opened it, and rises with each that follows; behind the largest comes 1 again.
+A session's epoch is 1 after the request that opened it, and rises with each that follows, as that of a fetch session.
 When the connection ends the session does, and what the member has acquired is released.
 """
 
@@ -11,23 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.fetch.sessions import FINAL_EPOCH
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.requests.context import Peer
 
-INITIAL_EPOCH: Final = 0
-FINAL_EPOCH: Final = -1
-EPOCH_MAX: Final = 0x7FFFFFFF
 _OWNER: Final = "share sessions"  # of the callback when a connection has ended
 PARTITIONS_MAX: Final = 200_000  # in all sessions
 
 Key = tuple[str, str]  # group id, member id
 TopicPartition = tuple[bytes, int]  # topic id, partition index
-
-
-def next_epoch(epoch: int) -> int:
-    return 1 if epoch >= EPOCH_MAX else epoch + 1
 
 
 class ShareSession:

@@ -15,7 +15,7 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.replica_fetcher.fetcher import FetcherSettings
 from barnabas.broker.replica_fetcher.manager import ReplicaFetcherManager
 from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.metadata.image import PartitionState, partition_record
+from barnabas.controller.metadata.image import NO_LEADER, PartitionState, partition_record
 from barnabas.storage.log.log import Log
 from barnabas.storage.tests.crash_model import read_all
 from barnabas.testing.memory_disk import MemoryDisk
@@ -34,7 +34,6 @@ from compat_tests.virtual.world import VirtualWorld
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)
 PORT = 9092
-NO_LEADER = -1
 
 
 class Replica:

@@ -31,6 +31,7 @@ GROUP_RESOURCE: Final = 32
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
+NO_LEADER: Final = -1  # the leader of a partition that has none
 _LEADER_AS_BEFORE: Final = -2
 
 # Whom a client quota is for: (type, name), sorted by type; the types are user, client-id and ip, the name None is the default.

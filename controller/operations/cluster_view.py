@@ -12,6 +12,7 @@ from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import (
     BROKER_RESOURCE,
+    NO_LEADER,
     TOPIC_RESOURCE,
     BrokerRegistration,
     MetadataImage,
@@ -19,7 +20,7 @@ from barnabas.controller.metadata.image import (
     TopicImage,
 )
 from barnabas.controller.operations.features import MIN_ISR, with_elr
-from barnabas.controller.operations.partition_change import NO_LEADER, TopicRules, Wanted, change_partition
+from barnabas.controller.operations.partition_change import TopicRules, Wanted, change_partition
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 from barnabas.controller.metadata.decision import ApiError, Decision
-from barnabas.controller.metadata.image import MetadataImage
+from barnabas.controller.metadata.image import NO_LEADER, MetadataImage
 from barnabas.controller.operations.cluster_view import Rules, leadership_test, partitions, without_leader
-from barnabas.controller.operations.partition_change import NO_LEADER, Election, Wanted
+from barnabas.controller.operations.partition_change import Election, Wanted
 from barnabas.controller.operations.settings import ControllerSettings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.elect_leaders import (

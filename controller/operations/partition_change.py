@@ -21,11 +21,10 @@ from typing import Final
 
 import msgspec
 
-from barnabas.controller.metadata.image import PartitionState
+from barnabas.controller.metadata.image import NO_LEADER, PartitionState
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 from barnabas.wire.primitives import ZERO_UUID
 
-NO_LEADER: Final = -1
 NO_CHANGE: Final = -2  # PartitionChangeRecord.leader
 RECOVERED: Final = 0
 RECOVERING: Final = 1

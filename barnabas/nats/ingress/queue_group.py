@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.nats.ingress.acks import AckSender, owed_of
 from barnabas.nats.ingress.expectations import Refusal, concern_topic, expects, expects_of_log, refusal
 from barnabas.nats.pub_ack import ACK_ALL, KAFKA_ACK, NO_ACK
 from barnabas.nats.records.batch_builder import Batch, BatchBuilder, TooLarge
-from barnabas.nats.remote_producer import NO_LEADER, RemoteProducer
+from barnabas.nats.remote_producer import RemoteProducer
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import seal_batch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from barnabas.controller.metadata.decision import Decision
-from barnabas.controller.operations.partition_change import NO_LEADER
+from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.testing.contents import UnknownTopic, awake_services_of, image_of, services_of
 from barnabas.testing.operations import RequestFailed, when, when_there_is_a_controller
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord

@@ -16,6 +16,7 @@ from barnabas.broker.groups.modern.values import (
     TargetEpoch,
 )
 
+MEMBER_ID_MAX: Final = 36  # characters, as of a UUID
 STABLE: Final = 0  # the state of every member: there is nothing to wait for
 
 

@@ -10,7 +10,8 @@ import pytest
 
 from barnabas.broker.replica_fetcher.fetcher import TURN_BATCHES
 from barnabas.broker.replica_fetcher.state import Status
-from barnabas.broker.tests.replicas import NO_LEADER, Replicas
+from barnabas.broker.tests.replicas import Replicas
+from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.storage.log.follower_append import FollowerAppend
 from barnabas.storage.log.log import Log
 from barnabas.wire.errors import ErrorCode
