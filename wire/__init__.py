@@ -1,4 +1,4 @@
 """Kafka's protocol: the messages of its schema, record batches and records with their compression, error codes. No I/O.
 
-The compiler (compiler.py, from schema/) writes messages/. Imports nothing of the project but itself.
+The compiler (compiler.py, from schema/) writes messages/. Imports no other part of the project.
 """

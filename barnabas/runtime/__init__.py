@@ -1,1 +1,2 @@
-"""Clock, timers, randomness, threads and network behind one interface; work in slices. Imports nothing of the project."""
+"""Clock, timers, randomness, threads and network behind one interface; work in slices; an HTTP server. Imports nothing of the
+project."""

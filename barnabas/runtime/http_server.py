@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from barnabas.wire.http import Head, HttpError, RequestParser, encode_response
+from barnabas.runtime.http import Head, HttpError, RequestParser, encode_response
 
 if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Server, Timer

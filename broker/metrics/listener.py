@@ -13,9 +13,9 @@ from barnabas.broker.config.listeners import format_address
 from barnabas.broker.metrics.event_loop_lag import EventLoopLag
 from barnabas.broker.metrics.families import CONTENT_TYPE, Source, exposition
 from barnabas.controller.config.validators import ConfigError
+from barnabas.runtime.http import Head, HttpError, reason
 from barnabas.runtime.http_server import Bounds, HttpRequest, HttpServer
 from barnabas.runtime.slices import in_slices
-from barnabas.wire.http import Head, HttpError, reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable

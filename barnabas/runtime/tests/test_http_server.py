@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.runtime.http import Head, HttpError
 from barnabas.runtime.http_server import Bounds, HttpRequest, HttpServer
-from barnabas.wire.http import Head, HttpError
 from compat_tests.virtual.runtime import VirtualRuntime
 
 PORT = 8080

@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
+from barnabas.runtime.http import Head, HttpError
 from barnabas.runtime.http_server import Bounds, HttpRequest, HttpServer
-from barnabas.wire.http import Head, HttpError
 
 log = logging.getLogger("barnabas.testing")
 

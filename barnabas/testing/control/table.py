@@ -8,10 +8,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from barnabas.controller.config.validators import ConfigError
+from barnabas.runtime.http import HttpError
 from barnabas.testing.contents import NoLeader
 from barnabas.testing.control.http import Request
 from barnabas.testing.operations import RequestFailed
-from barnabas.wire.http import HttpError
 
 H = TypeVar("H", bound=Callable[..., Any])
 

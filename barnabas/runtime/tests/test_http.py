@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.wire.http import Head, HttpError, RequestParser, encode_response, parse_head
+from barnabas.runtime.http import Head, HttpError, RequestParser, encode_response, parse_head
 
 HEAD_MAX, BODY_MAX = 100, 50
 
