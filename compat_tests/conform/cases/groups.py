@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any, NamedTuple
 
 from barnabas.wire.messages.delete_groups import DeleteGroupsRequest
@@ -77,6 +76,12 @@ def coordinated(session: Session, group: str) -> None:
     eventually(serves)
 
 
+def rebalancing(session: Session, group: str) -> None:
+    """Wait until the group waits for its members to join."""
+    described = DescribeGroupsRequest(groups=[group])
+    eventually(lambda: session.quiet(described, version=5).groups[0].group_state == "PreparingRebalance")
+
+
 def joined(session: Session, group: str, instance: str | None = None, sync: bool = True) -> Member:
     """A group with one member, stable unless `sync` is off."""
     coordinated(session, group)
@@ -141,7 +146,7 @@ def second_member(session: Session) -> None:
         answer = session.await_answer(second, correlation_id, note="a member id first")
         second = join_request(member.group, answer.member_id)
         correlation_id = session.send(second)
-    time.sleep(0.1)  # its JoinGroup is there before the other connection's heartbeat
+    rebalancing(session, member.group)  # its JoinGroup is there before the other connection's heartbeat
     beat = HeartbeatRequest(
         group_id=member.group, generation_id=member.generation, member_id=member.member_id
     )
