@@ -271,6 +271,31 @@ def test_a_pending_upgrade_that_fails_leaves_the_classic_group() -> None:
     assert sorted(groups.group.members) == sorted([a.member_id, b.member_id])
 
 
+@pytest.mark.parametrize(
+    ("append", "answer"), [(E.NONE, E.NONE), (E.NOT_LEADER_OR_FOLLOWER, E.NOT_COORDINATOR)]
+)
+def test_what_a_classic_member_is_given_is_committed(append: E, answer: E) -> None:
+    groups = Groups()
+    groups.create_topic("orders", 6)
+    a, b = ConsumerMember(groups, "a", "orders"), ClassicConsumer(groups, "orders")
+    a.heartbeat()
+    groups.log.hold = True
+    b.join()
+    assert b.joining is not None, "its records are not committed"
+    groups.log.settle(append)
+    assert b.joining.error == answer
+    if answer:
+        assert sorted(groups.consumer_group.members) == ["a"]
+        b.join()
+        groups.log.settle()
+    revoking = groups.heartbeat_of(a.request())
+    assert revoking.waiting
+    b.go_on()
+    assert b.syncing is not None, "what came before may still fail"
+    groups.log.settle(append)
+    assert b.syncing.error == answer
+
+
 def test_an_empty_group_stays_when_a_join_is_refused() -> None:
     groups = Groups()
     groups.create_topic("orders", 1)
