@@ -233,3 +233,25 @@ class Periodic:
         """Starts no more runs. The current one is not ended."""
         self._stopped = True
         self._timer.cancel()
+
+
+class PeriodicPasses:
+    """Passes in slices, each repeated some time after its end."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._passes: list[Periodic] = []
+
+    def add(self, interval_ms: int, steps: Callable[[], Iterator[object]]) -> None:
+        """Go through `steps()` after the interval, and again each time that it has passed since."""
+
+        def run(done: Callable[[], object]) -> None:
+            in_slices(self._runtime, steps(), done)
+
+        self._passes.append(Periodic(self._runtime, interval_ms / 1000, interval_ms / 1000, run))
+
+    def stop(self) -> None:
+        """Begins no more passes. A current one is not ended."""
+        for each in self._passes:
+            each.stop()
+        self._passes.clear()

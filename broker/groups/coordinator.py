@@ -7,7 +7,7 @@ whose receiver sends the next request at once finds a consistent group.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +19,7 @@ from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
 from barnabas.broker.groups.streams.internal_topics import InternalTopics
 from barnabas.controller.operations.features import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
 from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC, group_metadata_topic
-from barnabas.runtime.slices import StepQueue
+from barnabas.runtime.slices import PeriodicPasses, StepQueue
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from barnabas.broker.share_coordinator.persister import Persister
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
-    from barnabas.runtime.interface import Runtime, Timer
+    from barnabas.runtime.interface import Runtime
     from barnabas.storage.wall_clock import WallClock
 
 log = logging.getLogger("barnabas.coordinator")
@@ -71,7 +71,7 @@ class GroupCoordinator:
         )
         self.shards = Shards(GROUP_METADATA_TOPIC, config.node_id, self._make_shard, runtime.monotonic)
         self._topic_names: dict[bytes, str] = {}  # to know the name of a topic that was deleted
-        self._expiry: Timer | None = None
+        self._passes = PeriodicPasses(runtime)
         self._outbox: list[Callable[[], None]] = []
 
     def _make_shard(self, index: int) -> Shard:
@@ -114,13 +114,11 @@ class GroupCoordinator:
         self.shards.metadata_changed(self.topic.image())
         self._topic_names = {topic.topic_id: topic.name for topic in image.topics.values()}
         self._controller.add_listener(self.metadata_changed)
-        self._schedule_expiry()
+        self._passes.add(self._settings.offsets_retention_check_interval_ms, self._expire)
 
     def stop(self) -> None:
         """Requests are answered NOT_COORDINATOR from now on."""
-        if self._expiry is not None:
-            self._expiry.cancel()
-            self._expiry = None
+        self._passes.stop()
         self._persister.close()
         self.shards.stop()
 
@@ -148,16 +146,11 @@ class GroupCoordinator:
             if deleted:
                 led.shard.topics_deleted(deleted)
 
-    def _schedule_expiry(self) -> None:
-        interval_s = self._settings.offsets_retention_check_interval_ms / 1000
-        self._expiry = self._runtime.call_later(interval_s, self._expire)
-
-    def _expire(self) -> None:
-        self._schedule_expiry()
+    def _expire(self) -> Iterator[None]:
         now_ms = self._wall_clock.deletion_time_ms()
         if now_ms is not None:
             for shard in self.shards.loaded():
-                shard.offset_requests.expire(now_ms)
+                yield from shard.offset_requests.expire(now_ms)
 
     # -- transactions
 

@@ -6,8 +6,8 @@ Topics are given by name and exist: the handlers look up ids and answer for topi
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Generator
+from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.coordinator.shard_log import coordinator_error
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from barnabas.storage.log.verification import Verification
 
 log = logging.getLogger(__name__)
+EXPIRED_AT_ONCE: Final = 500  # offsets looked at; more take longer than some ms
 
 
 class OffsetRequests:
@@ -279,14 +280,22 @@ class OffsetRequests:
 
     # -- expiry and deleted topics
 
-    def expire(self, now_ms: int) -> None:
+    def expire(self, now_ms: int) -> Generator[None, None, None]:
         """Remove offsets past their retention, and empty groups that have none left. What an open transaction has written stays,
         and so does its group (KAFKA-19163)."""
         pending_keys = self._offsets.pending_keys()
+        looked_at = 0
         for group in tuple(self._groups.values()):
+            if looked_at >= EXPIRED_AT_ONCE:
+                yield
+                looked_at = 0
+                pending_keys = self._offsets.pending_keys()
+            if self._groups.get(group.group_id) is not group:
+                continue
             pending = pending_keys.get(group.group_id, ())
             records = self._expired_offsets(group, pending, now_ms)
             stored = sum(len(partitions) for partitions in self._offsets.topics(group.group_id).values())
+            looked_at += 1 + stored
             is_unused = group.is_empty and not (isinstance(group, ModernGroup) and not group.commits_offsets)
             if stored == len(records) and not pending and is_unused:
                 records += _tombstones(group)

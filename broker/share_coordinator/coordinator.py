@@ -17,7 +17,7 @@ from barnabas.broker.share_coordinator.state import (
     refusal,
 )
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, share_group_state_topic
-from barnabas.runtime.slices import Periodic, in_slices
+from barnabas.runtime.slices import PeriodicPasses, in_slices
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class ShareCoordinator:
             SHARE_GROUP_STATE_TOPIC, controller, partial(share_group_state_topic, config), create_topic
         )
         self.shards = Shards(SHARE_GROUP_STATE_TOPIC, config.node_id, self._make_shard, runtime.monotonic)
-        self._periodic: list[Periodic] = []
+        self._passes = PeriodicPasses(runtime)
 
     def _make_shard(self, index: int) -> ShareCoordinatorShard:
         from barnabas.broker.share_coordinator.shard import (  # late: a start without share groups needs none of it
@@ -80,14 +80,12 @@ class ShareCoordinator:
         self._controller.add_listener(self.metadata_changed)
         config = self._config
         cold_ms = config.share_coordinator_cold_partition_snapshot_interval_ms
-        self._repeat(cold_ms, partial(self._snapshot_cold, cold_ms))
-        self._repeat(config.share_coordinator_state_topic_prune_interval_ms, self._prune)
+        self._passes.add(cold_ms, partial(self._snapshot_cold, cold_ms))
+        self._passes.add(config.share_coordinator_state_topic_prune_interval_ms, self._prune)
 
     def stop(self) -> None:
         """Requests are answered NOT_COORDINATOR from now on."""
-        for each in self._periodic:
-            each.stop()
-        self._periodic.clear()
+        self._passes.stop()
         self.shards.stop()
 
     def metadata_changed(
@@ -101,12 +99,6 @@ class ShareCoordinator:
         deleted = {topic_id for topic_id in topic_ids if image.topic_by_id(topic_id) is None}
         if deleted and self.shards.led:
             in_slices(self._runtime, self._delete_topics(deleted), lambda: None)
-
-    def _repeat(self, interval_ms: int, steps: Callable[[], Iterator[None]]) -> None:
-        def run(done: Callable[[], object]) -> None:
-            in_slices(self._runtime, steps(), done)
-
-        self._periodic.append(Periodic(self._runtime, interval_ms / 1000, interval_ms / 1000, run))
 
     def _delete_topics(self, topic_ids: Collection[bytes]) -> Iterator[None]:
         for shard in self.shards.loaded():

@@ -17,7 +17,7 @@ from barnabas.broker.coordinator.topic import CoordinatorTopic
 from barnabas.broker.transactions.markers import TransactionMarkerSender
 from barnabas.broker.transactions.transaction import transaction_version
 from barnabas.controller.operations.internal_topics import TRANSACTION_STATE_TOPIC, transaction_state_topic
-from barnabas.runtime.slices import Periodic, in_slices
+from barnabas.runtime.slices import PeriodicPasses
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
@@ -82,7 +82,7 @@ class TransactionCoordinator:
         )
         self.markers = TransactionMarkerSender(runtime, ask, lambda: controller.image)
         self.shards = Shards(TRANSACTION_STATE_TOPIC, config.node_id, self._make_shard, runtime.monotonic)
-        self._periodic: list[Periodic] = []
+        self._passes = PeriodicPasses(runtime)
 
     def _make_shard(self, index: int) -> TransactionShard:
         from barnabas.broker.transactions.shard import TransactionShard  # late: as for groups
@@ -105,14 +105,12 @@ class TransactionCoordinator:
         self.shards.metadata_changed(self.topic.image())
         self._controller.add_listener(self.metadata_changed)
         self._controller.add_broker_listener(lambda _image, _broker_ids: self.markers.metadata_changed())
-        self._repeat(self._settings.abort_interval_ms, self._abort_timed_out)
-        self._repeat(self._settings.expiration_interval_ms, self._expire)
+        self._passes.add(self._settings.abort_interval_ms, self._abort_timed_out)
+        self._passes.add(self._settings.expiration_interval_ms, self._expire)
 
     def stop(self) -> None:
         """Requests are answered NOT_COORDINATOR from now on, and no marker is sent."""
-        for each in self._periodic:
-            each.stop()
-        self._periodic.clear()
+        self._passes.stop()
         self.shards.stop()
         self.markers.stop()
 
@@ -125,12 +123,6 @@ class TransactionCoordinator:
         if topic is None or topic.topic_id in topic_ids:
             self.shards.metadata_changed(topic)
         self.markers.metadata_changed()
-
-    def _repeat(self, interval_ms: int, steps: Callable[[], Iterator[None]]) -> None:
-        def run(done: Callable[[], object]) -> None:
-            in_slices(self._runtime, steps(), done)
-
-        self._periodic.append(Periodic(self._runtime, interval_ms / 1000, interval_ms / 1000, run))
 
     def _abort_timed_out(self) -> Iterator[None]:
         for shard in self.shards.loaded():

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from barnabas.broker.groups.consumer.assignors import ASSIGNORS, Assignment, Subscriber, Subscribers
+from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.reconciliation import Goal, Owned, reconcile
 from barnabas.broker.groups.consumer.values import CurrentAssignment, Key, Member
+from barnabas.broker.groups.modern.changes import ModernGroupChanges, remove_member
 from barnabas.broker.groups.modern.draft import Draft
-from barnabas.broker.groups.modern.room import check_room, may_assign
+from barnabas.broker.groups.modern.room import may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.broker.groups.modern.values import JOINING, GroupEpoch, TargetEpoch, is_recent
 from barnabas.controller.metadata.decision import ApiError
@@ -23,9 +25,6 @@ from barnabas.runtime.slices import Steps, run_through
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from barnabas.broker.groups.consumer.group import ConsumerGroup
-    from barnabas.broker.groups.member import GroupUsage
-    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.controller.metadata.image import MetadataImage
 
 log = logging.getLogger(__name__)
@@ -34,35 +33,8 @@ NEW_MEMBER: Final = Member()
 ASSIGNED_AT_ONCE: Final = 2000  # more than this takes longer than some ms (`_work`)
 
 
-class GroupChanges:
-    """See the module. `now_ms()`: the wall clock."""
-
-    def __init__(
-        self,
-        settings: GroupSettings,
-        configs: GroupConfigs,
-        now_ms: Callable[[], int],
-        usage: GroupUsage,
-    ) -> None:
-        """`usage`: of all groups of the broker."""
-        self._usage = usage
-        self.settings = settings
-        self.configs = configs
-        self._now_ms = now_ms
-
-    def check_size(self, group: ConsumerGroup, member_id: str) -> None:
-        size_max = self.settings.group_consumer_max_size
-        if member_id not in group.members and len(group.members) >= size_max:
-            raise ApiError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {size_max} members.",
-            )
-
-    def describe(self, draft: Draft[ConsumerGroup], member_id: str, member: Member) -> None:
-        """Write the member's description, if there is room for it."""
-        before = draft.group.described_bytes
-        draft.write(Key.MEMBER, member_id, member)
-        check_room(draft.group, self._usage, before)
+class GroupChanges(ModernGroupChanges[ConsumerGroup]):
+    """See the module."""
 
     def update_expression(
         self, draft: Draft[ConsumerGroup], before: Member, member: Member
@@ -151,8 +123,11 @@ class GroupChanges:
             member = group.members[member_id]
             remove_member(draft, member_id)
             self.update_expression(draft, member, NEW_MEMBER)
-        self.update_epoch(draft, is_changed=True)
+        self.raise_epoch(draft)
         return draft
+
+    def raise_epoch(self, draft: Draft[ConsumerGroup]) -> None:
+        self.update_epoch(draft, is_changed=True)
 
 
 def _work(group: ConsumerGroup, image: MetadataImage) -> int:
@@ -192,17 +167,6 @@ def static_member(group: ConsumerGroup, member_id: str, instance_id: str) -> str
             f"Static member {member_id} with instance id {instance_id} was fenced by member {existing}.",
         )
     return existing
-
-
-def unknown_member(group: ConsumerGroup, member_id: str) -> ApiError:
-    return ApiError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
-    )
-
-
-def remove_member(draft: Draft[ConsumerGroup], member_id: str) -> None:
-    for key in (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.MEMBER):
-        draft.write(key, member_id, None)
 
 
 def replace_member(draft: Draft[ConsumerGroup], old_id: str, new_id: str) -> None:

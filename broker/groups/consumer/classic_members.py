@@ -20,11 +20,11 @@ from barnabas.broker.groups.consumer.changes import (
     NEW_MEMBER,
     replace_member,
     static_member,
-    unknown_member,
 )
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol
 from barnabas.broker.groups.consumer.group import CONSUMER_TYPE
 from barnabas.broker.groups.consumer.values import ClassicMember, Member, MemberState
+from barnabas.broker.groups.modern.changes import unknown_member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.timeouts import JOIN, SYNC
 from barnabas.controller.metadata.decision import ApiError
@@ -73,7 +73,8 @@ class ClassicMembers:
         if self._groups.settings.group_consumer_migration_policy == conversion.DISABLED:
             raise ApiError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the migration of groups is disabled")
         member_id = request.member_id or str(UUID(bytes=self._groups.runtime.random_bytes(16), version=4))
-        self._changes.check_size(group, member_id)
+        if member_id not in group.members:
+            self._changes.check_size(group)
         _check_protocols(group, request)
         if (
             not request.member_id

@@ -20,9 +20,9 @@ from barnabas.broker.groups.consumer.changes import (
     NEW_MEMBER,
     replace_member,
     static_member,
-    unknown_member,
 )
 from barnabas.broker.groups.consumer.values import LEFT_FOR_NOW, CurrentAssignment, Key, Member
+from barnabas.broker.groups.modern.changes import check_epoch, unknown_member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.values import JOINING, LEAVING
 from barnabas.controller.metadata.decision import ApiError
@@ -109,7 +109,8 @@ class ConsumerProtocol:
     ) -> ConsumerGroupHeartbeatResponse:
         group = draft.group
         member_id = request.member_id
-        self._changes.check_size(group, member_id)
+        if member_id not in group.members:
+            self._changes.check_size(group)
         member_id = member_id or str(UUID(bytes=self._groups.runtime.random_bytes(16), version=4))
         owned = _owned(request)
         if request.instance_id is None:
@@ -152,7 +153,9 @@ class ConsumerProtocol:
         owned: Owned,
     ) -> None:
         if member_id in group.members:
-            _check_epoch(request.member_epoch, group.current(member_id), owned)
+            check_epoch(
+                group, member_id, request.member_epoch, lambda: _is_within(owned, group.current(member_id))
+            )
         elif request.member_epoch != JOINING:
             raise unknown_member(group, member_id)
 
@@ -167,7 +170,9 @@ class ConsumerProtocol:
         existing = group.static_members.get(instance_id)
         if request.member_epoch != JOINING:
             member_id = static_member(group, member_id, instance_id)
-            _check_epoch(request.member_epoch, group.current(member_id), owned)
+            check_epoch(
+                group, member_id, request.member_epoch, lambda: _is_within(owned, group.current(member_id))
+            )
         elif existing is not None:
             has_left = group.current(existing).epoch == LEFT_FOR_NOW
             if not has_left and group.members[existing].classic is None:
@@ -254,20 +259,6 @@ def _described(before: Member, request: ConsumerGroupHeartbeatRequest, client: C
     }
     given = {name: value for name, value in changes.items() if value is not None}
     return msgspec.structs.replace(member, **given) if given else member
-
-
-def _check_epoch(received: int, current: CurrentAssignment, owned: Owned) -> None:
-    """FENCED_MEMBER_EPOCH unless it is the member's epoch, or the one before, because the answer with the next one was lost."""
-    if received in (JOINING, current.epoch):
-        return
-    if received < current.epoch and received == current.previous_epoch and _is_within(owned, current):
-        return
-    how = "greater" if received > current.epoch else "smaller"
-    raise ApiError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The consumer group member has a {how} member epoch ({received}) than the one known by the group coordinator "
-        f"({current.epoch}). The member must abandon all its partitions and rejoin.",
-    )
 
 
 def _is_within(owned: Owned, current: CurrentAssignment) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.groups.consumer import conversion
@@ -13,7 +12,7 @@ from barnabas.broker.groups.consumer.group import ConsumerGroup
 from barnabas.broker.groups.consumer.values import MemberState
 from barnabas.broker.groups.group import ClassicGroup
 from barnabas.broker.groups.modern.draft import Draft
-from barnabas.broker.groups.modern.lifecycle import Done, ModernGroups, log_failure
+from barnabas.broker.groups.modern.lifecycle import Done, ModernGroups
 from barnabas.broker.groups.records import group_metadata_record
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
@@ -33,6 +32,8 @@ log = logging.getLogger(__name__)
 class ConsumerGroups(ModernGroups[ConsumerGroup]):
     """See the module."""
 
+    changes: GroupChanges
+
     def __init__(
         self,
         store: GroupStore,
@@ -45,17 +46,10 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
     ) -> None:
         """`rebalancer`: of the classic groups that consumer groups may become."""
         super().__init__(ConsumerGroup, store, shard_log, runtime, settings, configs, work)
-        self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
+        self.changes = GroupChanges(
+            settings, configs, runtime.time_ms, store.usage, settings.group_consumer_max_size
+        )
         self._rebalancer = rebalancer
-
-    def group(self, group_id: str, kind: str = "Consumer group") -> ConsumerGroup:
-        """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""
-        group = self.store.groups.get(group_id)
-        if group is None:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
-        if not isinstance(group, ConsumerGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        return group
 
     def open(self, group_id: str) -> Draft[ConsumerGroup]:
         """For a member that joins: of a new group as well, or of a classic group that becomes a consumer group. ApiError."""
@@ -115,9 +109,3 @@ class ConsumerGroups(ModernGroups[ConsumerGroup]):
         if member.classic is None and group.current(member_id).state == MemberState.UNREVOKED_PARTITIONS:
             return member.rebalance_timeout_ms
         return None
-
-    def raise_epoch(self, group: ConsumerGroup) -> None:
-        """Have the partitions assigned anew."""
-        draft = Draft(group)
-        self.changes.update_epoch(draft, is_changed=True)
-        self.commit(draft, partial(log_failure, group.group_id, "raise its epoch"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from barnabas.broker.groups.modern.changes import ModernGroupChanges
 from barnabas.broker.groups.modern.draft import AssignmentSteps, Draft
 from barnabas.broker.groups.modern.group import AnyGroup, ModernGroupRecord
 from barnabas.broker.groups.modern.timeouts import REASONS, REBALANCE, SESSION, Timeouts
-from barnabas.runtime.slices import StepQueue
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from barnabas.broker.groups.records import GroupRecord
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.runtime.interface import Runtime
+    from barnabas.runtime.slices import StepQueue
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,8 @@ ASSIGN_AGAIN_S: Final = 5.0  # after a target that took long and could not be wr
 class ModernGroups(ABC, Generic[G]):
     """See the module. Each kind of group has a subclass."""
 
+    changes: ModernGroupChanges[G]
+
     def __init__(
         self,
         kind: type[G],
@@ -39,10 +44,10 @@ class ModernGroups(ABC, Generic[G]):
         runtime: Runtime,
         settings: GroupSettings,
         configs: GroupConfigs,
-        work: StepQueue | None = None,
+        work: StepQueue,
     ) -> None:
         """`work`: where assignments are computed that take long, for all groups of the broker."""
-        self._work = work or StepQueue(runtime)
+        self._work = work
         self.store = store
         self.runtime = runtime
         self.settings = settings
@@ -55,6 +60,25 @@ class ModernGroups(ABC, Generic[G]):
         """The group, if it is of this kind."""
         group = self.store.groups.get(group_id)
         return group if isinstance(group, self._kind) else None
+
+    def group(self, group_id: str, kind: str | None = None) -> G:
+        """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""
+        group = self.store.groups.get(group_id)
+        group_type = self._kind.group_type
+        if group is None:
+            raise ApiError(
+                ErrorCode.GROUP_ID_NOT_FOUND,
+                f"{kind or f'{group_type.capitalize()} group'} {group_id} not found.",
+            )
+        if not isinstance(group, self._kind):
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a {group_type} group.")
+        return group
+
+    def raise_epoch(self, group: G) -> None:
+        """Have the group assigned anew."""
+        draft = Draft(group)
+        self.changes.raise_epoch(draft)
+        self.commit(draft, partial(log_failure, group.group_id, "raise its epoch"))
 
     @abstractmethod
     def remove(self, group: G, member_ids: Collection[str], done: Done) -> None:

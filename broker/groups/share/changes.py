@@ -6,60 +6,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from barnabas.broker.groups.modern.changes import ModernGroupChanges, remove_member
 from barnabas.broker.groups.modern.draft import Draft
-from barnabas.broker.groups.modern.room import check_room, may_assign
+from barnabas.broker.groups.modern.room import may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.broker.groups.modern.values import GroupEpoch, Partitions, TargetEpoch, is_recent
 from barnabas.broker.groups.share import state_topics
 from barnabas.broker.groups.share.assignor import Subscriber, assign
+from barnabas.broker.groups.share.group import ShareGroup
 from barnabas.broker.groups.share.values import STABLE, CurrentAssignment, Key, Member, StateTopic
-from barnabas.controller.metadata.decision import ApiError
 from barnabas.runtime.slices import Steps, run_through
-from barnabas.wire.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from barnabas.broker.groups.member import GroupUsage
-    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
-    from barnabas.broker.groups.share.group import ShareGroup
 
 log = logging.getLogger(__name__)
 
 ASSIGNED_AT_ONCE: Final = 2000  # more than this takes longer than some ms (`_work`)
 
 
-class GroupChanges:
-    """See the module. `now_ms()`: the wall clock."""
-
-    def __init__(
-        self,
-        settings: GroupSettings,
-        configs: GroupConfigs,
-        now_ms: Callable[[], int],
-        usage: GroupUsage,
-    ) -> None:
-        """`usage`: of all groups of the broker."""
-        self._usage = usage
-        self.settings = settings
-        self.configs = configs
-        self._now_ms = now_ms
-
-    def check_size(self, group: ShareGroup, member_id: str) -> None:
-        size_max = self.settings.group_share_max_size
-        if member_id not in group.members and len(group.members) >= size_max:
-            raise ApiError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The share group has reached its maximum capacity of {size_max} members.",
-            )
-
-    def describe(self, draft: Draft[ShareGroup], member_id: str, member: Member) -> None:
-        """Write the member's description, if there is room for it."""
-        before = draft.group.described_bytes
-        draft.write(Key.MEMBER, member_id, member)
-        check_room(draft.group, self._usage, before)
+class GroupChanges(ModernGroupChanges[ShareGroup]):
+    """See the module."""
 
     def update_epoch(self, draft: Draft[ShareGroup], *, is_changed: bool) -> bool:
         """Raise the group's epoch if it `is_changed`, or its topics are. Returns whether it was."""
@@ -171,19 +139,15 @@ class GroupChanges:
         """Remove members: the group's epoch rises."""
         draft = Draft(group)
         for member_id in member_ids:
-            for key in (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.MEMBER):
-                draft.write(key, member_id, None)
-        self.update_epoch(draft, is_changed=True)
+            remove_member(draft, member_id)
+        self.raise_epoch(draft)
         return draft
+
+    def raise_epoch(self, draft: Draft[ShareGroup]) -> None:
+        self.update_epoch(draft, is_changed=True)
 
 
 def _work(group: ShareGroup) -> int:
     """How many steps an assignment takes, about."""
     topics = sum(len(member.topic_names) for member in group.members.values())
     return topics + sum(len(each.partitions) for each in group.state_topics.initialized.values())
-
-
-def unknown_member(group: ShareGroup, member_id: str) -> ApiError:
-    return ApiError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
-    )

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
+from barnabas.broker.groups.modern.changes import unknown_member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.values import JOINING, LEAVING
 from barnabas.broker.groups.share import state_topics
-from barnabas.broker.groups.share.changes import unknown_member
 from barnabas.broker.groups.share.values import CurrentAssignment, Key, Member, StateTopic
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
@@ -88,7 +88,8 @@ class ShareProtocol:
     ) -> tuple[ShareGroupHeartbeatResponse, dict[bytes, StateTopic]]:
         """(the response, partitions to initialize)."""
         group, member_id, changes = draft.group, request.member_id, self._changes
-        changes.check_size(group, member_id)
+        if member_id not in group.members:
+            changes.check_size(group)
         _admit(group, request)
         before = group.members.get(member_id, NEW_MEMBER)
         current = group.current(member_id)

@@ -18,7 +18,6 @@ from barnabas.broker.groups.share.values import Key, StateTopic, StateTopics
 from barnabas.broker.share_coordinator.persister import ask_each
 from barnabas.broker.share_coordinator.state import SharePartitionKey
 from barnabas.broker.share_coordinator.state_batches import NO_START
-from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -39,6 +38,8 @@ Errors = dict[SharePartitionKey, ErrorCode]
 class ShareGroups(ModernGroups[ShareGroup]):
     """See the module."""
 
+    changes: GroupChanges
+
     def __init__(
         self,
         store: GroupStore,
@@ -50,20 +51,13 @@ class ShareGroups(ModernGroups[ShareGroup]):
         work: StepQueue,
     ) -> None:
         super().__init__(ShareGroup, store, shard_log, runtime, settings, configs, work)
-        self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
+        self.changes = GroupChanges(
+            settings, configs, runtime.time_ms, store.usage, settings.group_share_max_size
+        )
         self._persister = persister
         self._latest: dict[
             SharePartitionKey, object
         ] = {}  # initializations without an answer, the last of each
-
-    def group(self, group_id: str, kind: str = "Group") -> ShareGroup:
-        """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""
-        group = self.store.groups.get(group_id)
-        if group is None:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
-        if not isinstance(group, ShareGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a share group.")
-        return group
 
     def open(self, group_id: str) -> Draft[ShareGroup]:
         """For a member that joins: of a new group as well. ApiError."""
@@ -78,12 +72,6 @@ class ShareGroups(ModernGroups[ShareGroup]):
 
     def rebalance_timeout_ms(self, _group: ShareGroup, _member_id: str) -> int | None:
         return None
-
-    def raise_epoch(self, group: ShareGroup) -> None:
-        """Have the partitions assigned anew."""
-        draft = Draft(group)
-        self.changes.update_epoch(draft, is_changed=True)
-        self.commit(draft, partial(log_failure, group.group_id, "raise its epoch"))
 
     # -- delivery states
 

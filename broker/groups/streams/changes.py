@@ -6,15 +6,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
+from barnabas.broker.groups.modern.changes import ModernGroupChanges, remove_member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
 from barnabas.broker.groups.modern.values import TargetEpoch, is_recent
 from barnabas.broker.groups.streams.assignor import Worker, assign
+from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.broker.groups.streams.reconciliation import Goal, Owned, reconcile
 from barnabas.broker.groups.streams.topology import (
     ConfiguredTopology,
@@ -26,7 +28,6 @@ from barnabas.broker.groups.streams.values import (
     CurrentAssignment,
     GroupEpoch,
     Key,
-    Member,
     Pairs,
     TargetTasks,
 )
@@ -34,11 +35,6 @@ from barnabas.controller.metadata.decision import ApiError
 from barnabas.runtime.slices import Steps, run_through
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.consumer_offsets import StreamsGroupTopologyValue
-
-if TYPE_CHECKING:
-    from barnabas.broker.groups.member import GroupUsage
-    from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
-    from barnabas.broker.groups.streams.group import StreamsGroup
 
 log = logging.getLogger(__name__)
 
@@ -49,32 +45,8 @@ INITIAL_DELAY: Final = "Assignment delayed due to the configured initial rebalan
 INTERVAL: Final = "Assignment delayed due to the configured assignment interval."
 
 
-class GroupChanges:
-    """See the module. `now_ms()`: the wall clock."""
-
-    def __init__(
-        self, settings: GroupSettings, configs: GroupConfigs, now_ms: Callable[[], int], usage: GroupUsage
-    ) -> None:
-        """`usage`: of all groups of the broker."""
-        self._usage = usage
-        self.settings = settings
-        self.configs = configs
-        self._now_ms = now_ms
-
-    def check_size(self, group: StreamsGroup) -> None:
-        """For a member that joins, or joins again."""
-        size_max = self.settings.group_streams_max_size
-        if len(group.members) >= size_max:
-            raise ApiError(
-                ErrorCode.GROUP_MAX_SIZE_REACHED,
-                f"The streams group has reached its maximum capacity of {size_max} members.",
-            )
-
-    def describe(self, draft: Draft[StreamsGroup], member_id: str, member: Member) -> None:
-        """Write the member's description, if there is room for it."""
-        before = draft.group.described_bytes
-        draft.write(Key.MEMBER, member_id, member)
-        check_room(draft.group, self._usage, before)
+class GroupChanges(ModernGroupChanges[StreamsGroup]):
+    """See the module."""
 
     def update_topology(
         self, draft: Draft[StreamsGroup], given: StreamsGroupTopologyValue | None
@@ -196,14 +168,13 @@ class GroupChanges:
         """Remove members: the group's epoch rises."""
         draft = Draft(group)
         for member_id in member_ids:
-            for key in (Key.CURRENT, Key.TARGET_OF_MEMBER, Key.MEMBER):
-                draft.write(key, member_id, None)
-        return self.raise_epoch(draft)
+            remove_member(draft, member_id)
+        self.raise_epoch(draft)
+        return draft
 
-    def raise_epoch(self, draft: Draft[StreamsGroup]) -> Draft[StreamsGroup]:
+    def raise_epoch(self, draft: Draft[StreamsGroup]) -> None:
         before = draft.group.group_epoch
         draft.write(Key.GROUP, "", msgspec.structs.replace(before, epoch=before.epoch + 1))
-        return draft
 
 
 def _write_nothing(_draft: Draft[StreamsGroup]) -> None:
@@ -215,10 +186,4 @@ def _are_equal(one: StreamsGroupTopologyValue, other: StreamsGroupTopologyValue)
     return one.epoch == other.epoch and (
         {each.subtopology_id: each for each in one.subtopologies}
         == {each.subtopology_id: each for each in other.subtopologies}
-    )
-
-
-def unknown_member(group: StreamsGroup, member_id: str) -> ApiError:
-    return ApiError(
-        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
     )

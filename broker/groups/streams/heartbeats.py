@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from barnabas.broker.coordinator.shard_log import coordinator_error
+from barnabas.broker.groups.modern.changes import check_epoch, unknown_member
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.values import JOINING, LEAVING
-from barnabas.broker.groups.streams.changes import INITIAL_DELAY, unknown_member
+from barnabas.broker.groups.streams.changes import INITIAL_DELAY
 from barnabas.broker.groups.streams.topology import ConfiguredTopology, InternalTopic, Status
 from barnabas.broker.groups.streams.values import CurrentAssignment, Member, TargetTasks
 from barnabas.controller.metadata.decision import ApiError
@@ -150,7 +151,12 @@ class StreamsProtocol:
     ) -> Member | None:
         member = group.members.get(request.member_id)
         if member is not None:
-            _check_epoch(request.member_epoch, group.current(request.member_id), owned)
+            check_epoch(
+                group,
+                request.member_id,
+                request.member_epoch,
+                lambda: _is_within(owned, group.current(request.member_id)),
+            )
         elif request.member_epoch != JOINING:
             raise unknown_member(group, request.member_id)
         return member
@@ -274,20 +280,6 @@ def _recorded(topology: wire.Topology) -> records.StreamsGroupTopologyValue:
             )
             for each in topology.subtopologies
         ],
-    )
-
-
-def _check_epoch(received: int, current: CurrentAssignment, owned: Owned) -> None:
-    """FENCED_MEMBER_EPOCH unless it is the member's epoch, or the one before, because the answer with the next one was lost."""
-    if received in (JOINING, current.epoch):
-        return
-    if received < current.epoch and received == current.previous_epoch and _is_within(owned, current):
-        return
-    how = "greater" if received > current.epoch else "smaller"
-    raise ApiError(
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        f"The streams group member has a {how} member epoch ({received}) than the one known by the group coordinator "
-        f"({current.epoch}). The member must abandon all its partitions and rejoin.",
     )
 
 

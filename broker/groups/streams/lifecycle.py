@@ -14,8 +14,6 @@ from barnabas.broker.groups.records import GroupTombstone
 from barnabas.broker.groups.streams.changes import GroupChanges
 from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.broker.groups.streams.values import MemberState
-from barnabas.controller.metadata.decision import ApiError
-from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
     from barnabas.broker.coordinator.shard_log import ShardLog
@@ -34,6 +32,8 @@ _GROUP: Final = ""
 class StreamsGroups(ModernGroups[StreamsGroup]):
     """See the module."""
 
+    changes: GroupChanges
+
     def __init__(
         self,
         store: GroupStore,
@@ -44,16 +44,9 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
         work: StepQueue,
     ) -> None:
         super().__init__(StreamsGroup, store, shard_log, runtime, settings, configs, work)
-        self.changes = GroupChanges(settings, configs, runtime.time_ms, store.usage)
-
-    def group(self, group_id: str, kind: str = "Streams group") -> StreamsGroup:
-        """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""
-        group = self.store.groups.get(group_id)
-        if group is None:
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
-        if not isinstance(group, StreamsGroup):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a streams group.")
-        return group
+        self.changes = GroupChanges(
+            settings, configs, runtime.time_ms, store.usage, settings.group_streams_max_size
+        )
 
     def open(self, group_id: str) -> Draft[StreamsGroup]:
         """For a member that joins: of a new group as well, or in place of an empty classic one. ApiError."""
@@ -100,8 +93,3 @@ class StreamsGroups(ModernGroups[StreamsGroup]):
             draft = Draft(group)
             self.changes.update_target(draft, group.configured)
             self.commit(draft, partial(log_failure, group_id, "assign its tasks"))
-
-    def raise_epoch(self, group: StreamsGroup) -> None:
-        """Have the tasks assigned anew."""
-        draft = self.changes.raise_epoch(Draft(group))
-        self.commit(draft, partial(log_failure, group.group_id, "raise its epoch"))

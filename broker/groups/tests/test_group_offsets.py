@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, OffsetStore
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.state import GroupState
+from barnabas.runtime.slices import run_through
 from barnabas.wire.errors import ErrorCode as E
 
 MINUTE = 60_000
@@ -198,10 +199,10 @@ def test_offsets_without_membership_expire_each_by_its_commit(make_bench: Any) -
     bench.clock.pass_ms(5 * MINUTE)
     bench.commit({("t", 1): 1})
     bench.clock.pass_ms(5 * MINUTE)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert (offset(bench), offset(bench, "t", 1)) == (None, 1)
     bench.clock.pass_ms(5 * MINUTE)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert bench.shard.groups == {}
     assert bench.restarted().shard.groups == {}
 
@@ -211,14 +212,14 @@ def test_offsets_of_members_expire_after_the_group_is_empty(make_bench: Any) -> 
     (member,), generation = bench.stable(session_ms=30 * MINUTE)
     bench.commit({("t", 0): 1}, member_id=member, generation=generation)
     bench.clock.pass_ms(20 * MINUTE)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert offset(bench) == 1
     bench.leave(member)
     bench.clock.pass_ms(10 * MINUTE - 1)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert offset(bench) == 1
     bench.clock.pass_ms(1)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert bench.shard.groups == {}
 
 
@@ -227,7 +228,7 @@ def test_a_stable_group_loses_only_offsets_of_topics_that_it_no_longer_reads(mak
     (member,), generation = bench.stable(session_ms=30 * MINUTE, protocols=[("range", subscription("t"))])
     bench.commit({("t", 0): 1, ("gone", 0): 1}, member_id=member, generation=generation)
     bench.clock.pass_ms(10 * MINUTE)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert (offset(bench), offset(bench, "gone")) == (1, None)
     assert bench.group.state is GroupState.STABLE
 
@@ -239,14 +240,14 @@ def test_retention_time_of_the_request_takes_precedence(make_bench: Any) -> None
     after = bench.restarted()
     for each in (bench, after):
         each.clock.pass_ms(20 * MINUTE)
-        each.shard.offset_requests.expire(each.clock.time_ms())
+        run_through(each.shard.offset_requests.expire(each.clock.time_ms()))
         assert (offset(each), offset(each, "t", 1)) == (None, 1)
 
 
 def test_an_empty_group_without_offsets_is_removed_at_the_next_check(bench: Any) -> None:
     (member,), _generation = bench.stable()
     bench.leave(member)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert bench.shard.groups == {}
 
 

@@ -15,6 +15,7 @@ from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.tests.offset_model import Commit, End, GroupRemoval, Position, Removal, State
 from barnabas.broker.groups.tests.replicated_log import ReplicatedLog
 from barnabas.broker.groups.tests.share_states import ShareStates, shard_with
+from barnabas.runtime.slices import run_through
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -141,7 +142,7 @@ class Cluster:
                 records.append(GroupRemoval(group))
             if records:
                 batches.append(records)
-        self.shard.offset_requests.expire(self.now())
+        run_through(self.shard.offset_requests.expire(self.now()))
         self.written(*batches)
 
     # -- comparison

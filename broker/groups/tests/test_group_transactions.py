@@ -13,6 +13,7 @@ from barnabas.broker.coordinator.log import Marker
 from barnabas.broker.coordinator.pending_writes import PendingWrite
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, OffsetStore
 from barnabas.broker.groups.settings import GroupSettings
+from barnabas.runtime.slices import run_through
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -279,10 +280,10 @@ def test_offsets_and_groups_of_open_transactions_do_not_expire(make_bench: Any) 
     bench.commit({("t", 1): 1})
     commit_in_transaction(bench, 7, {("t", 0): 5})
     bench.clock.pass_ms(5000)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert (offset(bench), offset(bench, partition=1), set(bench.shard.groups)) == (1, None, {"group"})
     end(bench, 7, commit=False)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert (offset(bench), bench.shard.groups) == (None, {})
 
 
@@ -290,7 +291,7 @@ def test_a_group_with_nothing_but_a_pending_offset_does_not_expire(make_bench: A
     bench = make_bench(GroupSettings(offsets_retention_ms=1000))
     commit_in_transaction(bench, 7, {("t", 0): 5})
     bench.clock.pass_ms(5000)
-    bench.shard.offset_requests.expire(bench.clock.time_ms())
+    run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert set(bench.restarted().shard.groups) == {"group"}
     end(bench, 7, commit=True)
     assert offset(bench) == 5

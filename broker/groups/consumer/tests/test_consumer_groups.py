@@ -23,6 +23,7 @@ from barnabas.broker.groups.modern import room
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.broker.groups.tests.conftest import GROUP, Answer, Clock
 from barnabas.controller.metadata.image import GROUP_RESOURCE
+from barnabas.runtime.slices import run_through
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
@@ -453,11 +454,11 @@ def test_offsets_of_a_group_that_is_empty_expire_with_it() -> None:
     a.heartbeat()
     b.heartbeat()
     groups.clock.pass_ms(30_001)
-    groups.shard.offset_requests.expire(groups.clock.time_ms())
+    run_through(groups.shard.offset_requests.expire(groups.clock.time_ms()))
     assert groups.shard.offsets.topics(GROUP).keys() == {"orders"}, "members read it"
     a.leave()
     b.leave()
-    groups.shard.offset_requests.expire(groups.clock.time_ms())
+    run_through(groups.shard.offset_requests.expire(groups.clock.time_ms()))
     assert GROUP not in groups.shard.groups
     groups.reload()
     assert GROUP not in groups.shard.groups

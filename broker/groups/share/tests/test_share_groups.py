@@ -19,6 +19,7 @@ from barnabas.broker.groups.share.tests.members import (
 )
 from barnabas.broker.groups.share.values import Key
 from barnabas.broker.groups.tests.conftest import GROUP
+from barnabas.runtime.slices import run_through
 from barnabas.wire.errors import ErrorCode as E
 
 RETRY_MS = 30_000
@@ -437,7 +438,7 @@ def test_empty_share_groups_do_not_expire(groups: ShareGroups) -> None:
     a = ShareMember(groups, "a", "orders")
     settle(a)
     a.leave()
-    groups.shard.offset_requests.expire(2**62)
+    run_through(groups.shard.offset_requests.expire(2**62))
     assert groups.share_group.is_empty
 
 
