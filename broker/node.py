@@ -380,6 +380,7 @@ class Node:
             partial(create_topic, channel),
             partitions.has_session,
         )
+        persister = Persister(runtime, for_share_states.ask, share_coordinator.topic.find)
         groups = GroupCoordinator(
             CoordinatorLog(GROUP_METADATA_TOPIC, partitions, runtime, config.request_timeout_ms),
             config,
@@ -387,7 +388,7 @@ class Node:
             controller,
             self._log_manager.wall_clock,
             partial(create_topic, channel),
-            Persister(runtime, for_share_states.ask, share_coordinator.topic.find),
+            persister,
             LatestOffsets(lambda: controller.image, for_share_states.ask),
         )
         transactions = TransactionCoordinator(
@@ -423,8 +424,7 @@ class Node:
                 runtime,
                 config,
                 controller,
-                partitions,
-                Persister(runtime, for_share_states.ask, share_coordinator.topic.find),
+                persister,
             ),
             producer_ids=producer_ids,
             client_metrics=client_metrics,

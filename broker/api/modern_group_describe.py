@@ -20,6 +20,9 @@ from barnabas.broker.groups.shard import Shard
 from barnabas.broker.groups.share.group import ShareGroup
 from barnabas.broker.groups.streams.group import StreamsGroup
 from barnabas.broker.groups.streams.topology import ConfiguredTopology, InternalTopic
+from barnabas.broker.groups.streams.values import CurrentAssignment as HeldAssignment
+from barnabas.broker.groups.streams.values import Member as StreamsMember
+from barnabas.broker.groups.streams.values import TargetTasks
 from barnabas.broker.requests.authorization import allows_group, allows_topic, authorized_operations
 from barnabas.broker.requests.context import PENDING, Outcome
 from barnabas.broker.requests.registry import api
@@ -210,9 +213,12 @@ def _streams_group(context: HandlerContext, _shard: Shard, group: StreamsGroup) 
         assignment_epoch=group.target_epoch.epoch,
         topology=None if stored is None else _topology(stored, group.configured),
     )
-    for member_id in tuple(group.members):
-        if member_id in group.members:
-            described.members.append(_streams_member(group, member_id))
+    found = [
+        (member_id, member, group.current(member_id), group.target(member_id))
+        for member_id, member in group.members.items()
+    ]
+    for each in found:
+        described.members.append(_streams_member(*each))
         yield
     return described
 
@@ -267,8 +273,9 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> list[streams.KeyValue]:
     return [streams.KeyValue(*pair) for pair in pairs]
 
 
-def _streams_member(group: StreamsGroup, member_id: str) -> streams.Member:
-    member, current, target = group.members[member_id], group.current(member_id), group.target(member_id)
+def _streams_member(
+    member_id: str, member: StreamsMember, current: HeldAssignment, target: TargetTasks
+) -> streams.Member:
     return streams.Member(
         member_id=member_id,
         member_epoch=current.epoch,

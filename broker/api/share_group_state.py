@@ -23,13 +23,13 @@ from barnabas.broker.share_coordinator.state import (
     TOO_MANY_WRITTEN,
     UNKNOWN_COUNT,
     WRITTEN_MAX,
-    Refusal,
     SharePartitionKey,
     ShareState,
     refusal,
 )
 from barnabas.broker.share_coordinator.state_batches import NO_START, STORED_STATES, StateBatch
 from barnabas.controller.metadata.acls import Operation
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages import delete_share_group_state as deleting
 from barnabas.wire.messages import initialize_share_group_state as initializing
@@ -217,7 +217,7 @@ def _serve(
     make_response: Callable[[list[Any]], msgspec.Struct],
 ) -> Generator[None, None, msgspec.Struct | Outcome]:
     """Have `begin(key, partition of the request, done)` ask for each share partition; respond when all are done, with
-    make_result(partition, error, message[, state]) of each. `done` takes a Refusal, a state or None."""
+    make_result(partition, error, message[, state]) of each. `done` takes a ApiError, a state or None."""
     may_ask = allows_cluster(context, Operation.CLUSTER_ACTION)
     if not request.group_id or not request.topics or not all(topic.partitions for topic in request.topics):
         return make_response([])
@@ -226,7 +226,7 @@ def _serve(
 
     def done(topic_id: bytes, partition: int, answer: Any) -> None:
         nonlocal missing
-        if isinstance(answer, Refusal):
+        if isinstance(answer, ApiError):
             result = make_result(partition, answer.error, answer.message)
         elif answer is None:
             result = make_result(partition, ErrorCode.NONE, None)

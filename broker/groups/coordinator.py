@@ -53,7 +53,7 @@ class GroupCoordinator:
         persister: Persister,
         latest_offsets: LatestOffsets,
     ) -> None:
-        """`create_topic`: see CoordinatorTopic. `persister`: the client of the share coordinators, which `stop` closes."""
+        """`create_topic`: see CoordinatorTopic. `persister`: the client of the share coordinators."""
         self._log = coordinator_log
         self._settings = GroupSettings.from_config(config)
         self._configs = GroupConfigs(config.value, lambda: controller.image)
@@ -119,7 +119,6 @@ class GroupCoordinator:
     def stop(self) -> None:
         """Requests are answered NOT_COORDINATOR from now on."""
         self._passes.stop()
-        self._persister.close()
         self.shards.stop()
 
     def metadata_changed(

@@ -56,14 +56,12 @@ class Shard:
         configs: GroupConfigs,
         persister: Persister,
         latest_offsets: LatestOffsets,
-        usage: GroupUsage | None = None,
-        work: StepQueue | None = None,
+        usage: GroupUsage,
+        work: StepQueue,
     ) -> None:
         """`persister` and `latest_offsets`: for share groups. `usage` is that of all groups of the broker, and `work` does what takes
         long for them."""
         self.index = index
-        usage = usage or GroupUsage()
-        work = work or StepQueue(runtime)
         self.store = GroupStore(runtime.time_ms, usage)
         self.groups = self.store.groups
         self.offsets = self.store.offsets

@@ -12,10 +12,10 @@ from barnabas.broker.share_coordinator.state import (
     NEGATIVE_PARTITION,
     READ_UNINITIALIZED,
     WRITE_UNINITIALIZED,
-    Refusal,
     SharePartitionKey,
     refusal,
 )
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.operations.internal_topics import SHARE_GROUP_STATE_TOPIC, share_group_state_topic
 from barnabas.runtime.slices import PeriodicPasses, in_slices
 from barnabas.wire.errors import ErrorCode
@@ -118,7 +118,7 @@ class ShareCoordinator:
     def initialize(self, key: SharePartitionKey, state_epoch: int, start_offset: int, done: Done) -> None:
         """InitializeShareGroupState, of one share partition; the state replaces any that there is."""
         shard = self._shard(key)
-        if isinstance(shard, Refusal):
+        if isinstance(shard, ApiError):
             done(shard)
         else:
             shard.initialize(key, state_epoch, start_offset, done)
@@ -126,7 +126,7 @@ class ShareCoordinator:
     def read(self, key: SharePartitionKey, leader_epoch: int, done: DoneReading) -> None:
         """ReadShareGroupState: fences the leaders of epochs before `leader_epoch` (-1: none)."""
         shard = self._shard(key, uninitialized=READ_UNINITIALIZED)
-        if isinstance(shard, Refusal):
+        if isinstance(shard, ApiError):
             done(shard)
         else:
             shard.read(key, leader_epoch, done)
@@ -143,7 +143,7 @@ class ShareCoordinator:
     ) -> None:
         """WriteShareGroupState: merges the batches into the state, and moves its start offset (-1: it stays)."""
         shard = self._shard(key, uninitialized=WRITE_UNINITIALIZED)
-        if isinstance(shard, Refusal):
+        if isinstance(shard, ApiError):
             done(shard)
         else:
             shard.write(key, state_epoch, leader_epoch, start_offset, delivery_complete_count, batches, done)
@@ -151,7 +151,7 @@ class ShareCoordinator:
     def delete(self, key: SharePartitionKey, done: Done) -> None:
         """DeleteShareGroupState."""
         shard = self._shard(key)
-        if isinstance(shard, Refusal):
+        if isinstance(shard, ApiError):
             done(shard)
         else:
             shard.delete(key, done)
@@ -159,14 +159,14 @@ class ShareCoordinator:
     def summary_of(self, key: SharePartitionKey, done: DoneReading) -> None:
         """ReadShareGroupStateSummary: `done(None)` if there is no state."""
         shard = self._shard(key)
-        if isinstance(shard, Refusal):
+        if isinstance(shard, ApiError):
             done(shard)
         else:
             shard.summary_of(key, done)
 
     def _shard(
-        self, key: SharePartitionKey, *, uninitialized: Refusal | None = None
-    ) -> ShareCoordinatorShard | Refusal:
+        self, key: SharePartitionKey, *, uninitialized: ApiError | None = None
+    ) -> ShareCoordinatorShard | ApiError:
         """The shard that has the key, or the error. `uninitialized`: the error where there is no state, before it is looked
         whether the partition is in the metadata."""
         found = self.shards.of(key.text)

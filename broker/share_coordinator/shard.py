@@ -20,13 +20,13 @@ from barnabas.broker.coordinator.unknown_records import UnknownRecords
 from barnabas.broker.share_coordinator import state as states
 from barnabas.broker.share_coordinator.records import decode_record, encode_batch
 from barnabas.broker.share_coordinator.state import (
-    Refusal,
     SharePartitionKey,
     ShareRecord,
     ShareState,
     Snapshot,
     refusal,
 )
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import iterate_whole_headers
 from barnabas.wire.records import iterate_records
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from barnabas.broker.share_coordinator.state_batches import StateBatch
     from barnabas.runtime.interface import Runtime
 
-Done = Callable[[Refusal | None], object]
-DoneReading = Callable[[ShareState | Refusal | None], object]
+Done = Callable[[ApiError | None], object]
+DoneReading = Callable[[ShareState | ApiError | None], object]
 
 STEP_BYTES: Final = 16 * 1024  # of records that are read in one step, but for the last
 NO_APPEND: Final = -1  # the number of one that has ended at once
@@ -186,8 +186,8 @@ class ShareCoordinatorShard:
         kept = self._kept.get(key)
         return None if kept is None else kept.current
 
-    def _carry_out(self, decision: ShareRecord | Refusal, done: Done) -> None:
-        if isinstance(decision, Refusal):
+    def _carry_out(self, decision: ShareRecord | ApiError, done: Done) -> None:
+        if isinstance(decision, ApiError):
             done(decision)
             return
 
@@ -309,7 +309,7 @@ class ShareStateReplay:
         return iter(())
 
 
-def _ignore(_refusal: Refusal | None) -> None:
+def _ignore(_refusal: ApiError | None) -> None:
     """No request waits for it."""
 
 

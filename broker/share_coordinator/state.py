@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from barnabas.broker.share_coordinator.state_batches import NO_START, Batches, StateBatch, merged, update
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.uuids import uuid_from_string, uuid_to_string
 
@@ -83,30 +84,23 @@ class Update(msgspec.Struct, frozen=True):
 ShareRecord = Snapshot | Update
 
 
-class Refusal(NamedTuple):
-    """An error to answer, with its text."""
-
-    error: ErrorCode
-    message: str | None
+def refusal(error: ErrorCode) -> ApiError:
+    return ApiError(error, error.message)
 
 
-def refusal(error: ErrorCode) -> Refusal:
-    return Refusal(error, error.message)
-
-
-WRITE_UNINITIALIZED: Final = Refusal(
+WRITE_UNINITIALIZED: Final = ApiError(
     ErrorCode.INVALID_REQUEST, "Write operation on uninitialized share partition not allowed."
 )
-READ_UNINITIALIZED: Final = Refusal(
+READ_UNINITIALIZED: Final = ApiError(
     ErrorCode.INVALID_REQUEST, "Read operation on uninitialized share partition not allowed."
 )
-NEGATIVE_PARTITION: Final = Refusal(
+NEGATIVE_PARTITION: Final = ApiError(
     ErrorCode.INVALID_REQUEST, "The partition id cannot be a negative number."
 )
-TOO_MANY_WRITTEN: Final = Refusal(
+TOO_MANY_WRITTEN: Final = ApiError(
     ErrorCode.UNKNOWN_SERVER_ERROR, f"A write has no more than {WRITTEN_MAX} state batches."
 )
-TOO_MANY_KEPT: Final = Refusal(
+TOO_MANY_KEPT: Final = ApiError(
     ErrorCode.UNKNOWN_SERVER_ERROR,
     f"The state of a share partition has no more than {KEPT_MAX} state batches.",
 )
@@ -172,7 +166,7 @@ def snapshot_of(
 
 def initialize(
     key: SharePartitionKey, state: ShareState | None, state_epoch: int, start_offset: int, now_ms: int
-) -> ShareRecord | Refusal:
+) -> ShareRecord | ApiError:
     """InitializeShareGroupState: the new state replaces the old one."""
     if state is not None and state_epoch != NO_EPOCH and state_epoch < state.highest_state_epoch:
         return refusal(ErrorCode.FENCED_STATE_EPOCH)
@@ -190,7 +184,7 @@ def read(
     leader_epoch: int,
     updates_per_snapshot: int,
     now_ms: int,
-) -> ShareRecord | Refusal | None:
+) -> ShareRecord | ApiError | None:
     """ReadShareGroupState: None when there is nothing to record."""
     if state is None:
         return READ_UNINITIALIZED
@@ -220,7 +214,7 @@ def write(
     batches: Collection[StateBatch],
     updates_per_snapshot: int,
     now_ms: int,
-) -> ShareRecord | Refusal:
+) -> ShareRecord | ApiError:
     """WriteShareGroupState."""
     if state is None:
         return WRITE_UNINITIALIZED

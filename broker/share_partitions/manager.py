@@ -19,10 +19,10 @@ from barnabas.broker.share_partitions.group_settings import ShareGroupSettings, 
 from barnabas.broker.share_partitions.sessions import Key, ShareSession, ShareSessionCache, TopicPartition
 from barnabas.broker.share_partitions.share_partition import (
     RENEW,
-    AcknowledgeError,
     Acknowledgement,
     SharePartition,
 )
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import GROUP_RESOURCE
 from barnabas.controller.operations.features import SHARE_VERSION
 from barnabas.runtime.slices import StepQueue, TurnQueue, in_slices
@@ -32,7 +32,6 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.partitions.partition import Partition
-    from barnabas.broker.partitions.partition_manager import PartitionManager
     from barnabas.broker.partitions.replica import Waiters
     from barnabas.broker.share_coordinator.persister import Persister, StateWriter, StoredState
     from barnabas.broker.share_coordinator.state_batches import StateBatch
@@ -135,8 +134,8 @@ class LedSharePartition:
             transition = self.refresh().acknowledge(
                 member_id, acknowledgements, settings.limits, self._manager.runtime.monotonic()
             )
-        except AcknowledgeError as error:
-            done(error.error, str(error))
+        except ApiError as error:
+            done(error.error, error.message)
             return
         self._persist(transition, done)
 
@@ -217,13 +216,11 @@ class SharePartitionManager:
         runtime: Runtime,
         config: BrokerConfig,
         controller: Controller,
-        partitions: PartitionManager,
         persister: Persister,
     ) -> None:
         self.runtime = runtime
         self._config = config
         self._controller = controller
-        self._partitions = partitions
         self.persister = persister
         self.turns = TurnQueue(runtime)  # of fetches that look again: many may wait for one share partition
         self._led: dict[str, dict[TopicPartition, LedSharePartition]] = {}  # by group

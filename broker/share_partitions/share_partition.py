@@ -30,6 +30,7 @@ from barnabas.broker.share_coordinator.state_batches import (
 )
 from barnabas.broker.share_partitions.acquisition import Acquire, AcquiredRange, Acquisition, Limits
 from barnabas.broker.share_partitions.in_flight import NO_MEMBER, TERMINAL, InFlightBatch, Run, Transition
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode
 
 # Acknowledge types
@@ -47,14 +48,6 @@ class Acknowledgement(NamedTuple):
     first: int
     last: int
     types: Sequence[int]
-
-
-class AcknowledgeError(Exception):
-    """The acknowledgement is refused, and nothing of it is done."""
-
-    def __init__(self, error: ErrorCode, message: str) -> None:
-        super().__init__(message)
-        self.error = error
 
 
 class SharePartition:
@@ -207,7 +200,7 @@ class SharePartition:
         limits: Limits,
         now: float,
     ) -> Transition:
-        """To be completed when its batches are persisted, at once if there are none. AcknowledgeError: nothing is done."""
+        """To be completed when its batches are persisted, at once if there are none. ApiError: nothing is done."""
         transition = Transition()
         renewed: list[Run] = []
         try:
@@ -220,7 +213,7 @@ class SharePartition:
                         renewed.append(run)
                     else:
                         self._begin(transition, run, _STATES[kind], limits)
-        except AcknowledgeError:
+        except ApiError:
             self.complete(transition, False, limits, now)
             for batch in self._between(acknowledgements[0].first, acknowledgements[-1].last):
                 batch.join()  # what was cut in vain
@@ -249,7 +242,7 @@ class SharePartition:
         if index < 0 and acknowledged.first < self.start_offset:
             index = bisect_right(self._batches, self.start_offset, key=_first) - 1
         if index < 0:
-            raise AcknowledgeError(
+            raise ApiError(
                 ErrorCode.INVALID_RECORD_STATE,
                 "Batch record not found. The request batch offsets are not found in the cache.",
             )
@@ -257,7 +250,7 @@ class SharePartition:
         found = self._batches[index:stop]
         for end, which in ((acknowledged.first, "first"), (acknowledged.last, "last")):
             if found[-1].last < end:
-                raise AcknowledgeError(
+                raise ApiError(
                     ErrorCode.INVALID_REQUEST,
                     f"Batch record not found. The {which} offset in request is past acquired records.",
                 )
@@ -379,7 +372,7 @@ def _check_acknowledge(run: Run, member_id: str) -> None:
         message = "Member is not the owner of offset"
     else:
         return
-    raise AcknowledgeError(ErrorCode.INVALID_RECORD_STATE, message)
+    raise ApiError(ErrorCode.INVALID_RECORD_STATE, message)
 
 
 def _unlock(run: Run, limits: Limits) -> None:

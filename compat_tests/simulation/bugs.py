@@ -28,7 +28,7 @@ from barnabas.broker.share_coordinator.state_batches import ACQUIRED, AVAILABLE
 from barnabas.broker.share_partitions import share_partition
 from barnabas.broker.share_partitions.in_flight import Run
 from barnabas.broker.share_partitions.manager import LedSharePartition, SharePartitionManager
-from barnabas.broker.share_partitions.share_partition import AcknowledgeError
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import MetadataImage
 from barnabas.controller.operations import brokers
 from barnabas.controller.raft import transport
@@ -223,7 +223,7 @@ def _any_member_may_acknowledge() -> list[Patch]:
 
     def check(run: Run, _member_id: str) -> None:
         if run.state != ACQUIRED:
-            raise AcknowledgeError(ErrorCode.INVALID_RECORD_STATE, "")
+            raise ApiError(ErrorCode.INVALID_RECORD_STATE, "")
 
     return [(share_partition, "_check_acknowledge", check)]
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from barnabas.broker.cluster.latest_offsets import LIST_OFFSETS, LatestOffsets
+from barnabas.broker.groups.member import GroupUsage
 from barnabas.broker.groups.shard import Shard
 from barnabas.broker.share_coordinator.persister import DELETE, INITIALIZE, READ_SUMMARY, Persister
 from barnabas.broker.share_coordinator.state import SharePartitionKey
+from barnabas.runtime.slices import StepQueue
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.messages import (
     delete_share_group_state,
@@ -19,7 +21,6 @@ from barnabas.wire.messages import (
 if TYPE_CHECKING:
     from barnabas.broker.groups.settings import GroupConfigs, GroupSettings
     from barnabas.runtime.interface import Runtime
-    from barnabas.runtime.slices import StepQueue
 
 State = tuple[int, int]  # state epoch, start offset
 
@@ -110,4 +111,5 @@ def shard_with(
 ) -> Shard:
     persister = Persister(runtime, states.ask, lambda _key, reply: reply(E.NONE, 1))
     latest = LatestOffsets(configs.image, states.ask)
-    return Shard(index, log, runtime, settings, configs, persister, latest, work=work)
+    work = work or StepQueue(runtime)
+    return Shard(index, log, runtime, settings, configs, persister, latest, GroupUsage(), work)

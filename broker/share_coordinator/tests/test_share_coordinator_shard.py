@@ -19,13 +19,13 @@ from barnabas.broker.share_coordinator.shard import (
 )
 from barnabas.broker.share_coordinator.state import (
     KEPT_MAX,
-    Refusal,
     SharePartitionKey,
     ShareState,
     Snapshot,
     snapshot_of,
 )
 from barnabas.broker.share_coordinator.state_batches import StateBatch
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode as E
 from barnabas.wire.records import iterate_records
 from compat_tests.virtual.runtime import VirtualRuntime
@@ -99,7 +99,7 @@ class World:
 
 
 def codes(answers: list[Any]) -> list[E]:
-    return [each.error if isinstance(each, Refusal) else E.NONE for each in answers]
+    return [each.error if isinstance(each, ApiError) else E.NONE for each in answers]
 
 
 def test_a_write_is_answered_when_it_is_committed() -> None:
@@ -320,7 +320,7 @@ class Shards(RuleBasedStateMachine):
         before = len(self.world.log.batches)
         log = self.world.log
 
-        def done(refused: Refusal | None) -> None:
+        def done(refused: ApiError | None) -> None:
             assert refused is not None or log.committed > before
 
         self.world.shard.write(key, -1, -1, start, 0, written, done)

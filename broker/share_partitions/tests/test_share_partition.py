@@ -27,10 +27,10 @@ from barnabas.broker.share_partitions.share_partition import (
     REJECT,
     RELEASE,
     RENEW,
-    AcknowledgeError,
     Acknowledgement,
     SharePartition,
 )
+from barnabas.controller.metadata.decision import ApiError
 from barnabas.wire.errors import ErrorCode as E
 
 LIMITS = Limits(delivery_count=5, lock_s=30.0, locks=100)
@@ -185,7 +185,7 @@ def test_an_acknowledgement_that_is_refused_changes_nothing(
     acquire(partition, log_of(10, 10))
     acknowledge(partition, (2, 2, ACCEPT))
     before = [(run.first, run.state) for run in partition.runs()]
-    with pytest.raises(AcknowledgeError) as raised:
+    with pytest.raises(ApiError) as raised:
         partition.acknowledge(
             member, [Acknowledgement(0, 1, [ACCEPT]), Acknowledgement(first, last, [ACCEPT])], LIMITS, 0.0
         )
@@ -197,14 +197,14 @@ def test_a_transition_under_way_is_not_changed() -> None:
     partition = SharePartition(0)
     acquire(partition, log_of(1, 1))
     partition.acknowledge("m", [Acknowledgement(0, 0, [ACCEPT])], LIMITS, 0.0)
-    with pytest.raises(AcknowledgeError):
+    with pytest.raises(ApiError):
         partition.acknowledge("m", [Acknowledgement(0, 0, [ACCEPT])], LIMITS, 0.0)
 
 
 def test_a_list_that_is_refused_renews_nothing() -> None:
     partition = SharePartition(0)
     acquire(partition, log_of(20, 10))
-    with pytest.raises(AcknowledgeError):
+    with pytest.raises(ApiError):
         partition.acknowledge(
             "m", [Acknowledgement(0, 4, [RENEW]), Acknowledgement(15, 20, [ACCEPT])], LIMITS, 20.0
         )
@@ -475,7 +475,7 @@ class Records(RuleBasedStateMachine):
                     changed.append((record, STATES[kind]))
         try:
             transition = self.partition.acknowledge(member, wanted, self.limits, self.now)
-        except AcknowledgeError:
+        except ApiError:
             assert not is_fine
         else:
             assert is_fine
