@@ -165,7 +165,9 @@ class Checkpointer:
         self._logs = logs
         self._failed = failed
         self._files: dict[tuple[str, str], CheckpointFile] = {}
-        self._soon: set[tuple[str, str]] = set()  # (directory, file name) to be written soon
+        self._soon: dict[
+            tuple[str, str], None
+        ] = {}  # (directory, file name) to be written soon, in this order
         self._soon_scheduled = False
         self._pause_until = 0.0  # on the monotonic clock
 
@@ -193,7 +195,7 @@ class Checkpointer:
         for name in _VALUES:
             file = self._file(log_dir, name)
             if ((log_dir, name) in self._soon or file.is_behind) and file.may_hold(key):
-                self._soon.discard((log_dir, name))
+                self._soon.pop((log_dir, name), None)
                 self._write_now(log_dir, name)
 
     def rewrite(self, log_dir: str) -> None:
@@ -246,7 +248,7 @@ class Checkpointer:
     def _write_soon(self, log_dir: str, name: str) -> None:
         """Write the file on the next turn; after a pause if that was done a moment ago, so that many changes cost little
         more."""
-        self._soon.add((log_dir, name))
+        self._soon[log_dir, name] = None
         if not self._soon_scheduled:
             self._soon_scheduled = True
             pause_s = self._pause_until - self._runtime.monotonic()
@@ -256,12 +258,12 @@ class Checkpointer:
                 self._runtime.call_soon(self._write_scheduled)
 
     def _write_scheduled(self) -> None:
-        wanted, self._soon = self._soon, set()
+        wanted, self._soon = self._soon, {}
         began = self._runtime.monotonic()
-        missing = {name for _, name in wanted}
+        missing = dict.fromkeys(name for _, name in wanted)
 
         def done(name: str) -> None:
-            missing.discard(name)
+            del missing[name]
             if not missing:
                 now = self._runtime.monotonic()
                 self._pause_until = now + PAUSE_FACTOR * (now - began)
@@ -270,12 +272,12 @@ class Checkpointer:
                     self._write_soon(log_dir, name)
 
         for name in tuple(missing):
-            log_dirs = {log_dir for log_dir, each in wanted if each == name}
+            log_dirs = [log_dir for log_dir, each in wanted if each == name]
             self._write(name, partial(done, name), log_dirs)
         if not wanted:
             self._soon_scheduled = False
 
-    def _write(self, name: str, done: Done, log_dirs: set[str] | None = None) -> None:
+    def _write(self, name: str, done: Done, log_dirs: Iterable[str] | None = None) -> None:
         found: dict[str, Offsets] = {}
         value = _VALUES[name]
 

@@ -555,10 +555,10 @@ class LogManager:
     ) -> None:
         """Call `done` when each of the logs can be truncated to its offset without waiting for the disk: at once, or when a
         thread has written lower checkpoints; with the error if there was one."""
-        log_dirs = set()
+        log_dirs: dict[str, None] = {}  # in this order
         for log, offset in cuts:
             if log.flusher.lower_recovery_point(offset):
-                log_dirs.add(log.log_dir)
+                log_dirs[log.log_dir] = None
         if log_dirs:
             self._checkpointer.write_lowered(log_dirs, done)
         else:

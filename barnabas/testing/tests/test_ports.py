@@ -10,6 +10,8 @@ import pytest
 
 from barnabas.testing.ports import free_port
 
+pytestmark = pytest.mark.sockets
+
 _GIVEN = "from barnabas.testing.ports import free_port; print(free_port(), flush=True); input()"
 
 
