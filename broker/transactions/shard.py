@@ -85,7 +85,6 @@ class TransactionShard:
             self._replay,
         )
         self._to_complete: dict[Transaction, Backoff] = {}  # whose completion could not be appended
-        self._is_closed = False
 
     # -- requests
 
@@ -213,7 +212,7 @@ class TransactionShard:
     def abort_timed_out(self) -> Iterator[None]:
         """Abort the transactions that have been open for longer than their timeout, in steps."""
         for transaction in tuple(self._ongoing):
-            if self._is_closed:
+            if self._log.is_closed:
                 return
             if transaction.is_timed_out(self._now_ms()):
                 log.info(
@@ -247,7 +246,7 @@ class TransactionShard:
     def _remove(self, transactions: list[Transaction], now_ms: int, expiration_ms: int) -> None:
         # An id may have been used since it was looked at.
         expired = [each for each in transactions if each.is_expired(now_ms, expiration_ms)]
-        if self._is_closed or not expired:
+        if self._log.is_closed or not expired:
             return
         log.info("%s: %d transactional ids expire", self._log.name, len(expired))
         for each in expired:
@@ -344,7 +343,7 @@ class TransactionShard:
             self._complete(transaction)
 
     def _complete(self, transaction: Transaction) -> None:
-        if not self._is_closed:
+        if not self._log.is_closed:
             self._append([transaction], transaction.data.timeout_ms, _ignore)
 
     def _fenced(self, transaction: Transaction) -> None:
@@ -374,7 +373,7 @@ class TransactionShard:
                 self._coordinator_log.when_committed(self.index, committed)
 
         def committed(error: ErrorCode) -> None:
-            if self._is_closed:
+            if self._log.is_closed:
                 return
             if error not in COMMITTED:
                 done(StorageError(error, "its last records were not committed"))
@@ -395,7 +394,7 @@ class TransactionShard:
 
     def _resume(self) -> Iterator[None]:
         for transaction in tuple(self.transactions.values()):
-            if self._is_closed:
+            if self._log.is_closed:
                 return
             if transaction.state in ENDING and transaction.pending is None:
                 self._write_markers(transaction)
@@ -403,7 +402,6 @@ class TransactionShard:
 
     def unload(self) -> None:
         """Every request that waits gets NOT_COORDINATOR, nothing is appended any more, and no marker is sent."""
-        self._is_closed = True
         self._markers.forget(self.index)
         self._log.close()
         in_slices(self._runtime, _release(self.transactions, self._ongoing), lambda: None)

@@ -236,10 +236,10 @@ def _completion_is_written_twice() -> list[Patch]:
 
     def complete(self: TransactionShard, one: Transaction) -> None:
         def ended(error: ErrorCode) -> None:
-            if error and not self._is_closed:
+            if error and not self._log.is_closed:
                 self._runtime.call_later(0.1, partial(self._complete, one))
 
-        if not self._is_closed:
+        if not self._log.is_closed:
             self._append([one], one.data.timeout_ms, ended)
 
     return [(TransactionShard, "_complete", complete)]
