@@ -52,12 +52,11 @@ class LedPartition(msgspec.Struct, Generic[S], eq=False):
     leader_epoch: int
     loading_since: float  # on the monotonic clock
     is_loaded: bool = False
-    hold: object | None = None  # of a test: while it is set the keys are answered as during a load
 
     @property
     def is_loading(self) -> bool:
         """Whether its keys are answered COORDINATOR_LOAD_IN_PROGRESS."""
-        return not self.is_loaded or self.hold is not None
+        return not self.is_loaded
 
 
 class LoadTimes:

@@ -34,6 +34,30 @@ class UnknownGroup(LookupError):
     """There is no such group, or no such member of it."""
 
 
+class _HeldPartition:
+    """In place of a LedPartition, whose keys are answered as during a load."""
+
+    is_loading = True
+
+    def __init__(self, original: LedPartition[Any]) -> None:
+        self.original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.original, name)
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.original.leader_epoch
+
+    @leader_epoch.setter
+    def leader_epoch(self, leader_epoch: int) -> None:
+        self.original.leader_epoch = leader_epoch
+
+
+def _original(found: LedPartition[Any] | _HeldPartition) -> LedPartition[Any]:
+    return found.original if isinstance(found, _HeldPartition) else found
+
+
 class Coordinators(Generic[S]):
     """Of one kind. A key is the id of a group or a transactional id; `unknown` is raised while there has been no key at all."""
 
@@ -68,23 +92,26 @@ class Coordinators(Generic[S]):
         """Keys of its partition are answered COORDINATOR_LOAD_IN_PROGRESS for so long on the broker's clock, or until `loaded`,
         or until another node coordinates them. A load that is going on is not ended by any of this."""
         services = self.services_of(nodes, key)
-        led = self._led(services, nodes, key)
-        if led is None:
+        index = self._index(nodes, key)
+        led: dict[int, Any] = self._shards(services).led
+        found = led.get(index)
+        if found is None:
             return
-        hold = led.hold = object()
+        held = led[index] = _HeldPartition(_original(found))
 
         def end() -> None:
-            if led.hold is hold:
-                led.hold = None
+            if led.get(index) is held:
+                led[index] = held.original
 
         if seconds is not None:
             services.runtime.call_later(seconds, end)
 
     def loaded(self, nodes: Sequence[BrokerNode], key: str) -> None:
         """End what `load` began: it serves its keys, unless it really loads them."""
-        led = self._led(self.services_of(nodes, key), nodes, key)
-        if led is not None:
-            led.hold = None
+        led, index = self._shards(self.services_of(nodes, key)).led, self._index(nodes, key)
+        found = led.get(index)
+        if found is not None:
+            led[index] = _original(found)
 
     def shard_of(self, nodes: Sequence[BrokerNode], key: str) -> S | None:
         """The loaded shard that holds the key."""
@@ -101,9 +128,6 @@ class Coordinators(Generic[S]):
             if services.node_id == node_id:
                 return services
         raise self._unknown(f"node {node_id}, which coordinates {key!r}, does not run")
-
-    def _led(self, services: Services, nodes: Sequence[BrokerNode], key: str) -> LedPartition[Any] | None:
-        return self._shards(services).led.get(self._index(nodes, key))
 
     def _index(self, nodes: Sequence[BrokerNode], key: str) -> int:
         return partition_for(key, len(image_of(nodes).topics[self._topic].partitions))

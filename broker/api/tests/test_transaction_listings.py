@@ -209,8 +209,8 @@ def test_nothing_is_listed_before_there_is_a_transaction(tmp_path: Path) -> None
 
 def test_nothing_is_listed_while_a_partition_is_loaded(world: World) -> None:
     led = next(iter(world.coordinator.shards.led.values()))
-    led.hold = object()
+    led.is_loaded = False
     assert world.list().error_code == E.COORDINATOR_LOAD_IN_PROGRESS
     assert world.list(transactional_id_pattern="(").error_code == E.COORDINATOR_LOAD_IN_PROGRESS
-    led.hold = None
+    led.is_loaded = True
     assert len(names(world.list())) == 4

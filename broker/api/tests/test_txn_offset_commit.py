@@ -245,7 +245,7 @@ def test_topics_without_partitions(node: GroupNode) -> None:
 )
 def test_a_group_that_is_loading(node: GroupNode, version: int, error: E) -> None:
     for led in node.node.services.groups.shards.led.values():
-        led.hold = object()
+        led.is_loaded = False
     assert node.error(version) == error
 
 
