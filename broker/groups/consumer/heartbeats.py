@@ -94,7 +94,7 @@ class ConsumerProtocol:
         if request.member_epoch == JOINING:
             draft = self._groups.open(request.group_id)
         else:
-            draft = Draft(self._groups.group(request.group_id))
+            draft = Draft(self._groups.group(request.group_id, "Consumer group"))
         try:
             response = self._decide(draft, request, client)
         except ApiError:
@@ -186,7 +186,7 @@ class ConsumerProtocol:
     # -- a member that leaves
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest, reply: Reply) -> None:
-        group = self._groups.group(request.group_id, "Group")
+        group = self._groups.group(request.group_id)
         member_id, instance_id = request.member_id, request.instance_id
         if instance_id is None:
             if member_id not in group.members:

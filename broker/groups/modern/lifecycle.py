@@ -61,17 +61,14 @@ class ModernGroups(ABC, Generic[G]):
         group = self.store.groups.get(group_id)
         return group if isinstance(group, self._kind) else None
 
-    def group(self, group_id: str, kind: str | None = None) -> G:
+    def group(self, group_id: str, kind: str = "Group") -> G:
         """ApiError GROUP_ID_NOT_FOUND; `kind`: what its text says that is not there."""
         group = self.store.groups.get(group_id)
-        group_type = self._kind.group_type
         if group is None:
-            raise ApiError(
-                ErrorCode.GROUP_ID_NOT_FOUND,
-                f"{kind or f'{group_type.capitalize()} group'} {group_id} not found.",
-            )
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"{kind} {group_id} not found.")
         if not isinstance(group, self._kind):
-            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a {group_type} group.")
+            text = f"Group {group_id} is not a {self._kind.group_type} group."
+            raise ApiError(ErrorCode.GROUP_ID_NOT_FOUND, text)
         return group
 
     def raise_epoch(self, group: G) -> None:

@@ -77,7 +77,7 @@ class StreamsProtocol:
             draft = groups.open(request.group_id)
             begins_delay = draft.group.is_empty and groups.initial_delay_ms(request.group_id) > 0
         else:
-            draft = Draft(groups.group(request.group_id))
+            draft = Draft(groups.group(request.group_id, "Streams group"))
             begins_delay = False
         is_delayed = begins_delay or groups.is_delayed(draft.group)
         try:
@@ -164,7 +164,7 @@ class StreamsProtocol:
     # -- a member that leaves
 
     def _leave(self, request: StreamsGroupHeartbeatRequest, reply: Reply) -> None:
-        group, member_id = self._groups.group(request.group_id, "Group"), request.member_id
+        group, member_id = self._groups.group(request.group_id), request.member_id
         if request.shutdown_application and group.shutdown_by is None:
             group.shutdown_by = member_id
         if member_id not in group.members:

@@ -93,6 +93,8 @@ def test_groups_that_are_not_there_or_of_another_kind(groups: ShareGroups) -> No
         E.GROUP_ID_NOT_FOUND,
         "Share group group not found.",
     )
+    response = a.leave()
+    assert (response.error_code, response.error_message) == (E.GROUP_ID_NOT_FOUND, "Group group not found.")
     groups.commit({("orders", 0): 1})  # a classic group
     response = a.heartbeat()
     assert response.error_message == "Group group is not a share group."
