@@ -86,7 +86,8 @@ def test_a_consumer_far_away_reads_from_an_observer(fresh_cluster: ClusterFactor
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     configs = {"retention.ms": "-1", "min.insync.replicas": "2", OBSERVERS: "3"}
     ask_for_topic(admin, NewTopic("far", 1, 2, config=configs))
-    state = eventually(lambda: view(cluster))
+    state = eventually(lambda: cluster.metadata(1).partitions.get(("far", 0)))
+    assert state is not None
     assert (sorted(state.replicas[:2]), state.replicas[2], sorted(state.isr)) == ([1, 2], 3, [1, 2])
     produce(cluster, 0, 10)
     consumer = FarConsumer(cluster)
