@@ -217,7 +217,7 @@ def _serve(
     make_response: Callable[[list[Any]], msgspec.Struct],
 ) -> Generator[None, None, msgspec.Struct | Outcome]:
     """Have `begin(key, partition of the request, done)` ask for each share partition; respond when all are done, with
-    make_result(partition, error, message[, state]) of each. `done` takes a ApiError, a state or None."""
+    make_result(partition, error, message[, state]) of each. `done` takes an ApiError, a state or None."""
     may_ask = allows_cluster(context, Operation.CLUSTER_ACTION)
     if not request.group_id or not request.topics or not all(topic.partitions for topic in request.topics):
         return make_response([])

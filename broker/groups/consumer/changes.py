@@ -116,15 +116,10 @@ class GroupChanges(ModernGroupChanges[ConsumerGroup]):
             draft.write(Key.CURRENT, member_id, after)
         return after
 
-    def remove(self, group: ConsumerGroup, member_ids: Iterable[str]) -> Draft[ConsumerGroup]:
-        """Remove members: the group's epoch rises."""
-        draft = Draft(group)
-        for member_id in member_ids:
-            member = group.members[member_id]
-            remove_member(draft, member_id)
-            self.update_expression(draft, member, NEW_MEMBER)
-        self.raise_epoch(draft)
-        return draft
+    def _remove(self, draft: Draft[ConsumerGroup], member_id: str) -> None:
+        member = draft.group.members[member_id]
+        super()._remove(draft, member_id)
+        self.update_expression(draft, member, NEW_MEMBER)
 
     def raise_epoch(self, draft: Draft[ConsumerGroup]) -> None:
         self.update_epoch(draft, is_changed=True)

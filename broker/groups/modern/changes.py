@@ -5,7 +5,7 @@ group coordinator; texts of errors are Kafka's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from barnabas.broker.groups.modern.draft import Draft
@@ -54,6 +54,17 @@ class ModernGroupChanges(ABC, Generic[G]):
         before = group.described_bytes
         draft.write(group.keys.member, member_id, member)
         check_room(group, self._usage, before)
+
+    def remove(self, group: G, member_ids: Iterable[str]) -> Draft[G]:
+        """Remove members: the group's epoch rises."""
+        draft = Draft(group)
+        for member_id in member_ids:
+            self._remove(draft, member_id)
+        self.raise_epoch(draft)
+        return draft
+
+    def _remove(self, draft: Draft[G], member_id: str) -> None:
+        remove_member(draft, member_id)
 
     @abstractmethod
     def raise_epoch(self, draft: Draft[G]) -> None:

@@ -5,12 +5,12 @@ and the partitions to initialize. Source: GroupMetadataManager of Kafka's group 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from barnabas.broker.groups.modern.changes import ModernGroupChanges, remove_member
+from barnabas.broker.groups.modern.changes import ModernGroupChanges
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
@@ -134,14 +134,6 @@ class GroupChanges(ModernGroupChanges[ShareGroup]):
         """Of those that exist."""
         topics = self.configs.image().topics
         return frozenset(topics[name].topic_id for name in member.topic_names if name in topics)
-
-    def remove(self, group: ShareGroup, member_ids: Iterable[str]) -> Draft[ShareGroup]:
-        """Remove members: the group's epoch rises."""
-        draft = Draft(group)
-        for member_id in member_ids:
-            remove_member(draft, member_id)
-        self.raise_epoch(draft)
-        return draft
 
     def raise_epoch(self, draft: Draft[ShareGroup]) -> None:
         self.update_epoch(draft, is_changed=True)

@@ -5,12 +5,12 @@ member's step towards it. Source: GroupMetadataManager of Kafka's group coordina
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from barnabas.broker.groups.modern.changes import ModernGroupChanges, remove_member
+from barnabas.broker.groups.modern.changes import ModernGroupChanges
 from barnabas.broker.groups.modern.draft import Draft
 from barnabas.broker.groups.modern.room import check_room, may_assign
 from barnabas.broker.groups.modern.topics import metadata_hash
@@ -163,14 +163,6 @@ class GroupChanges(ModernGroupChanges[StreamsGroup]):
         if after != current:
             draft.write(Key.CURRENT, member_id, after)
         return after
-
-    def remove(self, group: StreamsGroup, member_ids: Iterable[str]) -> Draft[StreamsGroup]:
-        """Remove members: the group's epoch rises."""
-        draft = Draft(group)
-        for member_id in member_ids:
-            remove_member(draft, member_id)
-        self.raise_epoch(draft)
-        return draft
 
     def raise_epoch(self, draft: Draft[StreamsGroup]) -> None:
         before = draft.group.group_epoch

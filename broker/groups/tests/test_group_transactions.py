@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from barnabas.broker.coordinator.log import Marker
 from barnabas.broker.coordinator.pending_writes import PendingWrite
+from barnabas.broker.groups import offset_requests
 from barnabas.broker.groups.offsets import CommittedOffset, DeletedTopic, OffsetStore
 from barnabas.broker.groups.settings import GroupSettings
 from barnabas.runtime.slices import run_through
@@ -285,6 +286,21 @@ def test_offsets_and_groups_of_open_transactions_do_not_expire(make_bench: Any) 
     end(bench, 7, commit=False)
     run_through(bench.shard.offset_requests.expire(bench.clock.time_ms()))
     assert (offset(bench), bench.shard.groups) == (None, {})
+
+
+def test_what_a_transaction_writes_between_two_slices_of_the_expiry_stays(
+    make_bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offset_requests, "EXPIRED_AT_ONCE", 1)
+    bench = make_bench(GroupSettings(offsets_retention_ms=1000))
+    bench.commit({("t", 0): 1}, group="first")
+    bench.commit({("t", 0): 1})
+    bench.clock.pass_ms(5000)
+    slices = bench.shard.offset_requests.expire(bench.clock.time_ms())
+    next(slices)
+    commit_in_transaction(bench, 7, {("t", 0): 5})
+    run_through(slices)
+    assert (offset(bench), set(bench.shard.groups)) == (1, {"group"})
 
 
 def test_a_group_with_nothing_but_a_pending_offset_does_not_expire(make_bench: Any) -> None:

@@ -35,9 +35,8 @@ def test_a_client_gets_settings_certificates_and_rights(http: Http) -> None:
     assert refused is not None
     assert refused.code() == confluent_kafka.KafkaError.TOPIC_AUTHORIZATION_FAILED
     acls = {"acls": [{"principal": "User:alice", "operation": "ALL", "topic": "*"}]}
-    http.done(
-        "POST", "/topics", {"name": "orders"}
-    )  # first: with the right to, librdkafka asks again and creates it
+    # Before the right is given: librdkafka asks again by itself, and would create it.
+    http.done("POST", "/topics", {"name": "orders"})
     http.done("POST", "/security/acls", acls)
     assert admin.list_topics("orders", timeout=30).topics["orders"].error is None
     http.done("POST", "/security/acls/remove", acls)
