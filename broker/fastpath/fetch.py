@@ -132,6 +132,9 @@ def fast_fetch(
         return None
     if authorizer is not None:
         authorizer.allowed += 1
+    stats = partition.stats
+    stats.fetch_requests += 1
+    stats.bytes_out += size
     log_start_offset = log.log_start_offset
     if session is not None and one is not None:
         one.wanted = FetchPartition(

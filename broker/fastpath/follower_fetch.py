@@ -205,6 +205,8 @@ class FollowerFetch:
                 return None
             records = read
         high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
+        partition.stats.fetch_requests += 1
+        partition.stats.replication_bytes_out += len(records)
         session.settle_records(one, partition, high_watermark, log_start_offset)
         return b"".join(
             (

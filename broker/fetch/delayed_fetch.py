@@ -384,6 +384,11 @@ class FullFetch(DelayedFetch):
                 place += 1
 
     def _response(self) -> FetchResponse:
+        if self._reader.size:
+            found = iter(self._found)
+            for topic in self._answers:
+                for answer in topic.partitions:
+                    self._reader.count_sent(next(found), answer)
         response = FetchResponse(responses=self._answers)
         if self._create_session:
             cache = self._context.services.fetch_sessions
@@ -524,4 +529,5 @@ class IncrementalFetch(DelayedFetch):
             if not topics or topics[-1].topic_id != one.topic_id or topics[-1].topic != topic:
                 topics.append(FetchableTopicResponse(topic, one.topic_id, []))
             topics[-1].partitions.append(answer)
+            self._reader.count_sent(partition, answer)
         return self._with_current_leaders(topics, FetchResponse(session_id=session.id, responses=topics))

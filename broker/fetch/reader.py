@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from barnabas.storage.disk.disk import FileRegion
     from barnabas.storage.log.log import Log
     from barnabas.storage.log.segments import ReadResult
+    from barnabas.wire.primitives import Records
 
 READ_COMMITTED: Final = 1
 # Smaller results are copied into the response: a read costs less than a sendfile, and the response leaves in one piece. At
@@ -93,6 +94,7 @@ class PartitionReader:
                 wanted, ErrorCode.KAFKA_STORAGE_ERROR if offline else ErrorCode.NOT_LEADER_OR_FOLLOWER
             )
         log = partition.log
+        partition.stats.fetch_requests += 1
         if self._refused:
             error = self._refused.get(partition)
             if error is not None:
@@ -152,6 +154,7 @@ class PartitionReader:
                     log, wanted.fetch_offset, end_offset, result
                 )
         except StorageError as failure:
+            partition.stats.refused_read(failure.error)
             return self.failure(wanted, failure.error)
         except WouldWait as cold:
             self.cold.append(cold.prepare)
@@ -228,6 +231,15 @@ class PartitionReader:
         if not leadership.follower_fetched(replica, self._follower_epoch, offset, wanted.log_start_offset):
             self._refused[partition] = ErrorCode.NOT_LEADER_OR_FOLLOWER
 
+    def count_sent(self, partition: Partition | None, answer: PartitionData) -> None:
+        """The partition's records leave with the response."""
+        if answer.records and partition is not None:
+            size = size_of(answer.records)
+            if self.follower_id >= 0:
+                partition.stats.replication_bytes_out += size
+            else:
+                partition.stats.bytes_out += size
+
     def absence(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         """The response for a partition that is not here. A consumer's fetch may still wait for other partitions; a follower's is
         answered at once, and sent again when the metadata has arrived."""
@@ -257,6 +269,13 @@ def fetching_follower(request: FetchRequest) -> tuple[int, int]:
     if state.replica_id >= 0:
         return state.replica_id, state.replica_epoch
     return max(request.replica_id, -1), -1
+
+
+def size_of(records: Records) -> int:
+    """Bytes of the records of an answer."""
+    if records is None:
+        return 0
+    return sum(map(len, records)) if isinstance(records, tuple) else len(records)
 
 
 def copied(result: ReadResult) -> bytes | tuple[FileRegion, ...]:

@@ -376,6 +376,7 @@ class Connection(BufferedProtocol):
     def _serve(self, data: memoryview, turn_began: float) -> int:
         """Serve the requests that may be served now, and send the responses. The number of bytes consumed."""
         session = self._session
+        self.peer.received_at = turn_began
         position, end = 0, len(data)
         try:
             while True:

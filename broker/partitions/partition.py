@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from barnabas.broker.partitions.alter_partition import AlterPartitionManager
     from barnabas.broker.partitions.isr_rules import IsrRules
+    from barnabas.broker.partitions.topic_stats import TopicStats
     from barnabas.storage.log.log import AppendResult, Log
     from barnabas.storage.log.validation import Inspected
     from barnabas.storage.log.verification import Verification
@@ -59,9 +60,11 @@ class Partition(LocalReplica):
         "state",
     )
 
-    def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
+    def __init__(
+        self, topic: str, topic_id: bytes, partition: int, log: Log, stats: TopicStats | None = None
+    ) -> None:
         """It has no role yet: see `lead` and `follow`."""
-        super().__init__(topic, topic_id, partition, log)
+        super().__init__(topic, topic_id, partition, log, stats)
         self.observer: ReplicaObserver | None = None  # of what is fetched from the leader
         self.state = _NO_STATE  # in the metadata, as of the last change that was applied here
         self.leader_id = NO_LEADER
@@ -185,45 +188,13 @@ class Partition(LocalReplica):
         `log.flusher.when_synced` calls, and consumers do not read it before; with acks -1, if it awaits other replicas
         (`awaits_commit`), when `when_committed` calls.
         """
-        if not self._alone:
-            return self._append_replicated(
-                records, header, required_acks, from_client, inspected, verification
-            )
-        stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
-        if header is None:
-            result = self.log.append_as_leader(
-                records, self.leader_epoch, from_client=from_client, verification=verification
-            )
-        else:
-            assert isinstance(records, memoryview)
-            result = self.log.append_batch(
-                records, header, self.leader_epoch, from_client, inspected, verification
-            )
-        if self.fetch_waiters or result.awaits_sync:
-            byte_count = len(records)
-            if result.awaits_sync:
-                self.log.flusher.when_synced(
-                    result.last_offset + 1, lambda _: self.wake(byte_count, stable_offset)
-                )
-            else:
-                self.wake(byte_count, stable_offset)
-        return result
-
-    def _append_replicated(
-        self,
-        records: memoryview | bytes,
-        header: BatchHeader | None,
-        required_acks: int,
-        from_client: bool,
-        inspected: Inspected | None,
-        verification: Verification | None,
-    ) -> AppendResult:
         leadership = self.leadership
-        if leadership is None or self.log.offline:
-            raise self._cannot_append()
-        if required_acks == ACKS_ALL:
-            leadership.check_enough_replicas()
+        byte_count = len(records)
+        stats = self.stats
+        if not self._alone:
+            self._check_leadership(leadership, required_acks, byte_count)
         try:
+            stable_offset = self.log.last_stable_offset if self.fetch_waiters else -1
             if header is None:
                 result = self.log.append_as_leader(
                     records, self.leader_epoch, from_client=from_client, verification=verification
@@ -234,11 +205,35 @@ class Partition(LocalReplica):
                     records, header, self.leader_epoch, from_client, inspected, verification
                 )
         except StorageError as error:
-            if error.error == ErrorCode.KAFKA_STORAGE_ERROR:
+            if error.error == ErrorCode.KAFKA_STORAGE_ERROR and leadership is not None:
                 leadership.append_failed()
+            stats.refused_append(error.error, byte_count)
             raise
-        leadership.appended(result, len(records))
+        stats.produce_requests += 1
+        stats.bytes_in += byte_count
+        stats.messages_in += result.last_offset - result.base_offset + 1
+        if leadership is not None:
+            leadership.appended(result, byte_count)
+        elif self.fetch_waiters or result.awaits_sync:
+            if result.awaits_sync:
+                self.log.flusher.when_synced(
+                    result.last_offset + 1, lambda _: self.wake(byte_count, stable_offset)
+                )
+            else:
+                self.wake(byte_count, stable_offset)
         return result
+
+    def _check_leadership(
+        self, leadership: PartitionLeadership | None, required_acks: int, byte_count: int
+    ) -> None:
+        try:
+            if leadership is None or self.log.offline:
+                raise self._cannot_append()
+            if required_acks == ACKS_ALL:
+                leadership.check_enough_replicas()
+        except StorageError as error:
+            self.stats.refused_append(error.error, byte_count)
+            raise
 
     def _cannot_append(self) -> StorageError:
         if self.log.offline:  # it has stopped leading for this reason

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from barnabas.broker.partitions.partition import Partition
+from barnabas.broker.partitions.topic_stats import BrokerTopicStats
 from barnabas.controller.operations.cluster_view import MIGRATING, UNASSIGNED, directory_of
 from barnabas.runtime.slices import Periodic, WorkQueue, in_slices
 from barnabas.storage.errors import StorageError
@@ -67,6 +68,7 @@ class PartitionManager:
         # By name and by id it is the same dict of a topic's partitions by index.
         self._by_name: dict[str, dict[int, Partition]] = {}
         self._by_id: dict[bytes, dict[int, Partition]] = {}
+        self.topic_stats = BrokerTopicStats()
         # By partition key (fastpath/partition_key.py); emptied when partitions come or go.
         self.by_name_key: dict[bytes, Partition] = {}
         self.by_id_key: dict[bytes, Partition] = {}
@@ -249,6 +251,7 @@ class PartitionManager:
             del self._by_id[topic_id]
             if self._by_name.get(partition.topic) is partitions:
                 del self._by_name[partition.topic]
+                self.topic_stats.left(partition.topic)
         self._retire(partition)
         self._work.add(self._delete_logs({index: partition}))
 
@@ -344,7 +347,7 @@ class PartitionManager:
     def _put(self, topic: TopicImage, index: int, state: PartitionState, opened: Log) -> None:
         partition = self.by_id(topic.topic_id, index)
         if partition is None:
-            partition = Partition(topic.name, topic.topic_id, index, opened)
+            partition = Partition(topic.name, topic.topic_id, index, opened, self.topic_stats.of(topic.name))
             self._add(partition)
         else:
             partition.reopened(opened)
@@ -393,6 +396,7 @@ class PartitionManager:
         name = next(iter(partitions.values())).topic
         if self._by_name.get(name) is partitions:
             del self._by_name[name]
+            self.topic_stats.left(name)
         for partition in partitions.values():
             self._retire(partition)
         self._work.add(self._delete_logs(partitions))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
+from barnabas.broker.partitions.topic_stats import TopicStats
+
 if TYPE_CHECKING:
     from barnabas.storage.log.log import Log
 
@@ -36,14 +38,18 @@ class LocalReplica:
 
     __slots__ = (
         "fetch_waiters", "holds_back", "leader_epoch", "log", "partition", "partition_epoch", "released", "replica_waiters",
-        "stable_moved", "topic", "topic_id",
+        "stable_moved", "stats", "topic", "topic_id",
     )  # fmt: skip
 
-    def __init__(self, topic: str, topic_id: bytes, partition: int, log: Log) -> None:
+    def __init__(
+        self, topic: str, topic_id: bytes, partition: int, log: Log, stats: TopicStats | None = None
+    ) -> None:
+        """`stats`: what the topic's partitions on this broker count together."""
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
         self.log = log
+        self.stats = TopicStats() if stats is None else stats
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.fetch_waiters: Waiters = {}  # of consumers, which read what is committed

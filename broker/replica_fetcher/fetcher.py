@@ -348,6 +348,7 @@ class ReplicaFetcher:
                     appended = held.append_as_follower(records, state.leader_epoch, self._batches_left)
                 self._batches_left -= appended.batches
                 size = appended.size
+                partition.stats.replication_bytes_in += size
                 if size and partition.observer is not None:
                     partition.observer.replicated(records[:size])
                 if appended.is_partial:

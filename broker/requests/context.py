@@ -38,15 +38,18 @@ class RawResponse(msgspec.Struct, frozen=True):
 
 
 class Peer:
-    """The other end of a connection: the software that it says it is, and the broker that it has been authenticated as
-    (inter_broker_authentication.py)."""
+    """The other end of a connection: the software that it says it is, the broker that it has been authenticated as
+    (inter_broker_authentication.py), and when it has sent what is being served."""
 
-    __slots__ = ("_on_close", "broker_id", "handshake", "port", "software_name", "software_version")
+    __slots__ = (
+        "_on_close", "broker_id", "handshake", "port", "received_at", "software_name", "software_version",
+    )  # fmt: skip
 
     def __init__(self, broker_id: int = -1) -> None:
         self.broker_id = broker_id  # -1: not authenticated as any broker
         self.handshake: object | None = None  # an authentication that has begun
         self.port = 0
+        self.received_at = 0.0  # on the monotonic clock: when the turn began in which its requests are served
         self.software_name = UNKNOWN_SOFTWARE  # of its last ApiVersions request (KIP-511)
         self.software_version = UNKNOWN_SOFTWARE
         self._on_close: dict[str, Callable[[], object]] | None = None
@@ -112,6 +115,8 @@ class RequestContext(msgspec.Struct, Generic[S]):
     correlation_id: int
     client_id: str | None
     caller: Caller
+    # On the monotonic clock: when its turn began, and when its handler has returned PENDING. None before that
+    waits_since: tuple[float, float] | None = None
 
     @property
     def principal(self) -> Principal:

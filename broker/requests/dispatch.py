@@ -26,6 +26,7 @@ from barnabas.broker.requests.registry import (
     RawHandler,
     call_handler,
 )
+from barnabas.broker.requests.request_metrics import SHORT_US, RequestMetrics, count_time
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.broker.requests.throttling import throttle_time_of, with_throttle_time
 from barnabas.storage.disk.disk import FileRegion
@@ -34,11 +35,12 @@ from barnabas.wire.primitives import DecodeError, EncodeError, skip_tagged_field
 from barnabas.wire.registry import request_type, response_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from barnabas.broker.quotas.client_quotas import ClientLimits, ClientQuotas
     from barnabas.broker.requests.context import Requester
     from barnabas.broker.requests.large_requests import LargeRequests
+    from barnabas.runtime.interface import Runtime
     from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Buffer, Part
 
@@ -67,11 +69,15 @@ class Route(msgspec.Struct, frozen=True):
     flexible_request: bool
     flexible_response_header: bool
     answers_records: bool  # the response may hold file regions, which only the writer can turn into bytes
+    metrics: RequestMetrics
+    metrics_of_followers: RequestMetrics | None  # None: followers do not send it
+    at_once: list[int]  # of `metrics`
 
 
 class DispatchServices(Protocol):
     """What the dispatcher uses of the broker; handlers get all of it in their contexts."""
 
+    runtime: Runtime
     large_requests: LargeRequests
     client_quotas: ClientQuotas | None  # None: no client has a quota
 
@@ -91,7 +97,15 @@ class Dispatcher:
 
     def __init__(self, services: DispatchServices) -> None:
         self._services = services
+        self._monotonic = services.runtime.monotonic
         self._routes: dict[int, Route] = {}
+
+    def metrics(self) -> Iterator[RequestMetrics]:
+        """Of each API and version that a client has used."""
+        for route in self._routes.values():
+            yield route.metrics
+            if route.metrics_of_followers is not None:
+                yield route.metrics_of_followers
 
     def dispatch(self, connection: Requester, buffer: memoryview, start: int, end: int) -> Answer | Outcome:
         """Serve the request frame (without its size) in buffer[start:end]: the encoded response, or the handler's outcome.
@@ -135,25 +149,35 @@ class Dispatcher:
         if quotas is not None:
             limits = quotas.of(context.caller, client_id)
             if limits is not NO_LIMITS and not _is_of_a_node(context):
-                return self._dispatch_metered(
+                answer = self._dispatch_metered(
                     limits, quotas.monotonic, route, context, buffer, position, end, end - start
                 )
+                self._count(route, context, answer)
+                return answer
         response: msgspec.Struct | Outcome | None = None
         fast_path = route.fast_path
         if fast_path is not None:
             body = fast_path(context, buffer, position, end)
             if isinstance(body, bytes):
+                microseconds = int((self._monotonic() - connection.peer.received_at) * 1e6)
+                if (
+                    microseconds < SHORT_US and route.metrics_of_followers is None
+                ):  # as `_count`, without calls
+                    route.at_once[microseconds] += 1
+                else:
+                    self._count(route, context, body)
                 return _pack_flexible_response_header(len(body) + 5, correlation_id) + body
             if isinstance(body, list):
                 size = sum(map(len, body)) + 5
                 body[0] = _pack_flexible_response_header(size, correlation_id) + body[0]  # type: ignore[operator]
+                self._count(route, context, body)
                 return body
             response = body
         if response is None:
             response = self._serve_generally(route, context, buffer, position, end)
-        if isinstance(response, Outcome):
-            return response
-        return _frame(route, correlation_id, response)
+        answer = response if isinstance(response, Outcome) else self._frame(route, context, response)
+        self._count(route, context, answer)
+        return answer
 
     def _serve_generally(
         self, route: Route, context: RequestContext[Any], buffer: memoryview, position: int, end: int
@@ -241,7 +265,7 @@ class Dispatcher:
             if throttle_ms != given_ms and hasattr(response, "throttle_time_ms"):
                 # A copy: a handler may answer others with the same object.
                 response = msgspec.structs.replace(response, throttle_time_ms=throttle_ms)
-            answer = _frame(route, correlation_id, response)
+            answer = self._frame(route, context, response)
         else:
             parts: list[Part] = [response] if isinstance(response, bytes) else response
             if throttle_ms != given_ms:
@@ -280,6 +304,10 @@ class Dispatcher:
     def encode(self, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
         """The frame of a response that comes after its handler returned PENDING."""
         route = self._routes[context.api_key << 16 | context.api_version]
+        now = self._monotonic()
+        # Where there is no such time, it is answered before its handler has returned.
+        received_at, pending_since = context.waits_since or (context.reply.peer.received_at, now)
+        _metrics_of(route, context).waited(now - received_at, pending_since - received_at)
         quotas = self._services.client_quotas
         if quotas is not None:
             limits = quotas.of(context.caller, context.client_id)
@@ -299,7 +327,19 @@ class Dispatcher:
                 )
         if type(response) is RawResponse:
             return _response_header(route, len(response.body), context.correlation_id) + response.body
+        return self._frame(route, context, response)
+
+    def _frame(self, route: Route, context: RequestContext[Any], response: msgspec.Struct) -> Answer:
+        _metrics_of(route, context).count_errors(response)
         return _frame(route, context.correlation_id, response)
+
+    def _count(self, route: Route, context: RequestContext[Any], answer: Answer | Outcome) -> None:
+        """A request has its answer, or its handler has returned PENDING."""
+        now = self._monotonic()
+        if answer is Outcome.PENDING:
+            context.waits_since = (context.reply.peer.received_at, now)
+        else:
+            count_time(_metrics_of(route, context).at_once, now - context.reply.peer.received_at)
 
     def _make_route(self, key: int) -> Route:
         """The route of an API key and version, the first four bytes of a request."""
@@ -311,6 +351,7 @@ class Dispatcher:
         if registration is None or registration.internal:
             raise DecodeError(f"API key {api_key} is not served")
         request, response = request_type(api_key), response_type(api_key)
+        metrics = RequestMetrics(api_key, api_version)
         if registration.min_version <= api_version <= registration.max_version:
             route = self._routes[key] = Route(
                 api_key,
@@ -325,6 +366,11 @@ class Dispatcher:
                 # Clients read the ApiVersions header before they know what the broker speaks (KIP-511).
                 flexible_response_header=response.flexible(api_version) and api_key != API_VERSIONS,
                 answers_records=response.has_records,
+                metrics=metrics,
+                at_once=metrics.at_once,
+                metrics_of_followers=RequestMetrics(api_key, api_version, of_follower=True)
+                if api_key == FETCH
+                else None,
             )
             return route
         if api_key != API_VERSIONS:
@@ -341,6 +387,9 @@ class Dispatcher:
             flexible_request=False,
             flexible_response_header=False,
             answers_records=False,
+            metrics=metrics,
+            metrics_of_followers=None,
+            at_once=metrics.at_once,
         )
 
     @staticmethod
@@ -350,6 +399,7 @@ class Dispatcher:
             SASL_AUTHENTICATE_RESPONSE,
         )
 
+        metrics = RequestMetrics(AUTHENTICATE_BROKER, 0)
         return Route(
             AUTHENTICATE_BROKER,
             0,
@@ -362,7 +412,15 @@ class Dispatcher:
             flexible_request=False,
             flexible_response_header=False,
             answers_records=False,
+            metrics=metrics,
+            metrics_of_followers=None,
+            at_once=metrics.at_once,
         )
+
+
+def _metrics_of(route: Route, context: RequestContext[Any]) -> RequestMetrics:
+    of_followers = route.metrics_of_followers
+    return route.metrics if of_followers is None or context.reply.peer.broker_id < 0 else of_followers
 
 
 def _is_of_a_node(context: RequestContext[Any]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from barnabas.broker.fetch.reader import size_of
 from barnabas.broker.share_partitions.acquisition import Acquire
 from barnabas.broker.share_partitions.reader import mark_aborted, read_batches
 from barnabas.runtime.slices import in_slices, run_steps
@@ -215,6 +216,7 @@ class DelayedShareFetch:
         offset, end_offset = state.next_fetch_offset(), self._end_offset(led.partition)
         if not state.can_acquire(limits) or offset >= end_offset:
             return
+        led.partition.stats.fetch_requests += 1
         try:
             read = read_batches(
                 led.partition,
@@ -242,6 +244,7 @@ class DelayedShareFetch:
 
     def _read_failed(self, led: LedSharePartition, error: ErrorCode) -> None:
         """As in Kafka it is answered at once, and the locks of the share partition stay."""
+        led.partition.stats.refused_read(error)
         self._errors[led] = error
         self._has_read_error = True
 
@@ -269,9 +272,9 @@ class DelayedShareFetch:
         if read.aborted:
             acquired = state.drop_aborted(acquired, read.aborted)
         if acquired:
-            return Fetched(
-                records=read.slice(acquired), acquired=[AcquiredRecords(*each) for each in acquired]
-            )
+            records = read.slice(acquired)
+            led.partition.stats.bytes_out += size_of(records)
+            return Fetched(records=records, acquired=[AcquiredRecords(*each) for each in acquired])
         if state.next_fetch_offset() != offset:  # others were faster, or all was aborted
             self._changed[led] = None
         return None

@@ -9,13 +9,13 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from barnabas.broker.requests.context import Outcome, Requester
+from barnabas.broker.requests.context import Outcome, Peer, Requester
 from barnabas.wire.primitives import DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from barnabas.broker.requests.context import Peer, RequestContext
+    from barnabas.broker.requests.context import RequestContext
     from barnabas.broker.requests.dispatch import Answer
     from barnabas.runtime.interface import Runtime, Timer
 
@@ -34,15 +34,16 @@ class ClientConnection(Requester, Protocol):
 class OwnRequest:
     """A request of a broker to itself in place of a connection: what would be sent becomes its response."""
 
-    def __init__(self, context: RequestContext[Any], decode: Callable[[Answer], Any]) -> None:
+    def __init__(
+        self, context: RequestContext[Any], decode: Callable[[Answer], Any], received_at: float
+    ) -> None:
+        """`received_at`: now, on the monotonic clock."""
         self.caller = context.caller
+        self.peer = Peer()
+        self.peer.received_at = received_at
         self.closed = False  # it has its response, or gets none
         self._context = context
         self._decode = decode
-
-    @property
-    def peer(self) -> Peer:
-        return self._context.reply.peer
 
     def complete(self, _context: object, response: Any) -> None:
         """`response`: Encoded, or an outcome. But for CLOSE the response comes later, if at all."""

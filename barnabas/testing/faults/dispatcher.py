@@ -130,7 +130,7 @@ class FaultingDispatcher(Dispatcher):
             RequestHeader(context.api_key, context.api_version, 0, context.client_id)
         )
         body = b"".join(map(bytes, request_type(context.api_key).encode(context.api_version, request)))  # type: ignore[arg-type]
-        own = OwnRequest(context, lambda answer: call.decode(answer))
+        own = OwnRequest(context, lambda answer: call.decode(answer), self.services.runtime.monotonic())
         call = Exchange(own, self.services, head + body, self._completed)
         rule = call.rule = self._faults.match(call)
         if rule is None:
