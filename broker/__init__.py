@@ -2,7 +2,7 @@
 extensions.
 
 From the bottom, each room may import those before it: config, security, quotas, requests, network, cluster, partitions, then fetch
-and coordinator, share_coordinator, then groups, transactions and telemetry, share_partitions, metrics, services, fastpath, then
+and coordinator, share_coordinator, then groups, transactions and telemetry, share_partitions, services, metrics, fastpath, then
 replica_fetcher and extension, api, node. Those that an "and" joins may not import each other (.importlinter holds it, imports for
 types included).
 """

@@ -75,7 +75,9 @@ if TYPE_CHECKING:
     from barnabas.broker.extension import Extension
     from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
+    from barnabas.broker.metrics.health import Health
     from barnabas.broker.metrics.listener import NodeMetrics
+    from barnabas.broker.metrics.requests import RequestWindow
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.quotas.connection_rates import ConnectionRates
@@ -151,6 +153,7 @@ class Node:
         self._fetchers: ReplicaFetcherManager | None = None
         self._extensions = Extensions(extensions)
         self._metrics: NodeMetrics | None = None
+        self._window: RequestWindow | None = None  # once metrics have been read
         self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
         self._is_ready = False
         self._has_loaded = False
@@ -676,6 +679,8 @@ class Node:
             self._security.stop()
         if self._metrics is not None:
             self._metrics.close()
+        if self._window is not None:
+            self._window.stop()
         if self._lifecycle is not None:
             self._lifecycle.stop()
         if self._partitions is not None:
@@ -704,42 +709,46 @@ class Node:
         if address is not None:
             from barnabas.broker.metrics.listener import NodeMetrics
 
-            self._metrics = NodeMetrics(self._runtime, *address, self._metric_sources)
+            self._metrics = NodeMetrics(self._runtime, *address, self._metric_sources, self.health)
+
+    def health(self) -> Health:
+        """For probes."""
+        from barnabas.broker.metrics.health import NO_METADATA, Health, broker_health, controller_health
+
+        if self._partitions is None:
+            return Health(False, [NO_METADATA])
+        if self._config.is_broker:
+            return broker_health(None if self._lifecycle is None else self._lifecycle.state)
+        quorum = self.services.quorum
+        return controller_health(
+            is_active=self.services.controller.is_active, quorum=None if quorum is None else quorum()
+        )
 
     def _metric_sources(self, lag: EventLoopLag) -> list[Source] | None:
         """The sources of metrics; None before the metadata is known."""
-        from barnabas.broker.metrics.node import (
-            client_metrics,
-            node_metrics,
-            quota_metrics,
-            security_metrics,
-        )
+        from barnabas.broker.metrics.health import broker_state
+        from barnabas.broker.metrics.node import node_sources
+        from barnabas.broker.metrics.requests import RequestWindow
 
         if self._partitions is None:
             return None
-        controller, wall_clock = self.services.controller, self._log_manager.wall_clock
+        if self._window is None:
+            self._window = RequestWindow(self._runtime, self._dispatcher.metrics)
         for_controllers = self._security.controller_sasl
         of_links = {} if for_controllers is None else for_controllers.authentications
+        state = None if self._lifecycle is None else self._lifecycle.state
         return [
-            partial(
-                node_metrics,
-                self._runtime,
-                self._config,
-                controller,
-                wall_clock,
-                self._partitions,
-                self.services.groups,
-                self.services.transactions,
-                self.services.add_partitions_to_txn,
-                lag,
-            ),
-            lambda: quota_metrics(self._quotas),
-            lambda: security_metrics(
+            *node_sources(
+                self.services,
+                self._dispatcher,
+                self._connections,
+                self._cleaner,
+                self._quotas,
                 {**self._connections.authentications, **of_links},
-                self.services.authorizer,
-                len(controller.image.acls.by_id),
+                broker_state(state, was_ready=self._is_ready),
+                lag,
+                self._window,
             ),
-            lambda: client_metrics(self.services.client_metrics),
             *self._extensions.metrics(),
         ]
 

@@ -32,7 +32,7 @@ def test_a_broker(fresh_broker: BrokerFactory) -> None:
     found = metrics(broker)
     assert found["kafka_log_log_logendoffset", "topic-0"] == 0
     assert found["kafka_log_log_logendoffset", "topic-1"] == 7
-    assert found["kafka_log_log_size_bytes", "topic-1"] > 700
+    assert found["kafka_log_log_size", "topic-1"] > 700
     assert found[f"{MANAGER}_partitioncount", ""] == found[f"{MANAGER}_leadercount", ""] == 2
     assert found[f"{MANAGER}_underreplicatedpartitions", ""] == 0
     assert (

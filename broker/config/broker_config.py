@@ -76,6 +76,7 @@ class _Values:
     barnabas_controller_secret_file: str | None
     barnabas_event_loop: str
     barnabas_metrics_listener: str
+    barnabas_metrics_partitions_max: int
     broker_heartbeat_interval_ms: int
     broker_rack: str | None
     broker_session_timeout_ms: int

@@ -1,4 +1,4 @@
-"""The metrics of a node and the HTTP listener that serves them (`barnabas.metrics.listener`).
+"""The metrics and the health of a node, and the HTTP listener that serves them (`barnabas.metrics.listener`).
 
-It may import share_partitions and all rooms below: what they count is shown here. Extensions import `families`.
+It may import services and all rooms below: what they count is shown here. Extensions import `families`.
 """

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Timer
 
 TICK_S: Final = 0.02
+IDLE_S: Final = 60.0  # over which `idle` is a mean, newer times having more weight
 STALL_S: Final = 0.1  # for which a request may delay others (DESIGN.md)
 
 # The calling thread, which is the loop's; outside of Linux the process.
@@ -39,6 +40,7 @@ class EventLoopLag:
         self.stalls = 0  # of more than STALL_S
         self.longest_s = 0.0
         self.longest_busy_s = 0.0  # processor time between two ticks
+        self.idle = 1.0  # the part of the last minute, about, in which the loop's thread had nothing to do
 
     def start(self) -> None:
         """Measure from the loop's first turn on: the work of the start before it delays no request."""
@@ -57,6 +59,9 @@ class EventLoopLag:
     def _tick(self) -> None:
         late_s = self._runtime.monotonic() - self._due_at
         self.longest_s = max(self.longest_s, late_s)
-        self.longest_busy_s = max(self.longest_busy_s, self._processor_s() - self._processor_before_s)
+        busy_s = self._processor_s() - self._processor_before_s
+        self.longest_busy_s = max(self.longest_busy_s, busy_s)
+        passed_s = late_s + TICK_S
+        self.idle += (1 - min(busy_s / passed_s, 1) - self.idle) * min(passed_s / IDLE_S, 1)
         self.stalls += late_s > STALL_S
         self._later()

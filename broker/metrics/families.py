@@ -1,6 +1,6 @@
-"""Families of Prometheus metrics, and their text format (version 0.0.4).
+"""Families of Prometheus metrics, and their text formats: Prometheus's own (version 0.0.4) and OpenMetrics 1.0.
 
-There are no counters for metrics alone: sources read the broker's own state at each scrape.
+Sources read the broker's own state at each scrape.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Final
 COUNTER: Final = "counter"  # only grows, from the start of the process; its name ends in _total
 GAUGE: Final = "gauge"
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+OPENMETRICS_END: Final = b"# EOF\n"
+_TOTAL: Final = "_total"
 
 STEP: Final = 500  # samples at a time: less than a millisecond
 
@@ -51,14 +54,25 @@ def written_labels(labels: Mapping[str, str]) -> str:
     return f"{{{pairs}}}"
 
 
-def exposition(families: Iterable[Family | None]) -> Iterator[bytes]:
-    """The text in pieces, each of at most STEP samples; families without samples are left out."""
+def one(name: str, value: float, help_text: str, kind: str = GAUGE) -> Family:
+    """A family of one sample."""
+    family = Family(name, kind, help_text)
+    family.add(value)
+    return family
+
+
+def exposition(families: Iterable[Family | None], *, openmetrics: bool = False) -> Iterator[bytes]:
+    """The text in pieces, each of at most STEP samples; families without samples are left out. OPENMETRICS_END follows the
+    last family in that format."""
     for family in families:
         if family is None:
             yield b""
         elif family.samples:
-            help_text = family.help.translate(_HELP_ESCAPES)
-            yield f"# HELP {family.name} {help_text}\n# TYPE {family.name} {family.kind}\n".encode()
+            help_text, name = family.help.translate(_HELP_ESCAPES), family.name
+            if openmetrics:  # a counter's family has the name without _total
+                help_text = help_text.replace('"', r"\"")
+                name = name.removesuffix(_TOTAL) if family.kind == COUNTER else name
+            yield f"# HELP {name} {help_text}\n# TYPE {name} {family.kind}\n".encode()
             for start in range(0, len(family.samples), STEP):
                 part = family.samples[start : start + STEP]
                 yield "".join(f"{family.name}{labels} {_number(value)}\n" for labels, value in part).encode()

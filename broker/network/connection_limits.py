@@ -74,6 +74,10 @@ class ConnectionLimits:
         self._overrides_text = ""
         self._overrides: dict[str, int] = {}
 
+    def counts(self) -> dict[str, int]:
+        """The connections of each listener that are served."""
+        return {name: listener.count for name, listener in self._listeners.items()}
+
     def arrive(self, arrival: Arrival) -> bool:
         """Whether a new connection may be served at once. Otherwise it is `admitted` later, or closed, now or after a second at
         most."""

@@ -34,6 +34,8 @@ class IsrRules:
         self.lag_time_max_s = lag_time_max_s
         self.may_take_over = may_take_over
         self.on_append_failed = on_append_failed
+        self.isr_shrinks = 0  # of partitions led here
+        self.isr_expands = 0
 
     def alive_epoch(self, broker_id: int) -> int | None:
         """The broker's epoch; None while it is fenced or not registered."""

@@ -109,6 +109,7 @@ class PartitionLeadership:
         if is_new_epoch:
             now = self._rules.now()
             self.epoch_start_offset = log_end
+            self.isr = list(state.isr)
             for replica in self.replicas.values():
                 replica.reset(now, log_end, in_sync=replica.broker_id in state.isr)
         self._settle(state.isr)
@@ -120,6 +121,8 @@ class PartitionLeadership:
         if self._pending is not None:
             self._pending.obsolete = True
             self._pending = None
+        self._rules.isr_shrinks += len(isr) < len(self.isr)
+        self._rules.isr_expands += len(isr) > len(self.isr)
         self.isr = list(isr)
         self._maximal = frozenset(isr)
 

@@ -22,6 +22,7 @@ OWN_TABLE: Final = """
 barnabas.controller.secret.file string - * high
 barnabas.event.loop string auto in:auto,uvloop,asyncio low
 barnabas.metrics.listener string "" * low
+barnabas.metrics.partitions.max int 2000 [0,...] low
 barnabas.retention.messages long -1 [-1,...] medium cluster
 barnabas.validate.records boolean false * medium cluster
 """

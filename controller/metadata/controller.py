@@ -64,6 +64,7 @@ class Controller:
         self._activity_listeners: list[Callable[[bool], object]] = []
         self._in_flight: deque[_Group] = deque()  # proposed on top of `image`, in order
         self._generation = 0  # of `_decided`: grows when what was decided on top of the image has failed
+        self.unclean_elections = 0  # committed since the start
         self._started = False
         self._answer_after = answer_after
 
@@ -205,6 +206,7 @@ class Controller:
                 self._in_flight.clear()
                 self._generation += 1
                 self._reset_decided()
+            self.unclean_elections += delta.unclean_elections
             self._notify(delta)
 
     def _replace(self, records: Sequence[bytes], offset: int) -> None:

@@ -108,7 +108,7 @@ class BrokerRegistration(msgspec.Struct, frozen=True):
 class MetadataDelta:
     """The parts of the image that a group of records changed, for listeners."""
 
-    __slots__ = ("acls", "broker_ids", "client_quotas", "resources", "topics")
+    __slots__ = ("acls", "broker_ids", "client_quotas", "resources", "topics", "unclean_elections")
 
     def __init__(self) -> None:
         self.topics: dict[bytes, set[int]] = {}  # as TopicChanges
@@ -116,6 +116,7 @@ class MetadataDelta:
         self.resources: set[tuple[int, str]] = set()  # whose configs changed: (ConfigResource.Type, name)
         self.client_quotas = False  # whether any changed
         self.acls = False  # whether any was added or removed
+        self.unclean_elections = 0  # of leaders that may miss committed records
 
     def topic(self, topic_id: bytes) -> set[int]:
         """Note that a topic has changed; add its changed partitions to the returned set."""
@@ -275,6 +276,7 @@ class MetadataImage:
             last_known_elr=self._brokers(state.last_known_elr),
         )
         delta.topic(record.topic_id).add(record.partition_id)
+        delta.unclean_elections += _is_unclean(old, state)
 
     def _brokers(self, ids: list[int]) -> list[int]:
         return self._broker_lists.setdefault(tuple(ids), ids)
@@ -419,6 +421,14 @@ class MetadataImage:
 
     def _replay_nothing(self, record: wire.NoOpRecord, _delta: MetadataDelta) -> None:
         """NoOpRecord: Kafka writes it periodically."""
+
+
+def _is_unclean(old: PartitionState, new: PartitionState) -> bool:
+    return (
+        new.leader not in (NO_LEADER, old.leader)
+        and new.leader not in old.isr
+        and new.leader not in old.eligible_leader_replicas
+    )
 
 
 def changed_state(old: PartitionState, record: wire.PartitionChangeRecord) -> PartitionState:

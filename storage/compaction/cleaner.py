@@ -53,6 +53,7 @@ class LogCleaner:
         self._settings = settings
         self._checkpoints: dict[str, CleanerCheckpoint] = {}
         self._uncleanable: dict[tuple[str, int], Log] = {}
+        self.max_dirty_ratio = 0.0  # of all logs, as of the last look
         self._timer: Timer | None = None
         self._job: CleaningJob | None = None
         self._stopped = False
@@ -80,6 +81,11 @@ class LogCleaner:
                 checkpoint.write_now()
         except OSError as error:
             logger.error("the cleaner was not stopped cleanly: %s", error)
+
+    @property
+    def uncleanable_count(self) -> int:
+        """How many logs can't be cleaned until a restart."""
+        return len(self._uncleanable)
 
     def reconfigure(self, settings: CleanerSettings) -> None:
         """Use new settings at once; a running cleaning keeps its map."""
@@ -170,6 +176,7 @@ class LogCleaner:
     def _choose(self, candidates: list[LogToClean]) -> None:
         if self._stopped:
             return
+        self.max_dirty_ratio = max((each.cleanable_ratio for each in candidates), default=0.0)
         choice = log_to_clean.dirtiest(candidates)
         if choice is None or choice.log.closed:
             self._wait()

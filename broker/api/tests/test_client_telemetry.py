@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from barnabas.broker.metrics.clients import client_metrics
 from barnabas.broker.metrics.families import exposition
-from barnabas.broker.metrics.node import client_metrics
 from barnabas.broker.telemetry import client_metrics as module
 from barnabas.broker.telemetry.tests.otlp_payload import (
     attribute,

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import math
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as text_string_to_openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from barnabas.broker.config.listeners import parse_address
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, exposition
+from barnabas.broker.metrics.health import Health
 from barnabas.broker.metrics.listener import BOUNDS, MetricsListener, make_page
 from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
@@ -134,9 +140,10 @@ class World:
     def __init__(self) -> None:
         self.runtime = BusyRuntime()
         self.page: bytes | None = b"a 1\n"
-        self.listener = MetricsListener(self.runtime, "127.0.0.1", PORT, self.make_page)
+        self.health = Health(True, [])
+        self.listener = MetricsListener(self.runtime, "127.0.0.1", PORT, self.make_page, lambda: self.health)
 
-    def make_page(self) -> Iterator[bytes] | None:
+    def make_page(self, _openmetrics: bool) -> Iterator[bytes] | None:
         return (
             None
             if self.page is None
@@ -168,6 +175,7 @@ def test_the_page(world: World) -> None:
         b"HTTP/1.1 200 OK",
         b"Content-Type: text/plain; version=0.0.4; charset=utf-8",
         b"Content-Length: 4",
+        b"Vary: Accept, Accept-Encoding",
         b"Connection: close",
     ]
     assert world.ask(*(REQUEST[index : index + 1] for index in range(len(REQUEST)))).endswith(b"a 1\n")
@@ -176,6 +184,51 @@ def test_the_page(world: World) -> None:
     assert len(world.ask(REQUEST)) > 4_000_000
     world.runtime.advance(60)
     assert not world.listener.server.requests
+
+
+def test_the_page_in_gzip(world: World) -> None:
+    world.page = b"b 2\n" * 100_000
+    head, body = world.ask(REQUEST[:-2] + b"Accept-Encoding: deflate, gzip\r\n\r\n").split(b"\r\n\r\n", 1)
+    assert b"\r\nContent-Encoding: gzip" in head
+    assert gzip.decompress(body) == world.page
+    assert len(body) < 10_000
+
+
+def test_openmetrics_is_served_where_it_is_accepted(world: World) -> None:
+    accept = b"Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain\r\n\r\n"
+    head, _ = world.ask(b"GET /metrics HTTP/1.1\r\n" + accept).split(b"\r\n\r\n")
+    assert b"Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in head
+
+    def source() -> Iterator[Family]:
+        family = Family("a_total", COUNTER, 'What "it" is')
+        family.add(3, {"topic": "t"})
+        yield family
+
+    text = b"".join(make_page([source], openmetrics=True)).decode()
+    (read,) = text_string_to_openmetrics_families(text)  # type: ignore[no-untyped-call]
+    assert (read.name, read.type, read.documentation) == ("a", "counter", 'What "it" is')
+    assert [(sample.name, sample.labels, sample.value) for sample in read.samples] == [
+        ("a_total", {"topic": "t"}, 3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("health", "path", "status", "answer"),
+    [
+        (Health(True, []), "/readyz", 200, {"status": "ok", "reasons": []}),
+        (Health(True, ["fenced"]), "/readyz", 503, {"status": "unavailable", "reasons": ["fenced"]}),
+        (Health(True, ["fenced"]), "/startupz", 200, {"status": "ok", "reasons": ["fenced"]}),
+        (Health(False, ["no"]), "/startupz", 503, {"status": "unavailable", "reasons": ["no"]}),
+        (Health(False, ["no"]), "/livez", 200, {"status": "ok"}),
+        (Health(True, []), "/v1/status/ready", 200, {"status": "ready"}),
+        (Health(True, ["no"]), "/v1/status/ready", 503, {"status": "booting"}),
+    ],
+)
+def test_health(world: World, health: Health, path: str, status: int, answer: dict[str, object]) -> None:
+    world.health = health
+    head, body = world.ask(f"GET {path} HTTP/1.1\r\n\r\n".encode()).split(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ".encode())
+    assert json.loads(body) == answer
 
 
 @pytest.mark.sockets
@@ -265,7 +318,7 @@ def test_no_connection_is_closed_while_all_wait_for_a_page(world: World) -> None
 def test_over_sockets_a_page_is_read_whole() -> None:
     runtime = AsyncioRuntime()
     page = b"b 2\n" * 1_000_000
-    listener = MetricsListener(runtime, "127.0.0.1", 0, lambda: iter([page]))
+    listener = MetricsListener(runtime, "127.0.0.1", 0, lambda _: iter([page]), lambda: Health(True, []))
 
     async def ask() -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)

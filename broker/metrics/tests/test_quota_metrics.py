@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from barnabas.broker.metrics.clients import quota_metrics
 from barnabas.broker.metrics.families import exposition
-from barnabas.broker.metrics.node import quota_metrics
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.virtual_client import Client
 from barnabas.controller.metadata.image import quota_record

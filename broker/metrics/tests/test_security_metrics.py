@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from barnabas.broker.config.authorizer import AuthorizerConfig
+from barnabas.broker.metrics.clients import security_metrics
 from barnabas.broker.metrics.families import exposition
-from barnabas.broker.metrics.node import security_metrics
 from barnabas.broker.network.authentication_counts import AuthenticationCounts
 from barnabas.broker.security.authorizer import Authorizer
 from barnabas.broker.security.caller import Caller, Principal

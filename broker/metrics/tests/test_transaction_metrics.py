@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.metrics.node import node_metrics
+from barnabas.broker.metrics.tests.node_samples import samples
 from barnabas.broker.tests.leader import Leader
 from barnabas.storage.log.verification import VERIFICATION_OFF
 from barnabas.testing.memory_disk import MemoryDisk
@@ -11,27 +11,6 @@ from barnabas.wire.records import Record, build_batch
 MANAGER = "kafka_server_replicamanager"
 VERIFICATION = "kafka_server_addpartitionstotxnmanager_verification"
 TRANSACTION_TIMEOUT_MAX_S, LATE_AFTER_S = 900, 300
-
-
-def samples(leader: Leader) -> dict[str, float]:
-    """By name and labels."""
-    services = leader.node.services
-    families = node_metrics(
-        leader.runtime,
-        services.config,
-        services.controller,
-        services.log_manager.wall_clock,
-        services.partitions,
-        services.groups,
-        services.transactions,
-        services.add_partitions_to_txn,
-    )
-    return {
-        family.name + labels: value
-        for family in families
-        if family is not None
-        for labels, value in family.samples
-    }
 
 
 def append(leader: Leader, index: int, producer: int, *, transactional: bool) -> None:
