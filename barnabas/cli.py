@@ -45,6 +45,12 @@ others take its metadata when the quorum forms.
   SCRAM-SHA-512=[name="admin",iterations=8192,salt="...",saltedpassword="..."]
 """
 
+_HEALTH_HELP = """\
+Print one line, and exit with 0 where the broker answers, the cluster has a controller and every partition has a leader;
+with 1 otherwise. With --http: whether /readyz of barnabas.metrics.listener answers 200, for brokers whose listeners ask
+for TLS or a login.
+"""
+
 _TESTBROKER_HELP = """\
 Run a broker for a test suite: on 127.0.0.1, with free ports and its data in memory unless set otherwise. It ends when the
 process that has started it ends.
@@ -101,7 +107,25 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    _add_health(
+        commands.add_parser(
+            "health",
+            help="check whether a broker serves and its cluster is whole",
+            description=_HEALTH_HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     return parser
+
+
+def _add_health(command: argparse.ArgumentParser) -> None:
+    where = command.add_mutually_exclusive_group()
+    where.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT", default="127.0.0.1:9092", help="default: 127.0.0.1:9092"
+    )
+    where.add_argument("--http", metavar="HOST:PORT", help="the address of barnabas.metrics.listener")
+    command.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="default: 5")
+    command.set_defaults(refuse=command.error)
 
 
 def _add_testbroker(command: argparse.ArgumentParser) -> None:
@@ -213,6 +237,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             security=SecurityOptions(parsed.security, *options) if parsed.security else None,
             parent=parsed.parent,
         )
+    if parsed.command == "health":
+        from barnabas.health import check
+
+        is_healthy, line = check(
+            parsed.http or parsed.bootstrap_server, parsed.timeout, is_http=parsed.http is not None
+        )
+        print(line)  # noqa: T201 - the terminal is the interface here
+        return 0 if is_healthy else 1
     from barnabas.server import serve
 
     return serve(parsed.file, parsed.settings)

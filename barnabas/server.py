@@ -14,7 +14,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,14 +22,15 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.listeners import format_address
 from barnabas.controller.config.validators import ConfigError
 from barnabas.extensions import EXTENSIONS
+from barnabas.log_format import TEXT
 
 if TYPE_CHECKING:
     from barnabas.broker.node import Node
     from barnabas.runtime.asyncio_runtime import AsyncioRuntime
+    from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger("barnabas.server")
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 # How long a thread that computes (compaction) may keep the loop from the interpreter; Python's own is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 HANDLER_PAUSE_S = 0.002  # between the loading of two handlers
@@ -42,7 +43,7 @@ class CannotStart(Exception):
 
 def serve(file: str | None, settings: Iterable[str]) -> int:
     """Run one broker until a signal stops it; the process's exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=TEXT)
     try:
         config = _load(file, settings)
         return _run(config)
@@ -58,6 +59,10 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
         raise CannotStart(str(error)) from error
     except OSError as error:
         raise CannotStart(f"cannot read {file}: {error.strerror}") from error
+    if config.barnabas_log_format == "json":
+        from barnabas.log_format import use_json
+
+        use_json()
     for level, note in config.notes:
         log.log(_LEVELS[level], "%s", note)
     open_to_all = config.open_listeners()
@@ -77,6 +82,7 @@ def _run(config: BrokerConfig) -> int:
     runtime = AsyncioRuntime(prefer_uvloop=loop != "asyncio")
     try:
         failures: list[str] = []
+        notifier = Notifier(runtime)
 
         def fatal(reason: str) -> None:
             failures.append(reason)
@@ -87,12 +93,12 @@ def _run(config: BrokerConfig) -> int:
             config,
             runtime,
             extensions=EXTENSIONS,
-            on_ready=lambda: _ready(node, config, runtime),
+            on_ready=lambda: _ready(node, config, runtime, notifier),
             on_fatal=fatal,
         )
         _start(node, config)
         for number in (signal.SIGTERM, signal.SIGINT):
-            runtime.on_signal(number, _Stop(node, runtime))
+            runtime.on_signal(number, _Stop(node, runtime, notifier))
         # The objects of the start live as long as the process: the collector need not examine them again.
         gc.freeze()
         log.info("running on %s", loop_name(runtime))
@@ -107,12 +113,47 @@ def _run(config: BrokerConfig) -> int:
     return 0
 
 
+class Notifier:
+    """Tells systemd what the node does, where a unit with Type=notify has started it (sd_notify(3)): READY=1, STOPPING=1, and
+    WATCHDOG=1 at half of the unit's WatchdogSec, as long as the event loop runs."""
+
+    def __init__(self, runtime: Runtime, environment: Mapping[str, str] = os.environ) -> None:
+        self._runtime = runtime
+        path = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + path[1:] if path.startswith("@") else path  # @: the abstract namespace
+        is_watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        watchdog = environment.get("WATCHDOG_USEC", "") if is_watched else ""
+        self._interval_s = int(watchdog) / 2e6 if watchdog.isdigit() else 0.0
+
+    def ready(self) -> None:
+        self._send("READY=1")
+        if self._interval_s and self._address:
+            self._runtime.call_later(self._interval_s, self._keep_alive)
+
+    def stopping(self) -> None:
+        self._send("STOPPING=1")
+
+    def _keep_alive(self) -> None:
+        self._send("WATCHDOG=1")
+        self._runtime.call_later(self._interval_s, self._keep_alive)
+
+    def _send(self, state: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+                notified.sendto(state.encode(), self._address)
+        except OSError as error:
+            log.warning("systemd could not be notified of %s: %s", state, error)
+
+
 class _Stop:
     """Handles a signal: a controlled shutdown; at a second signal the node stops at once."""
 
-    def __init__(self, node: Node, runtime: AsyncioRuntime) -> None:
+    def __init__(self, node: Node, runtime: AsyncioRuntime, notifier: Notifier) -> None:
         self._node = node
         self._runtime = runtime
+        self._notifier = notifier
         self._is_asked = False
 
     def __call__(self) -> None:
@@ -120,6 +161,7 @@ class _Stop:
             self._runtime.stop()
         else:
             self._is_asked = True
+            self._notifier.stopping()
             self._node.begin_stop(self._runtime.stop)
 
 
@@ -194,8 +236,9 @@ def _bind(host: str, port: int) -> None:
         probe.bind(found[0][4])
 
 
-def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime) -> None:
+def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime, notifier: Notifier) -> None:
     print(_ready_line(node, config), flush=True)  # noqa: T201 - the interface
+    notifier.ready()
     if config.is_broker:
         _load_handlers(runtime)
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.controller.config.validators import ConfigError
+from barnabas.log_format import TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 LOOK_S: Final = 0.5  # between two checks of a parent that cannot be waited for
 PARENT_ENDED: Final = "barnabas: the process that started it has ended; --stay goes on without it"
-LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class SecurityOptions(NamedTuple):
@@ -78,9 +78,7 @@ def serve(
     parent: int | None = None,
 ) -> int:
     """Run until a signal or the end of the parent; the process's exit code."""
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=LOG_FORMAT
-    )
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO if verbose else logging.WARNING, format=TEXT)
     watched = os.getppid() if parent is None else parent
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

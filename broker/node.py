@@ -73,10 +73,10 @@ if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import Endpoint
     from barnabas.broker.extension import Extension
-    from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
     from barnabas.broker.metrics.health import Health
-    from barnabas.broker.metrics.listener import NodeMetrics
+    from barnabas.broker.metrics.node import NodeMetrics
+    from barnabas.broker.metrics.process import EventLoopLag
     from barnabas.broker.metrics.requests import RequestWindow
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.quotas.client_quotas import ClientQuotas
@@ -707,7 +707,7 @@ class Node:
     def _listen_for_metrics(self) -> None:
         address = self._config.metrics_address
         if address is not None:
-            from barnabas.broker.metrics.listener import NodeMetrics
+            from barnabas.broker.metrics.node import NodeMetrics
 
             self._metrics = NodeMetrics(self._runtime, *address, self._metric_sources, self.health)
 

@@ -60,6 +60,8 @@ def test_every_linux_only_call_has_its_fallback_written_down() -> None:
 # What is read of Linux's /proc, and what its absence means.
 PROC = {
     "/proc/self/statm": "the metrics do without the memory of the process",
+    "/proc/self/stat": "and without the time of its start",
+    "/proc/stat": "as /proc/self/stat",
     "/proc/self/fd": "and without its open files; a private key is passed to OpenSSL in a temporary file",
     "/proc/sys/kernel/random/boot_id": "only a clean stop's attendance of NATS is believed: gaps begin earlier",
     "/proc/sys/net/ipv4/ip_local_port_range": "ports of tests are chosen below those that IANA leaves to connections",

@@ -75,6 +75,8 @@ class _Values:
     auto_create_topics_enable: bool
     barnabas_controller_secret_file: str | None
     barnabas_event_loop: str
+    barnabas_log_format: str
+    barnabas_log_slow_request_ms: int
     barnabas_metrics_listener: str
     barnabas_metrics_partitions_max: int
     broker_heartbeat_interval_ms: int

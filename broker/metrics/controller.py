@@ -25,6 +25,11 @@ def controller_metrics(controller: Controller, *, is_controller: bool) -> Iterab
     prefix = "kafka_controller_kafkacontroller"
     is_active = is_controller and controller.is_active
     yield one(f"{prefix}_activecontrollercount", is_active, "1 where this node is the active controller")
+    yield one(
+        "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+        controller.image.offset,
+        "Offset of the last record of the metadata that this node has applied",
+    )
     if not is_controller:
         return
     image = controller.image

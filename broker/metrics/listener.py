@@ -13,13 +13,11 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.config.listeners import format_address
-from barnabas.broker.metrics.event_loop_lag import EventLoopLag
-from barnabas.broker.metrics.families import CONTENT_TYPE, OPENMETRICS, OPENMETRICS_END, Source, exposition
-from barnabas.controller.config.validators import ConfigError
+from barnabas.broker.metrics.families import CONTENT_TYPE, OPENMETRICS
 from barnabas.runtime.http import Head, HttpError, reason
 from barnabas.runtime.http_server import Bounds, HttpRequest, HttpServer
 from barnabas.runtime.slices import in_slices
@@ -128,46 +126,3 @@ class MetricsListener:
 
 def _path(head: Head) -> str:
     return head.target.partition("?")[0]
-
-
-class NodeMetrics:
-    """The listener of a node, and the lag of its event loop, which is measured only where metrics are served."""
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        host: str,
-        port: int,
-        sources: Callable[[EventLoopLag], Sequence[Source] | None],
-        health: Callable[[], Health],
-    ) -> None:
-        """`sources(lag)`: None before there are any. ConfigError when the address cannot be listened on."""
-        self._sources = sources
-        self._lag = EventLoopLag(runtime)
-        try:
-            self._listener = MetricsListener(runtime, host, port, self._page, health)
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {format_address(host, port)}: {error.strerror or error}; free it or choose another in "
-                f"barnabas.metrics.listener"
-            ) from error
-        self._lag.start()
-
-    def close(self) -> None:
-        self._listener.close()
-        self._lag.stop()
-
-    def _page(self, openmetrics: bool) -> Iterator[bytes] | None:
-        sources = self._sources(self._lag)
-        return None if sources is None else make_page(sources, openmetrics=openmetrics)
-
-
-def make_page(sources: Sequence[Source], *, openmetrics: bool = False) -> Iterator[bytes]:
-    """All families of these sources. One that fails is logged and left out, the others are served."""
-    for source in sources:
-        try:
-            yield from exposition(source(), openmetrics=openmetrics)
-        except Exception:
-            log.exception("a source of metrics has failed")
-    if openmetrics:
-        yield OPENMETRICS_END

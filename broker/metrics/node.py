@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
+from barnabas.broker.config.listeners import format_address
 from barnabas.broker.metrics.clients import client_metrics, quota_metrics, security_metrics
 from barnabas.broker.metrics.controller import controller_metrics, quorum_metrics
-from barnabas.broker.metrics.families import one
+from barnabas.broker.metrics.families import OPENMETRICS_END, exposition, one
 from barnabas.broker.metrics.groups import group_metrics, transaction_metrics
+from barnabas.broker.metrics.listener import MetricsListener
 from barnabas.broker.metrics.partitions import log_metrics, partition_metrics, topic_metrics
-from barnabas.broker.metrics.process import event_loop_metrics, process_metrics, wall_clock_metrics
+from barnabas.broker.metrics.process import (
+    EventLoopLag,
+    event_loop_metrics,
+    process_metrics,
+    wall_clock_metrics,
+)
 from barnabas.broker.metrics.requests import connection_metrics, request_metrics
+from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from barnabas.broker.metrics.event_loop_lag import EventLoopLag
     from barnabas.broker.metrics.families import Source
+    from barnabas.broker.metrics.health import Health
     from barnabas.broker.metrics.requests import RequestWindow
     from barnabas.broker.network.authentication_counts import AuthenticationCounts
     from barnabas.broker.network.connection import Connections
@@ -25,7 +34,10 @@ if TYPE_CHECKING:
     from barnabas.broker.quotas.connection_rates import ConnectionRates
     from barnabas.broker.requests.dispatch import Dispatcher
     from barnabas.broker.services import Services
+    from barnabas.runtime.interface import Runtime
     from barnabas.storage.compaction.cleaner import LogCleaner
+
+log = logging.getLogger("barnabas.metrics")
 
 
 def node_sources(
@@ -86,3 +98,46 @@ def node_sources(
     if lag is not None:
         sources.append(partial(event_loop_metrics, lag))
     return sources
+
+
+class NodeMetrics:
+    """The listener of a node, and the lag of its event loop, which is measured only where metrics are served."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        sources: Callable[[EventLoopLag], Sequence[Source] | None],
+        health: Callable[[], Health],
+    ) -> None:
+        """`sources(lag)`: None before there are any. ConfigError when the address cannot be listened on."""
+        self._sources = sources
+        self._lag = EventLoopLag(runtime)
+        try:
+            self._listener = MetricsListener(runtime, host, port, self._page, health)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {format_address(host, port)}: {error.strerror or error}; free it or choose another in "
+                f"barnabas.metrics.listener"
+            ) from error
+        self._lag.start()
+
+    def close(self) -> None:
+        self._listener.close()
+        self._lag.stop()
+
+    def _page(self, openmetrics: bool) -> Iterator[bytes] | None:
+        sources = self._sources(self._lag)
+        return None if sources is None else make_page(sources, openmetrics=openmetrics)
+
+
+def make_page(sources: Sequence[Source], *, openmetrics: bool = False) -> Iterator[bytes]:
+    """All families of these sources. One that fails is logged and left out, the others are served."""
+    for source in sources:
+        try:
+            yield from exposition(source(), openmetrics=openmetrics)
+        except Exception:
+            log.exception("a source of metrics has failed")
+    if openmetrics:
+        yield OPENMETRICS_END

@@ -10,6 +10,8 @@ that cannot be read.
 
 from __future__ import annotations
 
+import logging
+import math
 import struct
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -29,20 +31,24 @@ from barnabas.broker.requests.registry import (
 from barnabas.broker.requests.request_metrics import SHORT_US, RequestMetrics, count_time
 from barnabas.broker.requests.server_error import encode_or_server_error
 from barnabas.broker.requests.throttling import throttle_time_of, with_throttle_time
+from barnabas.runtime.repeated_warnings import RepeatedWarnings
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.wire.headers import API_VERSIONS
 from barnabas.wire.primitives import DecodeError, EncodeError, skip_tagged_fields
-from barnabas.wire.registry import request_type, response_type
+from barnabas.wire.registry import API_NAMES, request_type, response_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.quotas.client_quotas import ClientLimits, ClientQuotas
     from barnabas.broker.requests.context import Requester
     from barnabas.broker.requests.large_requests import LargeRequests
     from barnabas.runtime.interface import Runtime
     from barnabas.wire.message_type import Reader, Writer
     from barnabas.wire.primitives import Buffer, Part
+
+log = logging.getLogger("barnabas.requests")
 
 _unpack_header = struct.Struct(">Iih").unpack_from  # API key and version, correlation id, length of client id
 _unpack_key = struct.Struct(">hh").unpack
@@ -78,6 +84,7 @@ class DispatchServices(Protocol):
     """What the dispatcher uses of the broker; handlers get all of it in their contexts."""
 
     runtime: Runtime
+    config: BrokerConfig
     large_requests: LargeRequests
     client_quotas: ClientQuotas | None  # None: no client has a quota
 
@@ -98,6 +105,9 @@ class Dispatcher:
     def __init__(self, services: DispatchServices) -> None:
         self._services = services
         self._monotonic = services.runtime.monotonic
+        slow_ms = services.config.barnabas_log_slow_request_ms
+        self._slow_s = slow_ms / 1000 if slow_ms >= 0 else math.inf
+        self._warnings = RepeatedWarnings(services.runtime, log)
         self._routes: dict[int, Route] = {}
 
     def metrics(self) -> Iterator[RequestMetrics]:
@@ -335,11 +345,22 @@ class Dispatcher:
 
     def _count(self, route: Route, context: RequestContext[Any], answer: Answer | Outcome) -> None:
         """A request has its answer, or its handler has returned PENDING."""
-        now = self._monotonic()
+        now, received_at = self._monotonic(), context.reply.peer.received_at
         if answer is Outcome.PENDING:
-            context.waits_since = (context.reply.peer.received_at, now)
+            context.waits_since = (received_at, now)
         else:
-            count_time(_metrics_of(route, context).at_once, now - context.reply.peer.received_at)
+            count_time(_metrics_of(route, context).at_once, now - received_at)
+        if now - received_at > self._slow_s:
+            self._warn_slow(route, context, now - received_at)
+
+    def _warn_slow(self, route: Route, context: RequestContext[Any], took_s: float) -> None:
+        name = API_NAMES.get(route.api_key, str(route.api_key))
+        self._warnings.warn(
+            context.client_host,
+            name,
+            f"{name} v{route.api_version} of {context.client_id} at {context.client_host} took {took_s * 1000:.0f} ms since "
+            f"the turn of its connection began (barnabas.log.slow.request.ms={self._slow_s * 1000:.0f})",
+        )
 
     def _make_route(self, key: int) -> Route:
         """The route of an API key and version, the first four bytes of a request."""

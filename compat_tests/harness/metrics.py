@@ -12,10 +12,14 @@ from compat_tests.harness.broker import Broker
 LISTENER = "barnabas.metrics.listener"
 
 
+def address(broker: Broker) -> str:
+    """HOST:PORT of the node's listener."""
+    return str(re.findall(r"metrics are at http://(127\.0\.0\.1:\d+)/metrics", broker.log_text())[-1])
+
+
 def page(broker: Broker) -> str:
     """The text that the node's listener serves."""
-    port = re.findall(r"metrics are at http://127\.0\.0\.1:(\d+)/metrics", broker.log_text())[-1]
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{address(broker)}/metrics", timeout=30) as answer:
         return str(answer.read().decode())
 
 

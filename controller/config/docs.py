@@ -53,6 +53,8 @@ add.partitions.to.txn.retry.backoff.ms|The longest wait between two adds of part
 advertised.listeners|Addresses that clients connect to, one per listener; by default those of listeners.
 auto.create.topics.enable|Whether a topic that a client asks for is created.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
+barnabas.log.format|text, or json: one object a line, with timestamp, level, logger and message.
+barnabas.log.slow.request.ms|A request on which the broker has worked for longer is logged. -1: none is.
 barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere. /livez, /readyz and /startupz tell the node's health there.
 barnabas.metrics.partitions.max|For how many partitions, of topics and of groups, there are metrics of their own.
 broker.id|The node's id by its older name; node.id is the one to set.

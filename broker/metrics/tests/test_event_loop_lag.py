@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from barnabas.broker.metrics.event_loop_lag import STALL_S, EventLoopLag
+from barnabas.broker.metrics.process import STALL_S, EventLoopLag
 from compat_tests.virtual.runtime import VirtualRuntime
 
 

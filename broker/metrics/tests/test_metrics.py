@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from barnabas.broker.config.listeners import parse_address
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, exposition
 from barnabas.broker.metrics.health import Health
-from barnabas.broker.metrics.listener import BOUNDS, MetricsListener, make_page
+from barnabas.broker.metrics.listener import BOUNDS, MetricsListener
+from barnabas.broker.metrics.node import make_page
 from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.runtime.slices import TURN_S

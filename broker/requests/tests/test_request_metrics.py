@@ -106,3 +106,22 @@ def test_errors_of_refused_requests_are_counted(tmp_path: Path) -> None:
     (produce,) = metrics(leader, PRODUCE)
     assert produce.errors == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 1}
     assert metrics(leader, FETCH)[0].errors == {ErrorCode.OFFSET_OUT_OF_RANGE: 1}
+
+
+def test_a_slow_request_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = Leader(tmp_path)
+    leader.create(replicas=[1])
+    client = Client(leader)
+    client.send(client.fetch(max_wait_ms=5000))
+    leader.runtime.advance(6)
+    client.send(client.latest())
+    assert "took" not in caplog.text, "waiting does not count"
+    monkeypatch.setattr(leader.node._dispatcher, "_monotonic", lambda: leader.runtime.monotonic() + 2)
+    client.send(client.latest())
+    assert "ListOffsets v10 of c at 127.0.0.1 took 2000 ms" in caplog.text
+    caplog.clear()
+    for _ in range(100):
+        client.send(client.latest())
+    assert "took" not in caplog.text, "counted, and logged once a minute"

@@ -1,0 +1,33 @@
+"""The format of the log: lines of text, or of JSON (barnabas.log.format)."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Final
+
+TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
+
+
+class JsonFormatter(logging.Formatter):
+    """One object a line: `timestamp` (local time with its offset), `level`, `logger`, `message`, and `exception` with a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = self.formatTime(record, _SECONDS)
+        offset = self.formatTime(record, "%z")
+        line = {
+            "timestamp": f"{at}.{int(record.msecs):03}{offset}",
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def use_json() -> None:
+    """Write what is logged from now on as JSON."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonFormatter())
