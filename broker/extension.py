@@ -5,6 +5,7 @@
 - It follows the committed metadata (`Controller.add_listener`), appends to partitions that this broker leads
   (`Partition.append`), observes those that it follows (`Partition.observer`), and commits offsets of groups.
 - It may keep a follower out of the ISR, delay the responses to changes of metadata until it has applied them, and has metrics.
+- It asks any broker of the cluster, and may report its state, which other extensions can show.
 
 A node gets a list of extensions; one that has nothing to do on this node loads no more than its configs.
 """
@@ -26,6 +27,7 @@ from barnabas.wire.errors import ErrorCode
 if TYPE_CHECKING:
     from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
+    from barnabas.broker.cluster.peer_client import AskBroker
     from barnabas.broker.cluster.producer_ids import ProducerIdAllocator
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import Endpoint
@@ -43,6 +45,13 @@ Answered = Callable[[Any, ErrorCode], object]  # the response and NONE, or None 
 Ask = Callable[[int, int, msgspec.Struct, Answered], object]  # API key, version, request
 
 
+class Report(msgspec.Struct, frozen=True):
+    """The state of an extension, to be shown to an operator."""
+
+    name: str
+    rows: Iterable[Mapping[str, Any]]  # of values that JSON has; made one at a time, as each is asked for
+
+
 class ExtensionHost(msgspec.Struct, eq=False):
     """The broker that an extension runs on, as far as an extension may use it."""
 
@@ -58,11 +67,23 @@ class ExtensionHost(msgspec.Struct, eq=False):
     endpoints: Mapping[str, Endpoint]  # where clients reach this broker, by listener name
     inter_broker_authentication: InterBrokerAuthentication | None  # None: there are no other brokers
     ask_here: Ask  # a request to this broker itself
+    ask: AskBroker  # a request to any broker of the cluster, in this broker's name
+    reports: Callable[[], list[Report]]  # of the extensions that run on this broker
     disk: Disk
     directory: str  # of the extension's own files, on `disk`
 
 
-def host_of(services: Services, disk: Disk, directory: str) -> ExtensionHost:
+def _ask_none(_node_id: int, _key: int, _version: int, _request: msgspec.Struct, answered: Answered) -> None:
+    answered(None, ErrorCode.NETWORK_EXCEPTION)
+
+
+def host_of(
+    services: Services,
+    disk: Disk,
+    directory: str,
+    ask: AskBroker = _ask_none,
+    reports: Callable[[], list[Report]] = list,
+) -> ExtensionHost:
     """The interface of a broker, for its extensions."""
     return ExtensionHost(
         runtime=services.runtime,
@@ -77,6 +98,8 @@ def host_of(services: Services, disk: Disk, directory: str) -> ExtensionHost:
         endpoints=services.endpoints,
         inter_broker_authentication=services.inter_broker_authentication,
         ask_here=partial(_ask_here, services),
+        ask=ask,
+        reports=reports,
         disk=disk,
         directory=directory,
     )
@@ -112,6 +135,9 @@ class RunningExtension(Protocol):
 
     def metrics(self) -> Iterable[Family]:
         """Its metrics, where they are served."""
+
+    def report(self) -> Report | None:
+        """Its state; None where there is nothing to show."""
 
 
 class Extension(ConfigExtension, Protocol):
@@ -149,6 +175,9 @@ class Extensions:
 
     def metrics(self) -> list[Callable[[], Iterable[Family]]]:
         return [extension.metrics for extension in self._running]
+
+    def reports(self) -> list[Report]:
+        return [report for extension in self._running if (report := extension.report()) is not None]
 
 
 def _in_sequence(calls: Sequence[Callable[[Done], object]], done: Done) -> None:

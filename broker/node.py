@@ -44,6 +44,7 @@ from barnabas.broker.telemetry.client_metrics import ClientMetrics
 from barnabas.broker.telemetry.receiver import ClientMetricsReceiver
 from barnabas.broker.transactions.coordinator import TransactionCoordinator
 from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
+from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.errors import MetadataError
 from barnabas.controller.metadata.image import MetadataImage
@@ -158,6 +159,7 @@ class Node:
         self._is_ready = False
         self._has_loaded = False
         self._brokers: Sequence[Brokers] = ()
+        self._for_extensions: Brokers
         self._directories: LogDirectories
         self._connections: Connections
         self._listeners: Listeners
@@ -304,7 +306,11 @@ class Node:
 
     def _caught_up(self, opened: Callable[[], object]) -> None:
         """The metadata of this broker's partitions is known: open them, then the listeners."""
-        self._open_partitions()
+        try:
+            self._open_partitions()
+        except ConfigError as error:  # of an extension
+            self._on_fatal(str(error))
+            return
         if self._listeners.are_open or self._listen_or_end():
             opened()
 
@@ -374,7 +380,8 @@ class Node:
         for_markers = self._make_brokers(controller, authentication, "markers")
         for_verification = self._make_brokers(controller, authentication, "add-partitions-to-txn")
         for_share_states = self._make_brokers(controller, authentication, "share-state")
-        self._brokers = (for_markers, for_verification, for_share_states)
+        self._for_extensions = self._make_brokers(controller, authentication, "extension")
+        self._brokers = (for_markers, for_verification, for_share_states, self._for_extensions)
         share_coordinator = ShareCoordinator(
             CoordinatorLog(SHARE_GROUP_STATE_TOPIC, partitions, runtime),
             config,
@@ -593,7 +600,8 @@ class Node:
         if self._config.log_cleaner_enable:
             self._cleaner.start()
         directory = metadata_directory(self._config)
-        self._extensions.start(host_of(self.services, self._disk, directory))
+        ask = self._for_extensions.ask
+        self._extensions.start(host_of(self.services, self._disk, directory, ask, self._extensions.reports))
 
     def _when_settled(self, answer: Callable[[], object]) -> None:
         """Call back when the partitions and the extensions have applied the metadata; at once before any is loaded."""

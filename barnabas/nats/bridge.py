@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from barnabas.broker.extension import Report
 from barnabas.nats.bound_topic import BoundTopic
 from barnabas.nats.carrier_factory import CarrierFactory
 from barnabas.nats.cluster.positions import Positions
@@ -19,7 +20,7 @@ from barnabas.nats.configs import topics_with_configs
 from barnabas.nats.connections import NatsConnections, when_all
 from barnabas.nats.ingress.template_ingest import TemplateIngest
 from barnabas.nats.jetstream.at_least_once import AtLeastOnce
-from barnabas.nats.listing import BindingsService, describe
+from barnabas.nats.listing import BindingsService, describe, entry
 from barnabas.nats.overview import overview, refused_overview
 from barnabas.nats.size_limits import SizeWarnings
 from barnabas.nats.stored_bindings import StoredBindings
@@ -216,6 +217,10 @@ class NatsBridge:
         from barnabas.nats.metrics import nats_metrics  # late: only where metrics are served
 
         return nats_metrics(list(self.overviews()), self.connections.clients(), self._host.runtime.time_ms())
+
+    def report(self) -> Report:
+        overviews = self.overviews()  # the rows are made later, one at a time
+        return Report("nats", (entry(each) for each in sorted(overviews, key=lambda each: each.topic)))
 
     def overviews(self) -> list[Overview]:
         """The bindings of topics of which partitions are led here, invalid ones included."""

@@ -77,17 +77,17 @@ def describe(
         key=lambda each: each.topic,
     )
     head: dict[str, object] = {"broker": broker_id, "cluster": cluster_id}
-    answer = _json({**head, "bindings": [_entry(each, is_short=False) for each in found]})
+    answer = _json({**head, "bindings": [entry(each, is_short=False) for each in found]})
     if len(answer) <= bytes_max:
         return answer
     entries: list[dict[str, object]] = []
     size = len(_json(head)) + 50
     for each in found:
-        entry = _entry(each, is_short=True)
-        size += len(_json(entry)) + 1
+        state = entry(each, is_short=True)
+        size += len(_json(state)) + 1
         if size > bytes_max:
             return _json({**head, "truncated": True, "bindings": entries})
-        entries.append(entry)
+        entries.append(state)
     return _json({**head, "bindings": entries})
 
 
@@ -110,12 +110,13 @@ def _takes(binding: Binding | None, connection: str, subject: bytes) -> bool:
 _filter = lru_cache(maxsize=FILTERS_KEPT_MAX)(compile_filter)
 
 
-def _entry(shown: Overview, *, is_short: bool) -> dict[str, object]:
+def entry(shown: Overview, *, is_short: bool = False) -> dict[str, object]:
+    """One binding of the answer."""
     binding = shown.binding
     if binding is None:
         return {"topic": shown.topic, "partitions": sorted(shown.partitions), "state": shown.state}
     answers = binding.ingests and binding.mode == CORE and binding.acks != "off" and not binding.paused
-    entry: dict[str, object] = {
+    found: dict[str, object] = {
         "topic": shown.topic,
         "connection": binding.connection,
         "subjects": list(binding.patterns),
@@ -127,12 +128,12 @@ def _entry(shown: Overview, *, is_short: bool) -> dict[str, object]:
         "state": shown.state,
     }
     if binding.publishes:
-        entry["publish"] = binding.published_pattern
+        found["publish"] = binding.published_pattern
     if shown.warning:
-        entry["warning"] = shown.warning
+        found["warning"] = shown.warning
     if not is_short:
-        entry["ways"] = [_way(way) for way in shown.ways]
-    return entry
+        found["ways"] = [_way(way) for way in shown.ways]
+    return found
 
 
 def _way(way: Way) -> dict[str, object]:

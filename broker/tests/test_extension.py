@@ -12,7 +12,7 @@ import pytest
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.describe import broker_entries, topic_entries
-from barnabas.broker.extension import Done, ExtensionHost, Extensions, RunningExtension
+from barnabas.broker.extension import Done, ExtensionHost, Extensions, Report, RunningExtension
 from barnabas.broker.metrics.families import GAUGE, Family
 from barnabas.controller.config.config_def import ConfigDef, ConfigKey
 from barnabas.controller.config.validators import ConfigError
@@ -51,6 +51,9 @@ class Running:
 
     def metrics(self) -> Iterable[Family]:
         yield Family(self.name, GAUGE, "")
+
+    def report(self) -> Report | None:
+        return Report(self.name, iter([{"calls": len(self.calls)}])) if self.calls else None
 
 
 class Fruit:
@@ -182,6 +185,11 @@ def test_an_extension_with_nothing_to_do_is_not_asked() -> None:
     extensions = started(idle, other)
     assert extensions.may_take_over(cast("Any", None), cast("Any", None))
     assert [family.name for source in extensions.metrics() for family in source()] == ["other"]
+    assert extensions.reports() == []
+    extensions.stop()
+    assert [(report.name, list(report.rows)) for report in extensions.reports()] == [
+        ("other", [{"calls": 1}])
+    ]
     calls: list[str] = []
     none = started()
     none.when_settled(lambda: calls.append("settled"))

@@ -46,6 +46,8 @@ class IsrHold:
     def metrics(self) -> Iterable[Family]:
         return ()
 
+    def report(self) -> None: ...
+
     def broker_key(self, name: str) -> ConfigKey | None:  # noqa: ARG002
         return None
 
