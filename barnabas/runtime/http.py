@@ -1,13 +1,14 @@
 """HTTP/1.1 without I/O: parses one request, in pieces of any size, and encodes one response.
 
-Scrapers of metrics and clients of the test broker's controls need no more: a connection serves one request, and a body has a
-Content-Length. The size of a request is bounded, and a claimed length allocates nothing.
+Scrapers of metrics, the console's page and clients of the test broker's controls need no more: a connection serves one request,
+and a body has a Content-Length. The size of a request is bounded, and a claimed length allocates nothing.
 """
 
 from __future__ import annotations
 
 import re
 from http import HTTPStatus
+from ipaddress import ip_address
 from typing import Final
 
 import msgspec
@@ -86,11 +87,40 @@ def parse_head(data: bytes | bytearray) -> Head:
 
 def encode_response(status: int, content_type: str, body: bytes, headers: str = "") -> bytes:
     """A response behind which the connection is closed. `headers` are lines that each end in CRLF."""
+    return encode_head(status, content_type, f"Content-Length: {len(body)}\r\n{headers}") + body
+
+
+def encode_head(status: int, content_type: str, headers: str = "") -> bytes:
+    """The head of a response whose body ends with the connection, unless `headers` say how long it is."""
     head = (
         f"HTTP/1.1 {status} {reason(status)}\r\nContent-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n{headers}Connection: close\r\n\r\n"
+        f"{headers}Connection: close\r\n\r\n"
     )
-    return head.encode("latin-1") + body
+    return head.encode("latin-1")
+
+
+def host_of(header: str) -> str:
+    """The name in a Host header: `name`, `name:port` or `[address]:port`."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    name, _, port = header.rpartition(":")
+    return (name if name and port.isdigit() else header).rstrip(".").lower()
+
+
+def is_address(host: str) -> bool:
+    """Whether it is an IP address, which no DNS server can make lead to another machine."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether it is an address or the name of this machine's loopback."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    return is_address(host) and ip_address(host).is_loopback
 
 
 def reason(status: int) -> str:

@@ -1,7 +1,8 @@
 """An HTTP/1.1 server on a runtime: one request per connection, bounded in number, bytes and time.
 
-The service gets a complete request, and responds then or later. At the limits the connection with the oldest unfinished
-request is closed for a new one, or else the one with the oldest response that the client has not read.
+The service gets a complete request, and responds then or later, with a response of a known length or with a stream that it
+writes for as long as the client stays. At the limits the connection with the oldest unfinished request is closed for a new
+one, or else the one with the oldest response that the client has not read.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from barnabas.runtime.http import Head, HttpError, RequestParser, encode_response
+from barnabas.runtime.http import Head, HttpError, RequestParser, encode_head, encode_response
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from barnabas.runtime.interface import Runtime, Server, Timer
 
 
@@ -52,6 +55,7 @@ class State(enum.Enum):
 
     READING = enum.auto()
     SERVING = enum.auto()
+    STREAMING = enum.auto()
     ANSWERED = enum.auto()  # until the client has read it
     CLOSED = enum.auto()
 
@@ -114,6 +118,8 @@ class HttpRequest:
     def __init__(self, server: HttpServer) -> None:
         self.state = State.READING
         self.held_bytes = 0
+        self._on_end: Callable[[], object] | None = None  # of a stream
+        self._is_congested = False
         self._server = server
         self._transport: Any = None
         self._parser = RequestParser(server.bounds.head_bytes, server.bounds.body_bytes)
@@ -133,10 +139,39 @@ class HttpRequest:
 
     def respond(self, status: int, content_type: str, body: bytes, headers: str = "") -> None:
         """Send the response, and close the connection once it is read. Without effect when the connection has ended."""
-        if self.state in (State.ANSWERED, State.CLOSED):
+        if self.state in (State.STREAMING, State.ANSWERED, State.CLOSED):
             return
         self._end(State.ANSWERED)
         self._transport.write(encode_response(status, content_type, body, headers))
+        self._close()
+
+    def stream(self, content_type: str, headers: str, on_end: Callable[[], object]) -> None:
+        """Begin a response that `write` continues and `end_stream` ends. `on_end()`: once, when it has ended in any way."""
+        if self.state in (State.STREAMING, State.ANSWERED, State.CLOSED):
+            on_end()
+            return
+        self._end(State.STREAMING)
+        self._on_end = on_end
+        self._transport.write(encode_head(200, content_type, headers))
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client of a stream has not read enough of it: what is written now waits in memory. The connection is closed
+        when that takes longer than the server's answer_s."""
+        return self._is_congested
+
+    def write(self, data: bytes) -> None:
+        """The next part of a stream. Without effect when it has ended."""
+        if self.state is State.STREAMING:
+            self._transport.write(data)
+
+    def end_stream(self) -> None:
+        """End a stream once the client has read it."""
+        if self.state is State.STREAMING:
+            self._end(State.ANSWERED)
+            self._close()
+
+    def _close(self) -> None:
         self._transport.close()
         self._timer = self._server.runtime.call_later(self._server.bounds.answer_s, self._transport.abort)
 
@@ -181,10 +216,15 @@ class HttpRequest:
         self._server.requests.pop(self, None)
 
     def pause_writing(self) -> None:
-        """Without effect: there is only one response."""
+        """A response of a known length is written at once; a stream waits."""
+        self._is_congested = True
+        if self.state is State.STREAMING:
+            self._timer = self._server.runtime.call_later(self._server.bounds.answer_s, self.abort)
 
     def resume_writing(self) -> None:
-        """See pause_writing."""
+        self._is_congested = False
+        if self.state is State.STREAMING:
+            self._cancel()
 
     # -- time
 
@@ -208,3 +248,6 @@ class HttpRequest:
         self._cancel()
         self._server.release(self)
         self._parser.body = bytearray()
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None:
+            on_end()

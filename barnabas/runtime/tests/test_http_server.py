@@ -176,3 +176,61 @@ def test_closing_ends_all_connections(world: World) -> None:
     world.server.close()
     assert all(client.transport.is_aborted for client in clients)
     assert not world.runtime.listening
+
+
+def test_a_stream_goes_on_until_its_client_leaves(world: World) -> None:
+    client = Client(world, post(0, 0))
+    (request,) = world.waiting
+    ends: list[int] = []
+    request.stream("text/event-stream", "X: y\r\n", lambda: ends.append(1))
+    head, _, body = client.transport.written.partition(b"\r\n\r\n")
+    assert b"X: y" in head
+    assert b"Content-Length" not in head
+    assert body == b""
+    world.runtime.advance(10 * BOUNDS.answer_s)
+    request.write(b"1")
+    request.respond(500, "text/plain", b"an error")
+    request.write(b"2")
+    assert client.transport.written.endswith(b"\r\n\r\n12")
+    assert not client.request.eof_received(), "the connection is closed"
+    client.request.connection_lost(None)
+    request.write(b"3")
+    assert client.transport.written.endswith(b"12")
+    assert ends == [1]
+
+
+def test_a_stream_may_end(world: World) -> None:
+    client = Client(world, post(0, 0))
+    ends: list[int] = []
+    world.waiting[0].stream("text/plain", "", lambda: ends.append(1))
+    world.waiting[0].end_stream()
+    assert client.transport.is_closing
+    world.waiting[0].end_stream()
+    world.waiting[0].write(b"late")
+    world.runtime.advance(BOUNDS.answer_s + 0.1)
+    assert client.transport.is_aborted
+    assert ends == [1]
+
+
+def test_a_stream_of_a_client_that_does_not_read_ends(world: World) -> None:
+    client = Client(world, post(0, 0))
+    (request,) = world.waiting
+    request.stream("text/plain", "", lambda: None)
+    client.request.pause_writing()
+    assert request.is_congested
+    world.runtime.advance(BOUNDS.answer_s - 1)
+    client.request.resume_writing()
+    assert not request.is_congested
+    client.request.pause_writing()
+    world.runtime.advance(BOUNDS.answer_s - 1)
+    assert not client.transport.is_aborted
+    world.runtime.advance(2)
+    assert client.transport.is_aborted
+
+
+def test_a_stream_for_a_client_that_has_left_ends_at_once(world: World) -> None:
+    client = Client(world, post(0, 0))
+    client.request.connection_lost(None)
+    ends: list[int] = []
+    world.waiting[0].stream("text/plain", "", lambda: ends.append(1))
+    assert (client.status, ends) == (0, [1])

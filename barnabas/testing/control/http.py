@@ -12,14 +12,13 @@ import logging
 import threading  # noqa: TID251 - handlers block
 from collections.abc import Callable
 from contextlib import suppress
-from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
-from barnabas.runtime.http import Head, HttpError
+from barnabas.runtime.http import Head, HttpError, host_of, is_address, is_loopback
 from barnabas.runtime.http_server import Bounds, HttpRequest, HttpServer
 
 log = logging.getLogger("barnabas.testing")
@@ -62,7 +61,7 @@ class ControlServer:
         self._loop = loop
         self._handler = handler
         self._threads = 0
-        self._is_loopback = _is_loopback(host)
+        self._is_loopback = is_loopback(host)
 
         async def start() -> HttpServer:
             return HttpServer(AsyncioRuntime(loop=loop), host, port, self, BOUNDS)
@@ -81,8 +80,8 @@ class ControlServer:
         """Refuse pages in a browser. The page of another site whose name leads here has that name in Host."""
         if "origin" in head.headers:
             raise HttpError(403, "a browser's page does not control the broker")
-        host = _host_of(head.headers.get("host", ""))
-        is_known = not host or host == "localhost" or host.endswith(".localhost") or _is_address(host)
+        host = host_of(head.headers.get("host", ""))
+        is_known = not host or is_loopback(host) or is_address(host)
         if not is_known and (self._is_loopback or "." in host):
             raise HttpError(
                 403, f"{host[:100]} is not this machine's own name: call it by address, or as localhost"
@@ -123,26 +122,6 @@ class ControlServer:
 
     def refuse(self, request: HttpRequest, error: HttpError) -> None:
         request.respond(error.status, JSON, msgspec.json.encode({"error": str(error)}))
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or (_is_address(host) and ip_address(host).is_loopback)
-
-
-def _host_of(header: str) -> str:
-    """The name in `name`, `name:port` or `[address]:port`."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    name, _, port = header.rpartition(":")
-    return (name if name and port.isdigit() else header).rstrip(".").lower()
 
 
 def _request(head: Head, body: bytes) -> Request:
