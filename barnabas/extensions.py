@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from barnabas.console.extension import ConsoleExtension
 from barnabas.nats.extension import NatsExtension
 
 if TYPE_CHECKING:
@@ -11,4 +12,4 @@ if TYPE_CHECKING:
 
     from barnabas.broker.extension import Extension
 
-EXTENSIONS: Final[Sequence[Extension]] = (NatsExtension(),)
+EXTENSIONS: Final[Sequence[Extension]] = (NatsExtension(), ConsoleExtension())

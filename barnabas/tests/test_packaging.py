@@ -56,6 +56,14 @@ def test_the_wheel_has_every_module_once(wheel: Path) -> None:
 
 
 @pytest.mark.sockets
+def test_the_wheel_has_the_page_of_the_console(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if name.startswith("barnabas/console/page/")}
+    page = ROOT / "barnabas" / "console" / "page"
+    assert names == {str(path.relative_to(ROOT)) for path in page.iterdir()}
+
+
+@pytest.mark.sockets
 def test_an_installed_wheel_starts_outside_the_repository(wheel: Path, tmp_path: Path) -> None:
     """The environment is new but for the dependencies, which are taken from this one."""
     venv.create(tmp_path / "env", with_pip=False, symlinks=True)

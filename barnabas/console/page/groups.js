@@ -1,0 +1,78 @@
+// All groups, and one of them with its members, offsets and lag.
+import { cards, h, link, number, outside, problems, ranges, table } from "./dom.js";
+import { poll, view } from "./api.js";
+import { list } from "./list.js";
+import { Chart } from "./chart.js";
+
+const EVERY_S = 3;
+
+export async function show(page) {
+  await (page.name === "group" ? showGroup(page, page.parameters.get("group") || "") : showGroups(page));
+}
+
+function showGroups(page) {
+  return list(page, {
+    what: "groups",
+    load: async (filter, after) => {
+      const found = await view("groups", { filter, after }, page.signal);
+      return { ...found, rows: found.groups, problems: problems(found.problems) };
+    },
+    last: (rows) => rows.at(-1).id,
+    draw: (rows) => table("Groups", [["Name", "name"], ["Type"], ["State"], ["Protocol"], ["Coordinator", "number"]],
+      rows.map((each) => [link(each.id, "group", { group: each.id }), each.type, each.state, outside(each.protocol), String(each.coordinator)])),
+  });
+}
+
+async function showGroup({ content, heading, signal, fail, tell }, group) {
+  heading.replaceChildren("Group ", outside(group));
+  document.title = `${group} – Barnabas`;
+  const chart = new Chart("Lag of all partitions");
+  const body = h("div");
+  content.append(chart.element, body);
+  await poll(async () => {
+    const found = await view("group", { group }, signal);
+    tell("");
+    chart.add(Date.now(), found.total_lag);
+    draw(body, found);
+  }, EVERY_S, signal, fail);
+}
+
+function draw(body, found) {
+  const none = () => h("span", { class: "null" }, "none");
+  body.replaceChildren(
+    cards([
+      ["State", found.state],
+      ["Type", found.type],
+      ["Assignor", found.protocol ? outside(found.protocol) : none()],
+      ["Epoch", found.epoch === null ? none() : number(found.epoch)],
+      ["Coordinator", `broker ${found.coordinator}`],
+      ["Members", number(found.member_count)],
+      ["Total lag", number(found.total_lag)],
+    ]),
+    h("h2", {}, "Members"),
+    found.members.length ? table(counted("Members", found.members.length, found.member_count), [["Member", "name"], ["Instance", "name"], ["Client", "name"], ["Host", "name"], ["Assigned", "name"]],
+      found.members.map((each) => [
+        outside(each.id),
+        each.instance_id === null ? none() : outside(each.instance_id),
+        outside(each.client_id),
+        outside(each.client_host),
+        each.assigned.map(([topic, partitions]) => h("div", {}, outside(topic), ` ${ranges(partitions)}`)),
+      ])) : h("p", { class: "faint" }, "No members."),
+    h("h2", {}, "Offsets"),
+    ...problems(found.problems),
+    found.offsets.length ? table(counted("Offsets", found.offsets.length, found.offset_count),
+      [["Topic", "name"], ["Partition", "number"], [found.type === "share" ? "Finished before" : "Committed", "number"], ["End offset", "number"], ["Lag", "number"], ["Member", "name"]],
+      found.offsets.map((each) => [
+        link(each.topic, "topic", { topic: each.topic }),
+        String(each.partition),
+        each.committed < 0 ? none() : number(each.committed),
+        number(each.end),
+        h("span", { class: each.lag ? "bad" : null }, number(each.lag)),
+        outside(each.member),
+      ])) : h("p", { class: "faint" }, "Nothing is committed."),
+  );
+}
+
+function counted(what, shown, all) {
+  return shown < all ? `${what}: the first ${number(shown)} of ${number(all)}` : what;
+}
