@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.quorum_member import QuorumMember
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.config.listeners import Endpoint
-    from barnabas.broker.extension import Extension
+    from barnabas.broker.extension import Extension, ExtensionHost
     from barnabas.broker.metrics.families import Source
     from barnabas.broker.metrics.health import Health
     from barnabas.broker.metrics.node import NodeMetrics
@@ -153,6 +153,7 @@ class Node:
         self._lifecycle: BrokerLifecycle | None = None
         self._fetchers: ReplicaFetcherManager | None = None
         self._extensions = Extensions(extensions)
+        self.extension_host: ExtensionHost | None = None  # once the partitions are open
         self._metrics: NodeMetrics | None = None
         self._window: RequestWindow | None = None  # once metrics have been read
         self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
@@ -600,8 +601,10 @@ class Node:
         if self._config.log_cleaner_enable:
             self._cleaner.start()
         directory = metadata_directory(self._config)
-        ask = self._for_extensions.ask
-        self._extensions.start(host_of(self.services, self._disk, directory, ask, self._extensions.reports))
+        self.extension_host = host_of(
+            self.services, self._disk, directory, self._for_extensions.ask, self._extensions.reports
+        )
+        self._extensions.start(self.extension_host)
 
     def _when_settled(self, answer: Callable[[], object]) -> None:
         """Call back when the partitions and the extensions have applied the metadata; at once before any is loaded."""

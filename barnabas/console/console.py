@@ -113,16 +113,16 @@ class Console:
         self,
         runtime: Runtime,
         host: Callable[[], ExtensionHost | None],
-        own_names: set[str],
+        is_own: Callable[[str], bool],
         *,
         base: str = "/",
         test_state: Callable[[], Any] | None = None,
     ) -> None:
-        """`host()`: the broker whose view is shown; None while it does not run. `own_names`: names that requests may have for it
-        beside those of its listeners. `base`: the path of the page. `test_state`: of a test broker, called in a thread."""
+        """`host()`: the broker whose view is shown; None while it does not run. `is_own(name)`: whether requests may
+        name it so, beside addresses and the names of its listeners. `base`: the path of the page. `test_state`: of a test broker, called in a thread."""
         self._runtime = runtime
         self._host = host
-        self._own_names = own_names
+        self._is_own = is_own
         self._base = base
         self._test_state = test_state
         self._files: dict[str, tuple[str, bytes]] = {}
@@ -152,12 +152,13 @@ class Console:
 
     def check(self, head: Head) -> None:
         host = host_of(head.headers.get("host", ""))
-        if not (
-            is_loopback(host) or is_address(host) or host in self._own_names or host in self._advertised()
-        ):
+        if not (is_loopback(host) or is_address(host) or self._is_own(host) or host in self._advertised()):
             raise HttpError(
                 403, f"{host[:TEXT_MAX]!r} is not a name of this broker: use its address, or localhost"
             )
+        origin = head.headers.get("origin")  # browsers send it with scripts of the page, too
+        if origin is not None and origin.partition("://")[2] != head.headers.get("host"):
+            raise HttpError(403, "a page of another site does not read this")
         if head.method not in ("GET", "HEAD"):
             raise HttpError(405, "the console changes nothing: GET is all there is")
 

@@ -66,7 +66,7 @@ class ConsoleExtension:
         from barnabas.console.console import BOUNDS, Console  # late: where it is served
         from barnabas.runtime.http_server import HttpServer
 
-        console = Console(host.runtime, lambda: host, own_names={address[0]})
+        console = Console(host.runtime, lambda: host, address[0].lower().__eq__)
         try:
             server = HttpServer(host.runtime, *address, console, BOUNDS)
         except OSError as error:

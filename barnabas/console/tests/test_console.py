@@ -85,6 +85,12 @@ def test_no_other_site_reads_it(node: ConsoleNode) -> None:
         assert node.request("/api/tail?topic=t", sec_fetch_site=site).status == 403
         assert node.request("/", sec_fetch_site=site).status == 200  # a link to the console
     assert node.request("/api/overview", sec_fetch_site="same-origin").status == 200
+    for origin in ("http://evil.example", "null", "http://localhost"):
+        assert node.request("/main.js", origin=origin).status == 403
+    assert node.request("/main.js", origin=f"http://localhost:{node.port}").status == 200
+    assert (
+        node.request("/main.js", origin="https://10.1.2.3", host="10.1.2.3").status == 200
+    )  # behind a proxy
 
 
 def test_every_answer_has_the_headers_that_keep_scripts_out(node: ConsoleNode) -> None:
@@ -98,7 +104,7 @@ def test_every_answer_has_the_headers_that_keep_scripts_out(node: ConsoleNode) -
         "/nothing",
         "/api/tail?topic=t",
     ):
-        head = node.request(target, origin="http://evil.example").head
+        head = node.request(target).head
         policy = re.search(r"Content-Security-Policy: (.*)", head)
         assert policy is not None
         assert policy[1].startswith(

@@ -1,21 +1,26 @@
-"""The controls of one broker: what the routes work on, and the server that offers them."""
+"""The controls of one broker: what the routes work on, and the server that offers them, the web console beside them."""
 
 from __future__ import annotations
 
 import itertools
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from barnabas.testing.contents import services_of
 from barnabas.testing.control import table
-from barnabas.testing.control.http import ControlServer
+from barnabas.testing.control.http import CONSOLE, ControlServer
 
 if TYPE_CHECKING:
+    from barnabas.broker.extension import ExtensionHost
+    from barnabas.console.console import Console
+    from barnabas.runtime.interface import Runtime
     from barnabas.testing.broker import Broker
     from barnabas.testing.faults.engine import Link
     from barnabas.testing.snapshot import Snapshot
 
 HOST: Final = "127.0.0.1"
 ANY_HOST: Final = "0.0.0.0"
+REQUESTS_SHOWN: Final = 100  # in the console
 
 
 class Control:
@@ -28,7 +33,7 @@ class Control:
         self.links: dict[int, Link] = {}
         self.snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
-        self._server = ControlServer(broker.loop, host, port, partial(table.answer, self))
+        self._server = ControlServer(broker.loop, host, port, partial(table.answer, self), self._new_console)
 
     @property
     def url(self) -> str:
@@ -42,3 +47,29 @@ class Control:
 
     def close(self) -> None:
         self._server.close()
+
+    # -- the console
+
+    def _new_console(self, runtime: Runtime) -> Console:
+        from barnabas.console.console import Console  # late: most tests open none
+
+        return Console(runtime, self._shown_node, self._is_own, base=CONSOLE, test_state=self._test_state)
+
+    def _shown_node(self) -> ExtensionHost | None:
+        """The node that the console asks: one that serves and does not stand still, if there is one."""
+        found = services_of(self.broker.nodes)
+        hosts = {node.node_id: node.node.extension_host for node in self.broker.nodes if node.is_ready}
+        return hosts.get(found[0].node_id) if found else None
+
+    def _is_own(self, host: str) -> bool:
+        return self._server.is_own(host)
+
+    def _test_state(self) -> dict[str, Any]:
+        from barnabas.testing.control import routes, routes_faults  # late: they import this module
+
+        last = list(self.broker.faults.requests)[-REQUESTS_SHOWN:]
+        return {
+            "nodes": routes.status(self).nodes,
+            "rules": routes_faults.rules(self),
+            "requests": [routes_faults.recorded_request(each, decoded=False) for each in reversed(last)],
+        }

@@ -12,7 +12,7 @@ import logging
 import threading  # noqa: TID251 - handlers block
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -20,6 +20,10 @@ import msgspec
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
 from barnabas.runtime.http import Head, HttpError, host_of, is_address, is_loopback
 from barnabas.runtime.http_server import Bounds, HttpRequest, HttpServer
+
+if TYPE_CHECKING:
+    from barnabas.console.console import Console
+    from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger("barnabas.testing")
 
@@ -34,6 +38,7 @@ BOUNDS: Final = Bounds(
     idle_s=10.0,
     answer_s=60.0,
 )
+CONSOLE: Final = "/console/"  # the path of the web console
 THREADS_MAX: Final = 64  # requests that wait at a time
 JSON: Final = "application/json"
 
@@ -57,8 +62,18 @@ class ControlServer:
     Requests name it by an address or as localhost; where `host` is not this machine's own loopback, by a name without dots as
     well, which containers have for each other."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, host: str, port: int, handler: Handler) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        host: str,
+        port: int,
+        handler: Handler,
+        new_console: Callable[[Runtime], Console],
+    ) -> None:
+        """`new_console(runtime)`: called at the first request for it."""
         self._loop = loop
+        self._new_console = new_console
+        self._console: Console | None = None
         self._handler = handler
         self._threads = 0
         self._is_loopback = is_loopback(host)
@@ -73,22 +88,33 @@ class ControlServer:
 
         async def stop() -> None:
             self.server.close()
+            if self._console is not None:
+                self._console.close()
 
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
 
     def check(self, head: Head) -> None:
         """Refuse pages in a browser. The page of another site whose name leads here has that name in Host."""
-        if "origin" in head.headers:
+        if "origin" in head.headers and not _is_for_console(head):  # which has pages of its own
             raise HttpError(403, "a browser's page does not control the broker")
         host = host_of(head.headers.get("host", ""))
-        is_known = not host or is_loopback(host) or is_address(host)
-        if not is_known and (self._is_loopback or "." in host):
+        if host and not self.is_own(host):
             raise HttpError(
                 403, f"{host[:100]} is not this machine's own name: call it by address, or as localhost"
             )
 
+    def is_own(self, host: str) -> bool:
+        """Whether a request may name this server so."""
+        return is_loopback(host) or is_address(host) or not (self._is_loopback or "." in host)
+
     def serve(self, request: HttpRequest) -> None:
-        """Have a thread call the handler. It ends with the process, whatever it waits for."""
+        """Have a thread call the handler, which ends with the process, whatever it waits for; or the console serve it."""
+        if _is_for_console(request.head):
+            if self._console is None:
+                self._console = self._new_console(self.server.runtime)
+            self._console.check(request.head)
+            self._console.serve(request)
+            return
         asked = _request(request.head, request.take_body())
         if self._threads >= THREADS_MAX:
             raise HttpError(503, f"{THREADS_MAX} requests are waited for already")
@@ -122,6 +148,10 @@ class ControlServer:
 
     def refuse(self, request: HttpRequest, error: HttpError) -> None:
         request.respond(error.status, JSON, msgspec.json.encode({"error": str(error)}))
+
+
+def _is_for_console(head: Head) -> bool:
+    return f"{head.target}/".startswith(CONSOLE)
 
 
 def _request(head: Head, body: bytes) -> Request:

@@ -1,0 +1,110 @@
+"""The web console at the port of the controls."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from barnabas.testing import Broker
+from barnabas.testing.control import Control
+from barnabas.testing.external.raw_client import RawClient
+from barnabas.wire.messages.metadata import MetadataRequest
+from compat_tests.harness.eventually import eventually
+
+pytestmark = pytest.mark.sockets
+
+METADATA = 3
+
+
+@pytest.fixture(params=[1, 3])
+def control(request: pytest.FixtureRequest) -> Iterator[Control]:
+    with Broker(nodes=request.param) as broker:
+        made = Control(broker)
+        yield made
+        made.close()
+
+
+def get(control: Control, path: str, **headers: str) -> tuple[int, bytes]:
+    request = urllib.request.Request(control.url + path, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def view(control: Control, path: str) -> Any:
+    status, body = get(control, f"/console/api/{path}")
+    assert status == 200, body
+    return json.loads(body)
+
+
+def test_the_page_and_its_views(control: Control) -> None:
+    broker = control.broker
+    broker.create_topic("t", partitions=6, replication_factor=len(broker.nodes))
+    broker.seed("t", [b"%d" % number for number in range(12)])
+    status, page = get(control, "/console")  # the client follows to /console/
+    assert status == 200
+    assert b"<title>Barnabas" in page
+    assert get(control, "/console/main.js")[0] == 200
+    found = view(control, "overview")
+    assert (len(found["brokers"]), found["is_test_broker"]) == (len(broker.nodes), True)
+    partitions = view(control, "topic?topic=t")["partitions"]
+    assert {row["leader"] for row in partitions} == {node.node_id for node in broker.nodes}
+    assert sum(row["end"] for row in partitions) == 12
+    assert all(row["size"] is not None for row in partitions)
+    page = view(control, "messages?topic=t&from=start")
+    assert (len(page["records"]), page["is_end"], page["problems"]) == (12, True, [])
+
+
+def test_rules_and_requests(control: Control) -> None:
+    control.broker.on("Produce", topic="t").error("NOT_LEADER_OR_FOLLOWER")
+    RawClient(control.broker.nodes[0].port).ask(METADATA, 5, MetadataRequest())
+    found = view(control, "test")
+    assert [rule["api"] for rule in found["rules"]] == ["Produce"]
+    assert found["requests"][0]["api"] == "Metadata"
+    assert [node["running"] for node in found["nodes"]] == [True] * len(control.broker.nodes)
+    assert {each["api"] for each in found["requests"]} == {"Metadata"}, "the console's own are not recorded"
+
+
+def test_another_node_is_asked_when_one_stops(control: Control) -> None:
+    broker = control.broker
+    if len(broker.nodes) == 1:
+        broker.stop_node(1)
+        assert get(control, "/console/api/overview")[0] == 503
+        assert get(control, "/console/")[0] == 200
+        return
+    stopped = view(control, "overview")["node_id"]
+    broker.stop_node(stopped)
+    found = view(control, "overview")
+    assert found["node_id"] != stopped
+    eventually(
+        lambda: (
+            {each["state"] for each in view(control, "overview")["brokers"] if each["id"] == stopped}
+            == {"fenced"}
+        )
+    )
+
+
+def test_browsers_of_other_sites_are_refused(control: Control) -> None:
+    assert get(control, "/console/", Host="evil.example")[0] == 403
+    assert get(control, "/console/", Origin="http://evil.example")[0] == 403
+    assert get(control, "/console/api/overview", **{"Sec-Fetch-Site": "cross-site"})[0] == 403
+
+
+def test_the_console_is_loaded_when_it_is_opened() -> None:
+    code = (
+        "import sys; from barnabas.testing import Broker; from barnabas.testing.control import Control\n"
+        "with Broker() as broker:\n"
+        "    control = Control(broker)\n"
+        "    print('barnabas.console.console' in sys.modules)\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "False\n"
