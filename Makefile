@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-transactions check format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-transactions test-console screenshots check format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 help: ## this list
@@ -130,6 +130,13 @@ test-franz-go: $(INSTALLED) ## those of franz-go; needs Go 1.26 or newer
 # Those of compat_tests/languages whose toolchain is here; of another a line says what is missing.
 test-languages: $(INSTALLED) ## tests in Java, Go and Node on the test broker, where their toolchains are
 	$(BIN)/python -m compat_tests.languages $(ARGS)
+
+# Chromium is Debian's, or that of the variable CHROMIUM; without one the pages are left out, with a line that says so.
+test-console: $(INSTALLED) ## the web console's pages in Chromium, where it is installed
+	$(PYTEST) -q -rs compat_tests/console barnabas/console barnabas/testing/control/tests/test_console.py $(ARGS)
+
+screenshots: $(INSTALLED) ## pictures of the web console in docs/images, with Chromium
+	$(BIN)/python -m compat_tests.console.screenshots
 
 conform: $(JARS) ## every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)

@@ -16,6 +16,7 @@ from barnabas.wire.messages.describe_configs import DescribeConfigsRequest, Desc
 from barnabas.wire.messages.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from barnabas.wire.messages.describe_quorum import DescribeQuorumRequest, PartitionData, TopicData
 from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from barnabas.wire.uuids import uuid_to_string
 
 if TYPE_CHECKING:
     from barnabas.broker.extension import ExtensionHost
@@ -253,7 +254,7 @@ async def topic_view(cluster: Cluster, name: str, first: int, limit: int) -> Top
         row.size = sizes.get(index)
     return TopicView(
         name,
-        topic.topic_id.hex(),
+        uuid_to_string(topic.topic_id),
         topic.is_internal,
         len(topic.partitions),
         list(rows.values()),

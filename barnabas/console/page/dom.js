@@ -23,11 +23,12 @@ export function outside(text, properties = {}) {
   return h("bdi", properties, visible(String(text)));
 }
 
-// Columns are [title, class] and rows lists of what stands in the cells.
-export function table(caption, columns, rows) {
+// Columns are [title, class] and rows lists of what stands in the cells. A caption that says what the heading says is for screen
+// readers alone.
+export function table(caption, columns, rows, isCaptionShown = false) {
   const head = columns.map(([title, kind]) => h("th", { scope: "col", class: kind || null }, title));
   const body = rows.map((cells) => h("tr", {}, cells.map((cell, at) => h("td", { class: columns[at][1] || null }, cell))));
-  return h("div", { class: "scroll" }, h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+  return h("div", { class: "scroll" }, h("table", {}, h("caption", { class: isCaptionShown ? null : "heard" }, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
 }
 
 export function cards(entries) {

@@ -50,7 +50,8 @@ function draw(body, found) {
       ["Total lag", number(found.total_lag)],
     ]),
     h("h2", {}, "Members"),
-    found.members.length ? table(counted("Members", found.members.length, found.member_count), [["Member", "name"], ["Instance", "name"], ["Client", "name"], ["Host", "name"], ["Assigned", "name"]],
+    cut(found.members.length, found.member_count),
+    found.members.length ? table("Members", [["Member", "name"], ["Instance", "name"], ["Client", "name"], ["Host", "name"], ["Assigned", "name"]],
       found.members.map((each) => [
         outside(each.id),
         each.instance_id === null ? none() : outside(each.instance_id),
@@ -59,20 +60,21 @@ function draw(body, found) {
         each.assigned.map(([topic, partitions]) => h("div", {}, outside(topic), ` ${ranges(partitions)}`)),
       ])) : h("p", { class: "faint" }, "No members."),
     h("h2", {}, "Offsets"),
+    cut(found.offsets.length, found.offset_count),
     ...problems(found.problems),
-    found.offsets.length ? table(counted("Offsets", found.offsets.length, found.offset_count),
+    found.offsets.length ? table("Offsets",
       [["Topic", "name"], ["Partition", "number"], [found.type === "share" ? "Finished before" : "Committed", "number"], ["End offset", "number"], ["Lag", "number"], ["Member", "name"]],
       found.offsets.map((each) => [
         link(each.topic, "topic", { topic: each.topic }),
         String(each.partition),
         each.committed < 0 ? none() : number(each.committed),
         number(each.end),
-        h("span", { class: each.lag ? "bad" : null }, number(each.lag)),
+        number(each.lag),
         outside(each.member),
       ])) : h("p", { class: "faint" }, "Nothing is committed."),
   );
 }
 
-function counted(what, shown, all) {
-  return shown < all ? `${what}: the first ${number(shown)} of ${number(all)}` : what;
+function cut(shown, all) {
+  return shown < all ? h("p", { class: "faint" }, `The first ${number(shown)} of ${number(all)}`) : "";
 }

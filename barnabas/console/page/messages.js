@@ -159,7 +159,7 @@ function live(page, wanted, result) {
   const asked = Object.entries({ topic, partition, filter, committed, limit: "100" }).filter(([, value]) => value !== "");
   const place = h("p", { class: "faint", "aria-live": "polite" }, "Waiting for records.");
   const stop = h("button", { type: "button" }, "Stop");
-  const filled = table("Records as they come, the newest first", COLUMNS, []);
+  const filled = table("Records as they come, the newest first", COLUMNS, [], true);
   const body = filled.querySelector("tbody");
   result.append(h("div", { class: "pager" }, stop, place), filled);
   let source = null;

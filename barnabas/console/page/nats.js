@@ -34,5 +34,5 @@ function gaps(rows) {
   const found = rows.flatMap((each) => (each.ways || []).flatMap((way) => way.gaps.map((gap) => [each.topic, gap])));
   if (!found.length) return h("p", { class: "faint" }, "No gaps: no messages are known to have been missed.");
   return h("div", {}, h("h2", {}, "Gaps"), table("Times in which messages may have been missed", [["Topic", "name"], ["From", "time"], ["To", "time"], ["Cause", "name"]],
-    found.map(([topic, gap]) => [outside(topic), time(gap.begin_ms), gap.end_ms ? time(gap.end_ms) : h("span", { class: "bad" }, "lasts"), outside(gap.cause)])));
+    found.map(([topic, gap]) => [outside(topic), time(gap.begin_ms), gap.end_ms ? time(gap.end_ms) : h("span", { class: "bad" }, "lasts"), outside(gap.cause)]), true));
 }

@@ -22,7 +22,7 @@ function nodes(rows) {
 function rules(rows) {
   if (!rows.length) return h("p", { class: "faint" }, "No rules are in force.");
   return table("Rules, the oldest first", [["Id", "number"], ["API"], ["Does", "name"], ["Asked", "number"], ["Acted", "number"], ["Holds", "number"], ["State"]],
-    rows.map((each) => [String(each.id), outside(each.api ?? "any"), outside(each.action), number(each.calls), number(each.hits), number(each.held), each.spent ? "spent" : "in force"]));
+    rows.map((each) => [String(each.id), outside(each.api ?? "any"), outside(each.action), number(each.calls), number(each.hits), number(each.held), each.spent ? "spent" : "in force"]), true);
 }
 
 function requests(rows) {
@@ -31,5 +31,5 @@ function requests(rows) {
     rows.map((each) => [
       time(each.received_ms), String(each.node), outside(each.api), String(each.version), outside(each.client_id ?? ""), outside(each.topics.join(", ")), outside(each.outcome),
       each.answered_ms === null ? "" : `${number(each.answered_ms - each.received_ms)} ms`, bytes(each.request_bytes), bytes(each.answer_bytes), outside(each.fault ?? ""),
-    ]));
+    ]), true);
 }

@@ -71,7 +71,7 @@ async function showPartitions(section, topic, first, signal, fail) {
         number(each.start === null || each.end === null ? null : each.end - each.start),
         bytes(each.size),
         h("a", { href: link("", "messages", { topic, partition: each.partition }).getAttribute("href"), "aria-label": `Messages of partition ${each.partition}` }, "messages"),
-      ])),
+      ]), true),
     h("div", { class: "pager" }, back, on, h("span", { class: "faint" }, `partitions ${ranges(found.partitions.map((each) => each.partition))}`)),
   );
 }

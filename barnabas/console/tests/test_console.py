@@ -33,6 +33,7 @@ from barnabas.wire.messages.offset_commit import (
 )
 from barnabas.wire.record_batch import read_header, seal_batch
 from barnabas.wire.records import Record, build_batch
+from barnabas.wire.uuids import uuid_to_string
 
 BATCH_HEADER = 61
 
@@ -208,7 +209,11 @@ def test_a_topic_has_its_partitions_and_configs(node: ConsoleNode) -> None:
     topic_id = node.create("t", 120)
     node.produce("t", b"1", b"2", partition=101)
     found = node.view("topic", topic="t", first=100, limit=50)
-    assert (found["id"], found["partition_count"], len(found["partitions"])) == (topic_id.hex(), 120, 20)
+    assert (found["id"], found["partition_count"], len(found["partitions"])) == (
+        uuid_to_string(topic_id),
+        120,
+        20,
+    )
     row = found["partitions"][1]
     assert (row["partition"], row["leader"], row["isr"], row["start"], row["end"]) == (101, 1, [1], 0, 2)
     assert row["size"] > 60

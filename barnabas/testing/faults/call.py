@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from barnabas.testing.faults.shapes import Target, Topic
 
 _FOLLOWER: Final = r"broker-\d+-fetcher-\d+"  # compiled with its first use
+_EXTENSION: Final = r"broker-\d+-extension"  # such as the console, which asks any broker anything
 # Client ids of the other requests between brokers, by API.
 _BETWEEN_BROKERS: Final = {24: r"broker-\d+-add-partitions-to-txn", 27: r"broker-\d+-markers"}
 FETCH: Final = 1
@@ -96,6 +97,8 @@ class Call:
         client_id = self.client_id
         if client_id is None or not client_id.startswith("broker-"):
             return False
+        if re.fullmatch(_EXTENSION, client_id):
+            return True
         between_brokers = _BETWEEN_BROKERS.get(self.api_key)
         if between_brokers is not None:
             return re.fullmatch(between_brokers, client_id) is not None

@@ -65,10 +65,13 @@ def test_the_page_and_its_views(control: Control) -> None:
 
 
 def test_rules_and_requests(control: Control) -> None:
+    control.broker.create_topic("t", partitions=6)
     control.broker.on("Produce", topic="t").error("NOT_LEADER_OR_FOLLOWER")
+    control.broker.on("ListOffsets").error("NOT_LEADER_OR_FOLLOWER")
     RawClient(control.broker.nodes[0].port).ask(METADATA, 5, MetadataRequest())
+    assert view(control, "topic?topic=t")["problems"] == [], "rules are about clients"
     found = view(control, "test")
-    assert [rule["api"] for rule in found["rules"]] == ["Produce"]
+    assert [(rule["api"], rule["hits"]) for rule in found["rules"]] == [("Produce", 0), ("ListOffsets", 0)]
     assert found["requests"][0]["api"] == "Metadata"
     assert [node["running"] for node in found["nodes"]] == [True] * len(control.broker.nodes)
     assert {each["api"] for each in found["requests"]} == {"Metadata"}, "the console's own are not recorded"
