@@ -99,6 +99,7 @@ LEAVE_S = 30.0  # of a controlled shutdown: for other brokers to become leaders 
 # answer may take request.timeout.ms, and this long to arrive.
 PEER_CONNECT_S = 2.0
 PEER_ANSWER_S = 5.0
+EXTENSION_FETCH_BYTES_MAX = 32 * 1024 * 1024  # one batch may be larger than what a request asks for
 BROKER_RESOURCE = 4  # ConfigResource.Type of a broker; the name "" means all brokers
 
 
@@ -381,7 +382,9 @@ class Node:
         for_markers = self._make_brokers(controller, authentication, "markers")
         for_verification = self._make_brokers(controller, authentication, "add-partitions-to-txn")
         for_share_states = self._make_brokers(controller, authentication, "share-state")
-        self._for_extensions = self._make_brokers(controller, authentication, "extension")
+        self._for_extensions = self._make_brokers(
+            controller, authentication, "extension", EXTENSION_FETCH_BYTES_MAX
+        )
         self._brokers = (for_markers, for_verification, for_share_states, self._for_extensions)
         share_coordinator = ShareCoordinator(
             CoordinatorLog(SHARE_GROUP_STATE_TOPIC, partitions, runtime),
@@ -513,8 +516,13 @@ class Node:
         member.attach(services.controller, services.controller_channel, requests)
 
     def _make_brokers(
-        self, controller: Controller, authentication: InterBrokerAuthentication | None, purpose: str
+        self,
+        controller: Controller,
+        authentication: InterBrokerAuthentication | None,
+        purpose: str,
+        fetch_max_bytes: int = 0,
     ) -> Brokers:
+        """`fetch_max_bytes`: of an answer with records; 0 where none is asked for."""
         config, runtime = self._config, self._runtime
         answer_timeout_s = config.request_timeout_ms / 1000 + PEER_ANSWER_S
         peers = None
@@ -529,6 +537,7 @@ class Node:
                 timeout_error=ErrorCode.NETWORK_EXCEPTION,
                 disconnect_error=ErrorCode.NETWORK_EXCEPTION,
                 gives_up_sent=False,
+                fetch_max_bytes=fetch_max_bytes,
             )
             peers = Peers(
                 runtime,

@@ -163,7 +163,7 @@ class _Reader:
         while self._bytes < BYTES_MAX and self.scanned < SCANNED_MAX:
             before = dict(self.positions)
             by_leader: dict[int, list[int]] = defaultdict(list)
-            for index in sorted(self.pending):
+            for index in sorted(self.pending, key=lambda index: (self._counts[index], index)):
                 if states[index].leader == NO_LEADER:
                     self._fail(index, "it has no leader")
                 elif self._counts[index] < self._share:
@@ -195,17 +195,23 @@ class _Reader:
             for index in indexes:
                 self._fail(index, error_name(response.error_code))
             return
-        for topic in response.responses:
-            for each in topic.partitions:
-                if each.partition_index in self.pending:
-                    await self._cluster.read(self._take(each))
+        answers = [
+            each
+            for topic in response.responses
+            for each in topic.partitions
+            if each.partition_index in self.pending
+        ]
+        # The first partition with records gives a batch, whatever its size; the others are empty when there is no room left.
+        has_none = not any(_size(each.records or b"") for each in answers)
+        for each in answers:
+            await self._cluster.read(self._take(each, is_end=has_none))
 
     def _fail(self, index: int, why: str) -> None:
         self.pending.discard(index)
         self.problems.append(f"partition {index}: {why}")
 
-    def _take(self, fetched: Any) -> Steps[None]:
-        """The records of one partition's answer."""
+    def _take(self, fetched: Any, *, is_end: bool) -> Steps[None]:
+        """The records of one partition's answer. `is_end`: no records follow, whatever the offsets say (compaction)."""
         index, position = fetched.partition_index, self.positions[fetched.partition_index]
         if fetched.error_code:
             self._fail(index, error_name(fetched.error_code))
@@ -225,7 +231,7 @@ class _Reader:
             for begin, header in iterate_whole_headers(data):
                 if header.last_offset < position:
                     continue
-                if header.is_control or is_aborted(header):
+                if is_aborted(header) or header.is_control:  # it is asked of each
                     self.positions[index] = header.next_offset
                     continue
                 yield from self._open(index, memoryview(data)[begin : begin + header.size], header)
@@ -234,7 +240,7 @@ class _Reader:
         except RecordBatchError as error:
             self._fail(index, str(error))
             return
-        if self.positions[index] >= end or not size:
+        if self.positions[index] >= end or is_end:
             self.positions[index] = max(self.positions[index], end)
             self.pending.discard(index)
 

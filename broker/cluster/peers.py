@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from barnabas.broker.cluster.peer_client import Answered, ClientTls, InterBrokerClient
+from barnabas.broker.cluster.peer_client import SMALL_ANSWER_BYTES, Answered, ClientTls, InterBrokerClient
 from barnabas.broker.security.caller import own_client_id
 from barnabas.wire.errors import ErrorCode
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime, Timer
 
 IDLE_S: Final = 60.0
+FETCH: Final = 1
 
 
 class PeerTerms(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class PeerTerms(msgspec.Struct, frozen=True):
     timeout_error: ErrorCode
     disconnect_error: ErrorCode
     gives_up_sent: bool
+    fetch_max_bytes: int = 0  # of an answer with records; 0: none is asked for
 
 
 class Peers:
@@ -142,7 +144,11 @@ class _Link:
     def _send(self, number: int) -> None:
         api_key, version, request, _ = self._waiting[number]
         self._client.send(
-            api_key, version, request, lambda response: self._end(number, response, ErrorCode.NONE)
+            api_key,
+            version,
+            request,
+            lambda response: self._end(number, response, ErrorCode.NONE),
+            answer_max_bytes=self._terms.fetch_max_bytes if api_key == FETCH else SMALL_ANSWER_BYTES,
         )
 
     def _timed_out(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -9,12 +10,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from barnabas.testing import Broker
 from barnabas.testing.control import Control
 from barnabas.testing.external.raw_client import RawClient
+from barnabas.testing.tests.transactional_client import TransactionalClient
 from barnabas.wire.messages.metadata import MetadataRequest
 from compat_tests.harness.eventually import eventually
 
@@ -62,6 +65,32 @@ def test_the_page_and_its_views(control: Control) -> None:
     assert all(row["size"] is not None for row in partitions)
     page = view(control, "messages?topic=t&from=start")
     assert (len(page["records"]), page["is_end"], page["problems"]) == (12, True, [])
+
+
+def test_large_records_are_read_from_their_leaders(control: Control) -> None:
+    broker = control.broker
+    broker.create_topic("t", partitions=3, configs={"max.message.bytes": 3_000_000})
+    broker.seed("t", [{"value": bytes(2_500_000), "partition": index} for index in range(3)])
+    page = view(control, "messages?topic=t&from=start")
+    assert page["problems"] == []
+    assert [record["value"]["size"] for record in page["records"]] == [2_500_000] * 3
+
+
+def test_transactions(control: Control) -> None:
+    control.broker.create_topic("t", partitions=1)
+    client = TransactionalClient(control.broker, "id")
+    for value, commits in ((b"aborted", False), (b"committed", True), (b"aborted too", False)):
+        assert eventually(lambda value=value: client.send("t", value) == 0)
+        assert client.end(commit=commits) == 0
+    assert eventually(lambda: client.send("t", b"open") == 0)
+
+    def values(**query: str) -> list[bytes]:
+        page = view(control, f"messages?{urlencode({'topic': 't', 'from': 'start', **query})}")
+        return [base64.b64decode(record["value"]["data"]) for record in page["records"]]
+
+    assert values() == [b"aborted", b"committed", b"aborted too", b"open"]
+    assert values(committed="true") == [b"committed"]
+    client.close()
 
 
 def test_rules_and_requests(control: Control) -> None:
