@@ -64,6 +64,7 @@ class ConsoleExtension:
         if address is None:
             return None
         from barnabas.console.console import BOUNDS, Console  # late: where it is served
+        from barnabas.runtime.http import is_loopback
         from barnabas.runtime.http_server import HttpServer
 
         console = Console(host.runtime, lambda: host, address[0].lower().__eq__)
@@ -73,7 +74,10 @@ class ConsoleExtension:
             raise ConfigError(
                 f"cannot listen on {format_address(*address)}: {error.strerror or error}; free it or choose another in {LISTENER}"
             ) from error
-        log.info("the console is at http://%s/", format_address(address[0], server.port))
+        shown = format_address(address[0], server.port)
+        log.info("the console is at http://%s/", shown)
+        if not is_loopback(address[0]):
+            log.warning("who reaches %s reads all topics and groups in the console: it has no login", shown)
         return RunningConsole(console, server)
 
 

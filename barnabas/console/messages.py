@@ -129,9 +129,8 @@ async def read(cluster: Cluster, wanted: Wanted, positions: Mapping[int, int]) -
     reader = _Reader(cluster, wanted, {index: at for index, at in positions.items() if index in states})
     await reader.read(states)
     reader.rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset))
-    return Page(
-        reader.rows, reader.positions, reader.ends, reader.scanned, not reader.pending, reader.problems
-    )
+    is_end = not reader.pending and not reader.problems
+    return Page(reader.rows, reader.positions, reader.ends, reader.scanned, is_end, reader.problems)
 
 
 async def read_one(cluster: Cluster, topic: str, partition: int, offset: int) -> Row:
@@ -152,7 +151,7 @@ class _Reader:
         self.ends: dict[int, int] = {}
         self.scanned = 0
         self.problems: list[str] = []
-        self.pending = set(positions)  # not at their ends
+        self.pending = set(positions)  # not at their ends, and without a problem
         self._cluster = cluster
         self._wanted = wanted
         self._share = -(-wanted.limit // max(1, len(positions)))

@@ -223,7 +223,7 @@ def test_ten_thousand_topics_stay_usable(page: Page, control: Control) -> None:
     assert [row[0] for row in page.cells()] == [f"topic-{number:05}" for number in range(9990, 10_000)]
     page.open(url(control, "/"))
     page.wait_for_text("10,000")
-    assert time.monotonic() - began < 10, "two pages and a filter"
+    assert time.monotonic() - began < 15, "two pages and a filter"
 
 
 # -- keyboard

@@ -9,11 +9,9 @@ from urllib.parse import urlencode
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.tests.one_node import OneNode
-from barnabas.console.extension import ConsoleExtension, RunningConsole
+from barnabas.console.extension import LISTENER, ConsoleExtension, RunningConsole
 from barnabas.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from barnabas.wire.records import Record, build_batch
-
-LISTENER = "barnabas.console.listener=127.0.0.1:0"
 
 
 class Transport:
@@ -77,9 +75,12 @@ class Extension(ConsoleExtension):
 
 
 class ConsoleNode(OneNode):
+    def __init__(self, *settings: str, address: str = "127.0.0.1:0") -> None:
+        super().__init__(*settings, f"{LISTENER}={address}")
+
     def start(self) -> None:
         self.extension = Extension()
-        config = BrokerConfig.load(None, {}, [*self.settings, LISTENER], [self.extension])
+        config = BrokerConfig.load(None, {}, self.settings, [self.extension])
         self.node = Node(config, self.runtime, extensions=[self.extension])
         self.node.start()
         self.runtime.run_until_idle()
@@ -104,6 +105,9 @@ class ConsoleNode(OneNode):
         answer = self.request(f"/api/{name}?{urlencode(query)}")
         assert answer.status == 200, answer.body
         return answer.json
+
+    def topic_id(self, topic: str) -> bytes:
+        return self.node.services.controller.image.topics[topic].topic_id
 
     def produce(self, topic: str, *values: bytes | Record, partition: int = 0, **batch: Any) -> None:
         """One batch; a value is a record without a key."""

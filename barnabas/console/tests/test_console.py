@@ -9,10 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from barnabas.broker.config.broker_config import BrokerConfig
+from barnabas.broker.groups.consumer.embedded_protocol import encoded_assignment
+from barnabas.broker.tests.reply import send
 from barnabas.console import messages, tail
 from barnabas.console.console import PAGE
 from barnabas.console.extension import LISTENER, LOOPBACK, ConsoleExtension, _address
@@ -26,11 +31,15 @@ from barnabas.wire.messages.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from barnabas.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from barnabas.wire.messages.share_group_heartbeat import ShareGroupHeartbeatRequest
+from barnabas.wire.messages.streams_group_heartbeat import StreamsGroupHeartbeatRequest, Subtopology, Topology
+from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from barnabas.wire.record_batch import read_header, seal_batch
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.uuids import uuid_to_string
@@ -146,6 +155,14 @@ def test_where_it_listens() -> None:
     assert _address({LISTENER: "0.0.0.0:9080"}) == ("0.0.0.0", 9080)
     with pytest.raises(ConfigError, match=r"barnabas\.console\.listener"):
         BrokerConfig.from_properties({LISTENER: "nonsense"}, [ConsoleExtension()])
+
+
+def test_an_open_listener_is_warned_about(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number, (address, warnings) in enumerate((("[::1]:0", 0), ("0.0.0.0:0", 1))):
+        caplog.clear()
+        node = ConsoleNode(f"log.dirs={tmp_path / str(number)}", address=address)
+        assert sum("no login" in record.message for record in caplog.records) == warnings
+        node.node.stop()
 
 
 @pytest.mark.sockets
@@ -440,3 +457,119 @@ def test_groups_with_their_lag(grouped: ConsoleNode) -> None:
         (row,) = view["offsets"]
         assert (row["topic"], row["partition"], row["committed"], row["end"], row["lag"]) == ("t", 0, 1, 3, 2)
         assert (view["id"], view["type"], view["total_lag"], view["members"]) == (group, "classic", 2, [])
+
+
+def test_a_classic_groups_members(grouped: ConsoleNode) -> None:
+    """One assignment is the consumer protocol's, the other a client's own bytes."""
+    encoded = encoded_assignment(grouped.node.services.controller.image, {grouped.topic_id("t"): [0]}, 1)
+    for group, protocol, data in (
+        ("good", "consumer", encoded),
+        ("odd", "consumer", b"\xff"),
+        ("own", "connect", encoded),
+    ):
+        join = JoinGroupRequest(
+            group, 10_000, 10_000, "", None, protocol, [JoinGroupRequestProtocol("range", b"")]
+        )
+        member_id = grouped.ask(join, 5).member_id
+        join.member_id = member_id
+        reply = send(grouped.node.services, 11, 5, join)
+        grouped.runtime.advance(5)
+        assert reply.answer.error_code == 0
+        assignments = [SyncGroupRequestAssignment(member_id, data)]
+        sync = SyncGroupRequest(
+            group, reply.answer.generation_id, member_id, None, protocol, "range", assignments
+        )
+        reply = send(grouped.node.services, 14, 5, sync)
+        grouped.runtime.advance(0.1)
+        assert reply.answer.error_code == 0
+        view = grouped.view("group", group=group)
+        assert (view["type"], view["state"], view["member_count"], view["protocol"]) == (
+            "classic",
+            "Stable",
+            1,
+            "range",
+        )
+        (member,) = view["members"]
+        assert (member["client_id"], member["client_host"]) == ("client", "/127.0.0.1")
+        assert member["assigned"] == ([["t", [0]]] if group == "good" else [])
+
+
+def test_share_and_streams_groups(grouped: ConsoleNode) -> None:
+    member_id = "AAECAwQFBgcICQoLDA0ODw"
+    epoch = grouped.ask(ShareGroupHeartbeatRequest("shared", member_id, 0, None, ["t"])).member_epoch
+    grouped.runtime.advance(5)  # its states are written
+    grouped.ask(ShareGroupHeartbeatRequest("shared", member_id, epoch))
+    topology = Topology(0, [Subtopology("0", source_topics=["t"])])
+    grouped.ask(
+        StreamsGroupHeartbeatRequest(
+            "streams",
+            member_id,
+            rebalance_timeout_ms=1000,
+            topology=topology,
+            active_tasks=[],
+            standby_tasks=[],
+            warmup_tasks=[],
+            process_id="p",
+        )
+    )
+    grouped.runtime.advance(5)
+    shared = grouped.view("group", group="shared")
+    assert (shared["type"], shared["state"], shared["epoch"] > 0) == ("share", "Stable", True)
+    assert shared["members"][0]["assigned"] == [["t", [0]]]
+    assert [(row["topic"], row["partition"], row["end"]) for row in shared["offsets"]] == [("t", 0, 3)]
+    streams = grouped.view("group", group="streams")
+    assert (streams["type"], streams["member_count"]) == ("streams", 1)
+    assert {each["type"] for each in grouped.view("groups")["groups"]} == {"share", "streams"}
+
+
+# -- whatever is asked
+
+
+@given(
+    view=st.sampled_from(
+        ["topics", "topic", "configs", "messages", "message", "groups", "group", "report", "tail", "x"]
+    ),
+    query=st.dictionaries(
+        st.sampled_from(
+            [
+                "topic",
+                "group",
+                "filter",
+                "after",
+                "limit",
+                "first",
+                "from",
+                "at",
+                "positions",
+                "partition",
+                "offset",
+            ]
+        ),
+        st.one_of(
+            st.text(max_size=20),
+            st.sampled_from(["t", "g", "0", "start", "time", "-1", "9" * 19, "0:1", "1:1,"]),
+        ),
+    ),
+)
+def test_whatever_is_asked_is_answered(asked: ConsoleNode, view: str, query: dict[str, str]) -> None:
+    answer = asked.request(f"/api/{view}?{urlencode(query, errors='replace')}")
+    asked.runtime.advance(0.1)
+    assert answer.status in (200, 400, 404), (answer.head, answer.body)
+    answer.protocol.connection_lost(None)
+
+
+@given(st.binary(max_size=60))
+def test_whatever_is_sent_is_answered(asked: ConsoleNode, target: bytes) -> None:
+    text = target.decode("latin-1").translate({10: "", 13: "", 32: "%20"})
+    assert asked.request(text).status in (200, 400, 404)
+    assert asked.request(f"/api/topics?{text}").status in (200, 400)
+    assert asked.request("/", host=text.strip() or "x").status in (200, 403)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleNode]:
+    made = ConsoleNode(f"log.dirs={tmp_path_factory.mktemp('asked')}", "offsets.topic.num.partitions=1")
+    made.create("t", 2)
+    made.produce("t", b"1", b"2")
+    yield made
+    made.node.stop()

@@ -125,6 +125,25 @@ def test_another_node_is_asked_when_one_stops(control: Control) -> None:
     )
 
 
+def test_partitions_without_a_leader(control: Control) -> None:
+    broker = control.broker
+    if len(broker.nodes) == 1:
+        pytest.skip("its only node is the console's")
+    broker.create_topic("t", partitions=3, replication_factor=1)
+    broker.seed("t", [{"value": b"%d" % index, "partition": index} for index in range(3)])
+    shown = view(control, "overview")["node_id"]
+    dead = next(node.node_id for node in broker.nodes if node.node_id != shown)
+    broker.kill_node(dead)
+    eventually(lambda: view(control, "overview")["counts"]["offline"] > 0)
+    rows = view(control, "topic?topic=t")["partitions"]
+    assert [row["end"] for row in rows if row["leader"] < 0] == [None]
+    assert [row["end"] for row in rows if row["leader"] >= 0] == [1, 1]
+    page = view(control, f"messages?topic=t&positions={','.join(f'{index}:0' for index in range(3))}")
+    assert len(page["records"]) == 2
+    assert [problem.partition(": ")[2] for problem in page["problems"]] == ["it has no leader"]
+    assert not page["is_end"]
+
+
 def test_browsers_of_other_sites_are_refused(control: Control) -> None:
     assert get(control, "/console/", Host="evil.example")[0] == 403
     assert get(control, "/console/", Origin="http://evil.example")[0] == 403
