@@ -238,6 +238,8 @@ def _bind(host: str, port: int) -> None:
 
 def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime, notifier: Notifier) -> None:
     print(_ready_line(node, config), flush=True)  # noqa: T201 - the interface
+    for line in config.barnabas_ready_lines:
+        print(line, flush=True)  # noqa: T201 - as above
     notifier.ready()
     if config.is_broker:
         _load_handlers(runtime)

@@ -133,6 +133,7 @@ class Node:
             config.log_dirs,
             runtime,
             node_id=config.node_id,
+            new_cluster_id=config.new_cluster_id,
             config=LogConfig.from_properties(config.topic_properties({})),
             settings=log_manager_settings(config),
             metadata_dir=metadata_directory(config),

@@ -31,6 +31,7 @@ from barnabas.broker.config.listeners import (
 from barnabas.broker.config.quorum import VOTERS, QuorumConfig, check_own_address, quorum_config
 from barnabas.broker.config.sources import (
     jaas_file,
+    new_cluster_id,
     parse_properties,
     parse_settings,
     properties_from_environment,
@@ -79,6 +80,7 @@ class _Values:
     barnabas_log_slow_request_ms: int
     barnabas_metrics_listener: str
     barnabas_metrics_partitions_max: int
+    barnabas_ready_lines: list[str]
     broker_heartbeat_interval_ms: int
     broker_rack: str | None
     broker_session_timeout_ms: int
@@ -214,6 +216,7 @@ class BrokerConfig(_Values):
     def __init__(self, given: Mapping[str, str], extensions: Sequence[ConfigExtension] = ()) -> None:
         """`given`: the properties that are set, by name, as text. ConfigError names a property that is wrong."""
         self.notes = []
+        self.new_cluster_id: str | None = None  # of a cluster that begins on this node's empty directories
         self.jaas_file: Path | None = None  # of SASL listeners without JAAS entries in their properties
         self.tables = ConfigTables(extensions)
         self._providers = _providers(given)
@@ -274,6 +277,7 @@ class BrokerConfig(_Values):
         given = {**base, **properties_from_environment(environ or {}), **parse_settings(settings)}
         config = cls(given, extensions)
         config.jaas_file = jaas_file(environ or {})
+        config.new_cluster_id = new_cluster_id(environ or {})
         return config
 
     def static_value(self, name: str) -> str | None:

@@ -36,6 +36,7 @@ NOT_PROPERTIES: Final = frozenset(
 
 JAAS_FILE_PROPERTY: Final = "java.security.auth.login.config"  # of Java
 
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")  # Kafka's are 22 characters
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS: Final = " \t\f"
 _UNICODE: Final = r"[0-9a-fA-F]{4}"  # compiled with its first use
@@ -111,6 +112,16 @@ def jaas_file(environ: Mapping[str, str]) -> Path | None:
         if name == f"-D{JAAS_FILE_PROPERTY}" and value:
             return Path(value)
     return None
+
+
+def new_cluster_id(environ: Mapping[str, str]) -> str | None:
+    """CLUSTER_ID, with which Kafka's container image formats empty directories. ConfigError."""
+    cluster_id = environ.get("CLUSTER_ID", "").strip()
+    if cluster_id and not _CLUSTER_ID.fullmatch(cluster_id):
+        raise ConfigError(
+            f"CLUSTER_ID: {cluster_id[:100]!r} is no cluster id; kafka-storage.sh random-uuid makes one"
+        )
+    return cluster_id or None
 
 
 def properties_from_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ barnabas.log.format string text in:text,json low
 barnabas.log.slow.request.ms long 1000 [-1,...] low
 barnabas.metrics.listener string "" * low
 barnabas.metrics.partitions.max int 2000 [0,...] low
+barnabas.ready.lines list "" * low
 barnabas.retention.messages long -1 [-1,...] medium cluster
 barnabas.validate.records boolean false * medium cluster
 """

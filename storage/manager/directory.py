@@ -160,9 +160,10 @@ class LogDirectories:
         *,
         node_id: int,
         cluster_id: str | None,
+        new_cluster_id: str | None = None,
         metadata_dir: str | None,
     ) -> None:
-        """`went_offline(path, reason)` is called when one has failed. The broker can't live without `metadata_dir`."""
+        """`went_offline(path, reason)` is called when one has failed. `new_cluster_id`: of a cluster that begins here. The broker can't live without `metadata_dir`."""
         self._disk = disk
         self._runtime = runtime
         self._went_offline = went_offline
@@ -173,6 +174,7 @@ class LogDirectories:
         self.offline: dict[str, str] = {}
         self.cordoned: Sequence[str] = ()
         self.cluster_id = cluster_id or ""
+        self._new_cluster_id = new_cluster_id
 
     def online(self) -> list[LogDirectory]:
         return [directory for path, directory in self._directories.items() if path not in self.offline]
@@ -188,7 +190,7 @@ class LogDirectories:
             )
         cluster_id = self.cluster_id or (found[0] if found else "")
         if not cluster_id and begins_cluster:
-            cluster_id = uuid_to_string(random_uuid(self._runtime.random_bytes))
+            cluster_id = self._new_cluster_id or uuid_to_string(random_uuid(self._runtime.random_bytes))
         self.join_cluster(cluster_id)
 
     def each(self, prepare: Callable[[LogDirectory], object]) -> None:

@@ -93,13 +93,14 @@ class LogManager:
         *,
         node_id: int = 1,
         cluster_id: str | None = None,
+        new_cluster_id: str | None = None,
         config: LogConfig | None = None,
         settings: LogManagerSettings | None = None,
         metadata_dir: str | None = None,
         begins_cluster: bool = True,
         is_led: Callable[[Log], bool] = lambda _: True,
     ) -> None:
-        """`cluster_id` None takes the one in meta.properties, or a new one. `config` serves until each topic's
+        """`cluster_id` None takes the one in meta.properties, or `new_cluster_id`, or a random one. `config` serves until each topic's
         own is known. The broker can't live without `metadata_dir`. Without `begins_cluster` there are other nodes, and a
         cluster id that is not known stays so until `directories.join_cluster`. `is_led(log)`: whether this broker leads the log's
         partition."""
@@ -117,6 +118,7 @@ class LogManager:
             self._fail_logs,
             node_id=node_id,
             cluster_id=cluster_id,
+            new_cluster_id=new_cluster_id,
             metadata_dir=metadata_dir,
         )
         self._counts = dict.fromkeys(self.directories.paths, 0)  # logs in each
