@@ -1,4 +1,5 @@
-"""The `barnabas` command. It starts nodes, formats directories, and recovers the metadata of a lost quorum; Kafka's own tools do the rest."""
+"""The `barnabas` command. It starts nodes, formats directories, recovers the metadata of a lost quorum, and has the commands of
+clients (barnabas/commands/)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from barnabas import __version__
+from barnabas import __version__, commands
 
 _START_HELP = """\
 Run one broker in the foreground. Property names and meanings are Kafka's.
@@ -65,15 +66,15 @@ nodes that die, a clock that is put forward.
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="barnabas", description="A Kafka-wire-compatible broker.")
     parser.add_argument("--version", action="version", version=f"barnabas {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser(
+    subparsers = parser.add_subparsers(dest="command", required=True)
+    start = subparsers.add_parser(
         "start",
         help="run one broker in the foreground",
         description=_START_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_properties(start)
-    leave = commands.add_parser(
+    leave = subparsers.add_parser(
         "leave-quorum",
         help="make a stopped voter's metadata that of a single node, to begin a new quorum with",
         description=_LEAVE_HELP,
@@ -83,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--show", action="store_true", help="only tell how far the metadata goes; nothing is changed"
     )
     _add_properties(leave)
-    format_ = commands.add_parser(
+    format_ = subparsers.add_parser(
         "format",
         help="prepare empty directories, with users of SCRAM",
         description=_FORMAT_HELP,
@@ -100,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _add_properties(format_)
     _add_testbroker(
-        commands.add_parser(
+        subparsers.add_parser(
             "testbroker",
             help="run a broker for a test suite, with controls over HTTP",
             description=_TESTBROKER_HELP,
@@ -108,13 +109,15 @@ def build_parser() -> argparse.ArgumentParser:
         )
     )
     _add_health(
-        commands.add_parser(
+        subparsers.add_parser(
             "health",
             help="check whether a broker serves and its cluster is whole",
             description=_HEALTH_HELP,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    for name, summary in commands.SUMMARIES.items():
+        subparsers.add_parser(name, help=summary)  # listed here; commands.run parses their options
     return parser
 
 
@@ -199,7 +202,10 @@ def _add_properties(command: argparse.ArgumentParser) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit code (argparse itself exits with 2 at wrong usage)."""
-    parsed, unknown = build_parser().parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and words[0] in commands.SUMMARIES:
+        return commands.run(words[0], words[1:])
+    parsed, unknown = build_parser().parse_known_args(words)
     if unknown:
         # Not from parse_args, which would show the usage of `barnabas` alone.
         parsed.refuse(

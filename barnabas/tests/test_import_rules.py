@@ -54,6 +54,7 @@ def test_the_tree_keeps_the_rules(copied_tree: Path) -> None:
         ("runtime/slices.py", "import barnabas.wire.errors", "runtime <- wire <- storage"),
         ("wire/headers.py", "import barnabas.storage.log.log", "runtime <- wire <- storage"),
         ("broker/partitions/partition.py", "import barnabas.server", "runtime <- wire <- storage"),
+        ("commands/topics.py", "import barnabas.broker.node", "the commands of clients"),
         ("broker/api/fetch.py", "import barnabas.broker.network.connection", "handlers import neither"),
         ("broker/api/fetch.py", "import barnabas.broker.api.produce", "handlers do not import each other"),
     ],

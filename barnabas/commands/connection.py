@@ -1,0 +1,150 @@
+"""How commands reach a cluster: their common options, kafka-python's clients, and Kafka's errors.
+
+kafka-python is imported here, when a command needs it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from time import monotonic, sleep  # noqa: TID251 - a client's process: it has no runtime, and nothing simulates it
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from barnabas.commands.client_properties import client_settings, read_properties
+from barnabas.commands.options import CommandFailed, Option, Options
+from barnabas.wire.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from types import ModuleType, TracebackType
+
+    from kafka.admin import KafkaAdminClient
+
+Result = TypeVar("Result")
+
+DEFAULT_SERVER: Final = "127.0.0.1:9092"
+BOOTSTRAP_SERVER: Final = Option(
+    "bootstrap-server", "The servers to connect to.", "HOST:PORT,...", default=DEFAULT_SERVER
+)
+COMMAND_CONFIG: Final = Option("command-config", "A file with properties of the client.", "FILE")
+CONNECTION: Final = (BOOTSTRAP_SERVER, COMMAND_CONFIG)
+
+_TIMEOUT_MS: Final = 60_000  # Kafka's default.api.timeout.ms: how long a tool waits for a broker
+_RETRY_S: Final = 0.1
+# Errors that are over when a coordinator or a leader is there
+_PASSING: Final = frozenset(
+    [
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    ]
+)
+
+
+class ServerError(Exception):
+    """An error code of a response; the text is Kafka's."""
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        super().__init__(message or message_of(code))
+        self.code = code
+
+
+def message_of(code: int) -> str:
+    """The text that Kafka's clients show for a code without a text."""
+    return ErrorCode.of(code).message
+
+
+def raise_for(code: int, message: str | None = None) -> None:
+    """ServerError unless the code is 0."""
+    if code:
+        raise ServerError(code, message)
+
+
+def reason_of(error: Exception) -> str:
+    """Kafka's text for an error of the server, of kafka-python or of this package."""
+    code = getattr(error, "errno", None)
+    if isinstance(error, ServerError) or not isinstance(code, int):
+        return str(error.args[0]) if error.args else type(error).__name__
+    return message_of(code)
+
+
+def kafka() -> ModuleType:
+    """kafka-python. CommandFailed with one line when it is not installed."""
+    try:
+        import kafka as library
+    except ModuleNotFoundError:
+        raise CommandFailed("this command needs kafka-python: pip install 'barnabas[cli]'") from None
+    logging.basicConfig(level=logging.ERROR, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
+    return library
+
+
+def client_arguments(
+    options: Options, properties: Mapping[str, str], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Keyword arguments for a client of kafka-python with these defaults."""
+    return {
+        "bootstrap_timeout_ms": _TIMEOUT_MS,
+        "reconnect_backoff_max_ms": 1000,
+        **client_settings(properties, defaults),
+        "bootstrap_servers": options.value("bootstrap-server").split(","),
+    }
+
+
+class Cluster:
+    """The admin client of a command.
+
+    A context manager. KafkaError and ServerError are what its methods raise.
+    """
+
+    def __init__(self, options: Options) -> None:
+        library = kafka()
+        file = options.value("command-config")
+        properties = {} if file is None else read_properties(file)
+        client: type[KafkaAdminClient] = library.KafkaAdminClient
+        self.errors: type[Exception] = library.errors.KafkaError
+        try:
+            self.admin = client(**client_arguments(options, properties, client.DEFAULT_CONFIG))
+        except library.errors.KafkaTimeoutError:
+            raise CommandFailed(f"no broker answers at {options.value('bootstrap-server')}") from None
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.admin.close()
+
+    def ask(self, request: Any, node: int | None = None) -> Any:
+        """Send a request that the admin client has no method for to a node, or to any. The response."""
+        # kafka-python has no public way to do this; its own methods are made of these two.
+        manager = self.admin._manager
+        return manager.run(manager.send, request, node)
+
+    def ask_coordinator(self, request: Any, group: str) -> Any:
+        """Send a request to the coordinator of a group."""
+        return self.ask(request, self.coordinator(group))
+
+    def coordinator(self, group: str) -> int:
+        """The id of the group's coordinator."""
+        admin = self.admin
+        return int(admin._manager.run(admin._find_coordinator_id, group))
+
+    def topics(self, names: list[str] | None = None) -> list[dict[str, Any]]:
+        """The metadata of topics, or of all; topics that do not exist have an error_code."""
+        found: list[dict[str, Any]] = self.admin.describe_topics(names)
+        return found
+
+
+def retried(call: Callable[[], Result], timeout_ms: int = _TIMEOUT_MS) -> Result:
+    """The result of a call that may meet a coordinator or a leader which is not there yet."""
+    deadline = monotonic() + timeout_ms / 1000
+    while True:
+        try:
+            return call()
+        except Exception as error:
+            code = error.code if isinstance(error, ServerError) else getattr(error, "errno", None)
+            if code not in _PASSING or monotonic() >= deadline:
+                raise
+        sleep(_RETRY_S)

@@ -1,0 +1,27 @@
+"""What commands write to standard output and standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+
+def say(text: str = "") -> None:
+    """One line on standard output."""
+    sys.stdout.write(f"{text}\n")
+
+
+def complain(text: str) -> None:
+    """One line on standard error."""
+    sys.stderr.write(f"{text}\n")
+
+
+def row(cells: Iterable[object], widths: Sequence[int]) -> str:
+    """Cells in columns of at least these widths with a blank between; the last cell, without a width, is not padded."""
+    texts = [*map(str, cells)]
+    return " ".join(
+        [
+            *(text.ljust(width) for text, width in zip(texts, widths, strict=False)),
+            *texts[len(widths) :],
+        ]
+    )
