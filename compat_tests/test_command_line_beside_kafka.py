@@ -88,3 +88,93 @@ def test_wrong_command_lines_of_topics(both: BothTools) -> None:
         ("--alter", "--topic", "a", "--partitions", "3", "--config", "a=b"),
     ):
         both.compare("topics", *arguments)
+
+
+def printed(*names: str) -> tuple[str, ...]:
+    """Arguments with which a consumer prints these columns."""
+    return tuple(word for name in names for word in ("--formatter-property", f"print.{name}=true"))
+
+
+def test_console_producer_and_consumer(both: BothTools, unique: UniqueName) -> None:
+    name = unique("@")
+    produce = ("produce", "--topic", name)
+    both.compare("topics", "--create", "--topic", name)
+    both.compare(*produce, stdin="plain\n\nwith \u00e9\r\nlast")
+    both.compare(
+        *produce,
+        *("--property", "parse.key=true", "--property", "key.separator=:"),
+        stdin="k:v\n:empty key\nk2:a:b\n",
+    )
+    both.compare(
+        *produce,
+        *("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"),
+        *("--reader-property", "null.marker=NULL", "--compression-codec", "zstd", "--sync"),
+        stdin="h1:one,h2:two,\tkey\tvalue\nNULL\tkey\tNULL\n",
+    )
+    both.compare(*produce, "--reader-property", "parse.key=true", stdin="a\tb\nno key\n")
+    both.compare(
+        *produce,
+        *("--reader-property", "parse.key=true", "--reader-property", "ignore.error=true"),
+        stdin="no key\n",
+    )
+    consume = ("consume", "--topic", name, "--timeout-ms", "4000")
+    everything = printed("key", "headers", "offset", "partition", "epoch", "delivery")
+    first = both.compare(*consume, "--from-beginning", "--max-messages", "11", *everything)
+    assert len(first.stdout.splitlines()) == 11
+    both.compare(*consume, "--partition", "0", "--offset", "3", "--max-messages", "2", *everything)
+    both.compare(
+        *consume, "--partition", "0", "--offset", "earliest", "--max-messages", "1", "--property", "a=b"
+    )
+    both.compare(
+        *consume,
+        *("--from-beginning", "--max-messages", "8", *printed("key")),
+        *("--formatter-property", "key.separator= = ", "--formatter-property", "line.separator=|"),
+        *("--formatter-property", "null.literal=none", "--formatter-property", "print.value=false"),
+        *("--key-deserializer", "org.apache.kafka.common.serialization.StringDeserializer"),
+    )
+    both.compare("consume", "--include", f"{name[:-2]}.*", "--from-beginning", "--max-messages", "1")
+
+
+def test_a_consumer_of_a_group(both: BothTools, unique: UniqueName) -> None:
+    name = unique("@")
+    consume = ("consume", "--topic", name, "--group", unique("@"), "--from-beginning")
+    both.compare("topics", "--create", "--topic", name)
+    both.compare("produce", "--topic", name, stdin="1\n2\n3\n4\n5\n")
+    assert both.compare(*consume, "--max-messages", "2", "--timeout-ms", "20000").stdout == "1\n2\n"
+    assert both.compare(*consume, "--max-messages", "3", "--timeout-ms", "20000").stdout == "3\n4\n5\n"
+    both.compare(*consume, "--timeout-ms", "5000")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--topic", "a", "--include", "b"),
+        ("--topic", "a", "--offset", "3"),
+        ("--include", "a", "--partition", "0"),
+        ("--topic", "a", "--partition", "0", "--offset", "-3"),
+        ("--topic", "a", "--partition", "0", "--offset", "first"),
+        ("--topic", "a", "--partition", "0", "--group", "g"),
+        ("--topic", "a", "--partition", "0", "--from-beginning", "--offset", "3"),
+        ("--topic", "a", "--group", "g", "--command-property", "group.id=h"),
+        ("--topic", "a", "--from-beginning", "--command-property", "auto.offset.reset=latest"),
+        ("--topic", "a", "--property", "a=b", "--formatter-property", "a=b"),
+        ("--topic", "a", "--formatter", "no.such.Class"),
+    ],
+)
+def test_wrong_command_lines_of_the_consumer(both: BothTools, arguments: tuple[str, ...]) -> None:
+    assert both.compare("consume", *arguments).status == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--topic", "a", "--reader-property", "headers.separator=:"),
+        ("--topic", "a", "--property", "a=b", "--reader-property", "a=b"),
+        ("--topic", "a", "--reader-property", "null.marker=,"),
+        ("--topic", "a", "--batch-size", "x"),
+    ],
+)
+def test_wrong_command_lines_of_the_producer(both: BothTools, arguments: tuple[str, ...]) -> None:
+    assert both.compare("produce", *arguments).status == 1

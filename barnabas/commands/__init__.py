@@ -18,6 +18,8 @@ from typing import Final
 # Each command with its one line in `barnabas --help`. The module of the same name (`-` is `_`) is imported when it runs.
 SUMMARIES: Final = {
     "topics": "create, list, describe, change and delete topics",
+    "produce": "send the lines of standard input to a topic",
+    "consume": "write the records of topics to standard output",
 }
 
 

@@ -29,6 +29,7 @@ COMMAND_CONFIG: Final = Option("command-config", "A file with properties of the 
 CONNECTION: Final = (BOOTSTRAP_SERVER, COMMAND_CONFIG)
 
 _TIMEOUT_MS: Final = 60_000  # Kafka's default.api.timeout.ms: how long a tool waits for a broker
+_ATTEMPT_MS: Final = 2000  # of connecting; a refusal is noticed after it
 _RETRY_S: Final = 0.1
 # Errors that are over when a coordinator or a leader is there
 _PASSING: Final = frozenset(
@@ -79,16 +80,60 @@ def kafka() -> ModuleType:
     return library
 
 
-def client_arguments(
-    options: Options, properties: Mapping[str, str], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Keyword arguments for a client of kafka-python with these defaults."""
-    return {
+def connect(kind: Any, options: Options, properties: Mapping[str, str], **settings: Any) -> Any:
+    """A client of kafka-python, connected to the servers of --bootstrap-server. CommandFailed when none answers.
+
+    `properties`: the client's, as Kafka names them; `settings`: arguments of kafka-python.
+    """
+    arguments = {
         "bootstrap_timeout_ms": _TIMEOUT_MS,
         "reconnect_backoff_max_ms": 1000,
-        **client_settings(properties, defaults),
+        **client_settings(properties, kind.DEFAULT_CONFIG),
+        **settings,
         "bootstrap_servers": options.value("bootstrap-server").split(","),
     }
+    errors = kafka().errors
+    log, failures = logging.getLogger("kafka"), _Failures()
+    log.addHandler(failures)
+    log.propagate = False
+    deadline = monotonic() + arguments["bootstrap_timeout_ms"] / 1000
+    try:
+        while True:
+            left_ms = (deadline - monotonic()) * 1000
+            try:
+                return kind(**{**arguments, "bootstrap_timeout_ms": min(_ATTEMPT_MS, left_ms)})
+            except errors.KafkaTimeoutError:
+                if failures.is_refusal or monotonic() >= deadline:
+                    reason = f": {failures.last}" if failures.last else ""
+                    raise CommandFailed(
+                        f"no connection to {options.value('bootstrap-server')}{reason}"
+                    ) from None
+            except errors.KafkaError as error:
+                raise CommandFailed(reason_of(error)) from None
+    finally:
+        log.removeHandler(failures)
+        log.propagate = True
+
+
+class _Failures(logging.Handler):
+    """Keeps what kafka-python reports while it connects.
+
+    It tries until the timeout whatever the error is, also after a login that was refused and a certificate that is not trusted,
+    and has no other way to tell.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.last = ""
+        self.is_refusal = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = next((each for each in record.args or () if isinstance(each, Exception)), None)
+        if error is not None and not self.is_refusal and type(error).__name__ != "KafkaTimeoutError":
+            self.last = str(error).rpartition("Error: ")[2]
+            self.is_refusal = type(error).__name__ == "SaslAuthenticationFailedError" or (
+                "CERTIFICATE_VERIFY_FAILED" in self.last
+            )
 
 
 class Cluster:
@@ -101,12 +146,8 @@ class Cluster:
         library = kafka()
         file = options.value("command-config")
         properties = {} if file is None else read_properties(file)
-        client: type[KafkaAdminClient] = library.KafkaAdminClient
         self.errors: type[Exception] = library.errors.KafkaError
-        try:
-            self.admin = client(**client_arguments(options, properties, client.DEFAULT_CONFIG))
-        except library.errors.KafkaTimeoutError:
-            raise CommandFailed(f"no broker answers at {options.value('bootstrap-server')}") from None
+        self.admin: KafkaAdminClient = connect(library.KafkaAdminClient, options, properties)
 
     def __enter__(self) -> Cluster:
         return self

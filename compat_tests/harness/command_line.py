@@ -18,6 +18,8 @@ from compat_tests.harness.java_tools import JavaTools, ToolResult
 # our command -> Kafka's tool
 COMMANDS = {
     "topics": "kafka-topics",
+    "produce": "kafka-console-producer",
+    "consume": "kafka-console-consumer",
 }
 _TOPIC_ID = re.compile(r"TopicId: [\w-]{22}")
 _CONFIGS = re.compile(r"(?<=Configs: )\S+")
