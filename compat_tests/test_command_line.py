@@ -195,3 +195,26 @@ def test_a_secured_broker(tmp_path: Path, mechanism: str) -> None:
         file.write_text("".join(each for each in text.splitlines(True) if "truststore" not in each))
         (line,) = barnabas("topics", *server, "--list", status=1).stderr.splitlines()
         assert "CERTIFICATE_VERIFY_FAILED" in line
+
+
+def test_groups(broker: Broker, topic: TopicFactory, unique: UniqueName) -> None:
+    server, name, group = ("--bootstrap-server", broker.bootstrap), topic(), unique("group")
+    of_group = ("groups", *server, "--group", group)
+    barnabas("produce", *server, "--topic", name, stdin="1\n2\n3\n")
+    barnabas("consume", *server, "--topic", name, "--group", group, "--from-beginning", "--max-messages", "2")
+    assert group in barnabas("groups", *server, "--list").stdout.splitlines()
+    done = barnabas(*of_group, "--describe")
+    assert done.stderr == f"\nConsumer group '{group}' has no active members.\n"
+    assert done.stdout.splitlines()[2].split() == [group, name, "0", "2", "3", "1", "-", "-", "-"]
+    reset = barnabas(*of_group, "--reset-offsets", "--shift-by", "-1", "--topic", name, "--execute")
+    assert reset.stdout.splitlines()[2].split() == [group, name, "0", "1"]
+    assert barnabas(*of_group, "--reset-offsets", "--all-topics", status=1).stdout == ""
+    assert barnabas(*of_group, "--reset-offsets", "--to-latest", status=1).stdout == ""
+    assert barnabas(*of_group, "--describe", "--state").stdout.splitlines()[2].split()[3:] == [
+        "-",
+        "Empty",
+        "0",
+    ]
+    done = barnabas(*of_group, "--delete")
+    assert done.stdout == f"Deletion of requested consumer groups ('{group}') was successful.\n"
+    assert group not in barnabas("groups", *server, "--list").stdout.splitlines()

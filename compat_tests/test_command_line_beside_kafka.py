@@ -5,11 +5,14 @@ docs/command-line.md lists the differences that are meant.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.command_line import BothTools, without_order
-from compat_tests.harness.fixture_types import UniqueName
+from compat_tests.harness.clients import PLAIN, Sample
+from compat_tests.harness.command_line import KAFKAS, OURS, BothTools, without_order
+from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools
 
 pytestmark = pytest.mark.jvm
@@ -178,3 +181,124 @@ def test_wrong_command_lines_of_the_consumer(both: BothTools, arguments: tuple[s
 )
 def test_wrong_command_lines_of_the_producer(both: BothTools, arguments: tuple[str, ...]) -> None:
     assert both.compare("produce", *arguments).status == 1
+
+
+def test_a_group_without_members(both: BothTools, unique: UniqueName) -> None:
+    name, group = unique("@"), unique("@-group")
+    groups, of_group = "groups", ("--group", group)
+    reset = (groups, "--reset-offsets", *of_group)
+    both.compare("topics", "--create", "--topic", name, "--partitions", "2")
+    keys = ("--reader-property", "parse.key=true", "--request-required-acks", "all")
+    both.compare("produce", "--topic", name, *keys, stdin="a\t1\nb\t2\nc\t3\n")
+    both.compare(*reset, "--to-earliest", "--topic", name, view=without_order)
+    both.compare(*reset, "--to-latest", "--topic", f"{name}:0", "--execute")
+    both.compare(*reset, "--to-offset", "1", "--topic", f"{name}:0,1", "--execute", view=without_order)
+    both.compare(groups, "--describe", *of_group, view=without_order)
+    both.compare(groups, "--describe", *of_group, "--verbose", view=without_order)
+    both.compare(groups, "--describe", *of_group, "--members")
+    both.compare(groups, "--describe", *of_group, "--state")
+    both.compare(groups, "--describe", *of_group, "--state", "--verbose")
+    both.compare(groups, "--describe", *of_group, "--offsets", "--timeout", "10000", view=without_order)
+    for scenario in (
+        ("--shift-by", "-1"),
+        ("--shift-by", "5"),
+        ("--to-current",),
+        ("--to-offset", "100"),
+        ("--to-datetime", "2001-02-03T04:05:06.789"),
+        ("--to-datetime", "2001-02-03T04:05:06.789+02:00"),
+        ("--to-datetime", "2001-02-03"),
+        ("--to-datetime", "2001-02-03T04:05:06"),
+        ("--by-duration", "P1DT2H3M4.5S"),
+        ("--by-duration", "PT0S"),
+        ("--by-duration", "1D"),
+    ):
+        both.compare(*reset, *scenario, "--all-topics", "--dry-run", view=without_order)
+    both.compare(*reset, "--to-earliest", "--all-topics", "--export", view=without_order)
+    both.compare(*reset, "--to-earliest", "--topic", f"{name}:7", "--execute")
+    both.compare(*reset, "--to-earliest", "--topic", unique("@none"))
+    both.compare(*reset, "--to-earliest", "--topic", f"{name}:x")
+    both.compare(groups, "--delete-offsets", *of_group, "--topic", f"{name}:1")
+    both.compare(groups, "--delete-offsets", *of_group, "--topic", name)
+    both.compare(groups, "--delete-offsets", *of_group, "--topic", unique("@none"))
+    both.compare(groups, "--delete", *of_group)
+    for action in (("--delete",), ("--describe",), ("--delete-offsets", "--topic", name)):
+        both.compare(groups, *action, *of_group)
+
+
+def test_offsets_from_a_file(both: BothTools, unique: UniqueName, tmp_path: Path) -> None:
+    name, group = unique("@"), unique("@-group")
+    both.compare("topics", "--create", "--topic", name)
+    both.compare("produce", "--topic", name, stdin="1\n2\n3\n")
+    for side in (KAFKAS, OURS):
+        topic = name.replace("@", side)
+        (tmp_path / f"{side}.csv").write_text(f'"{topic}",0,2\n')
+        (tmp_path / f"{side}-two.csv").write_text(
+            f"{group.replace('@', side)},{topic},0,1\nother,{topic},0,9\n"
+        )
+    reset = ("groups", "--reset-offsets", "--execute", "--from-file")
+    both.compare(*reset, str(tmp_path / "@.csv"), "--group", group)
+    both.compare(*reset, str(tmp_path / "@-two.csv"), "--group", group)
+    both.compare(*reset, str(tmp_path / "@-two.csv"), "--group", unique("@none"))
+    both.compare("groups", "--describe", "--group", group)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("instance", ["", "static-1"])
+def test_a_group_with_a_member(
+    both: BothTools,
+    java_tools: JavaTools,
+    topic: TopicFactory,
+    unique: UniqueName,
+    protocol: str,
+    instance: str,
+) -> None:
+    """One group, at which both look."""
+    name, group = topic(3), unique("group")
+    properties = {"group.protocol": protocol, **({"group.instance.id": instance} if instance else {})}
+    PLAIN.produce(both.bootstrap, name, [Sample(None, b"1")], "none")
+    member = java_tools.start(
+        "kafka-console-consumer",
+        *("--bootstrap-server", both.bootstrap, "--topic", name, "--group", group, "--from-beginning"),
+        *(word for pair in properties.items() for word in ("--command-property", "=".join(pair))),
+    )
+    try:
+        member.wait_for(lambda text: text.endswith("1\n"))
+        for view in ((), ("--members",), ("--state",)):
+            for more in ((), ("--verbose",)):
+                done = both.compare("groups", "--describe", "--group", group, *view, *more)
+                assert group in done.stdout
+        both.compare("groups", "--reset-offsets", "--to-latest", "--topic", name, "--group", group)
+        both.compare("groups", "--delete", "--group", group)
+        both.compare("groups", "--delete-offsets", "--group", group, "--topic", name)
+        for listing in ((), ("--state",), ("--type",), ("--state", "stable", "--type", "classic,consumer")):
+            both.compare("groups", "--list", *listing, view=without_order)
+    finally:
+        member.stop()
+        member.wait()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--describe",),
+        ("--describe", "--list"),
+        ("--describe", "--group", "g", "--state", "stable"),
+        ("--describe", "--group", "g", "--state", "--members"),
+        ("--describe", "--group", "g", "--topic", "t"),
+        ("--delete",),
+        ("--delete", "--group", "g", "--topic", "t"),
+        ("--delete-offsets", "--group", "g"),
+        ("--list", "--group", "g"),
+        ("--list", "--members"),
+        ("--list", "--state", "wrong"),
+        ("--list", "--type", "wrong"),
+        ("--reset-offsets", "--group", "g", "--dry-run", "--execute"),
+        ("--reset-offsets", "--to-earliest", "--all-topics"),
+        ("--reset-offsets", "--group", "g", "--to-earliest", "--to-latest", "--all-topics"),
+        ("--validate-regex", "a.*"),
+        ("--validate-regex", "a.*", "--list"),
+    ],
+)
+def test_wrong_command_lines_of_groups(both: BothTools, arguments: tuple[str, ...]) -> None:
+    both.compare("groups", *arguments)

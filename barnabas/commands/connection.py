@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from time import monotonic, sleep  # noqa: TID251 - a client's process: it has no runtime, and nothing simulates it
+from time import monotonic, sleep, time  # noqa: TID251 - a client's process: it has no runtime, and nothing simulates it
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.commands.client_properties import client_settings, read_properties
 from barnabas.commands.options import CommandFailed, Option, Options
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.headers import RequestHeader, decode_response_header, encode_request_header
 
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
     from kafka.admin import KafkaAdminClient
+
+    from barnabas.wire.message_type import MessageType
 
 Result = TypeVar("Result")
 
@@ -54,6 +57,25 @@ class ServerError(Exception):
 def message_of(code: int) -> str:
     """The text that Kafka's clients show for a code without a text."""
     return ErrorCode.of(code).message
+
+
+_EXCEPTIONS: Final = {
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "ClusterAuthorizationException",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "GroupAuthorizationException",
+    ErrorCode.NON_EMPTY_GROUP: "GroupNotEmptyException",
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: "TopicAuthorizationException",
+}
+
+
+def java_text(error: Exception) -> str:
+    """As Java's clients show an error: the class of its exception, and the text."""
+    code = error.code if isinstance(error, ServerError) else getattr(error, "errno", None)
+    if not isinstance(code, int):
+        return reason_of(error)
+    name = ErrorCode.of(code).name
+    camel = "".join(part.capitalize() for part in name.removesuffix("_EXCEPTION").split("_"))
+    exception = _EXCEPTIONS.get(ErrorCode.of(code), f"{camel}Exception")
+    return f"org.apache.kafka.common.errors.{exception}: {reason_of(error)}"
 
 
 def raise_for(code: int, message: str | None = None) -> None:
@@ -168,14 +190,79 @@ class Cluster:
         return self.ask(request, self.coordinator(group))
 
     def coordinator(self, group: str) -> int:
-        """The id of the group's coordinator."""
-        admin = self.admin
-        return int(admin._manager.run(admin._find_coordinator_id, group))
+        """The id of the group's coordinator, as any broker says now."""
+        manager = self.admin._manager
+        manager.cluster._coordinators.clear()  # else it would be the one that was found first
+        return int(manager.run(self.admin._find_coordinator_id, group))
 
     def topics(self, names: list[str] | None = None) -> list[dict[str, Any]]:
         """The metadata of topics, or of all; topics that do not exist have an error_code."""
         found: list[dict[str, Any]] = self.admin.describe_topics(names)
         return found
+
+
+class WireRequest:
+    """A message of barnabas.wire as a request of kafka-python, for APIs that kafka-python does not have.
+
+    It has what kafka-python's connection uses of a request, of the request's header, and of the class of the response.
+    """
+
+    _min_version = _max_version = None
+
+    def __init__(self, request: MessageType[Any], response: MessageType[Any], message: Any) -> None:
+        self.API_KEY = request.api_key
+        self.API_VERSION: int | None = None  # the connection sets it to the highest that both have
+        self.min_version, self.max_version = request.min_version, request.max_version
+        self.name = request.name
+        self.header = self
+        self.correlation_id = 0
+        self._request, self._response, self._message = request, response, message
+        self._client_id = ""
+        self._body = b""
+
+    def with_header(self, correlation_id: int, client_id: str) -> None:
+        """What the header says besides API and version."""
+        self.correlation_id, self._client_id = correlation_id, client_id
+
+    def encode(self, *, framed: bool, header: bool) -> bytes:
+        """The frame."""
+        assert framed
+        assert header
+        assert self.API_VERSION is not None
+        parts: list[Any] = [
+            encode_request_header(
+                RequestHeader(self.API_KEY, self.API_VERSION, self.correlation_id, self._client_id)
+            )
+        ]
+        self._request.writers[self.API_VERSION](self._message, parts.append)
+        body = b"".join(parts)
+        return len(body).to_bytes(4, "big") + body
+
+    def expect_response(self) -> bool:
+        """Always."""
+        return True
+
+    def get_response_class(self) -> WireRequest:
+        """What reads the response: this."""
+        return self
+
+    def parse_header(self, buffer: Any) -> WireRequest:
+        """The header of the response, of which the correlation id is used."""
+        data = buffer.read()
+        assert self.API_VERSION is not None
+        self.correlation_id, position = decode_response_header(self.API_KEY, self.API_VERSION, data)
+        self._body = data[position:]
+        return self
+
+    def decode(self, _: Any) -> Any:
+        """The response."""
+        assert self.API_VERSION is not None
+        return self._response.decode(self.API_VERSION, self._body)[0]
+
+
+def now_ms() -> int:
+    """The wall clock's time."""
+    return int(time() * 1000)
 
 
 def retried(call: Callable[[], Result], timeout_ms: int = _TIMEOUT_MS) -> Result:

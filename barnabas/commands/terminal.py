@@ -25,3 +25,15 @@ def row(cells: Iterable[object], widths: Sequence[int]) -> str:
             *texts[len(widths) :],
         ]
     )
+
+
+def print_table(lines: Iterable[Iterable[object]], widths: Sequence[int]) -> None:
+    """Titles and rows, after an empty line."""
+    say()
+    for line in lines:
+        say(row(line, widths))
+
+
+def say_error(text: str) -> None:
+    """As Kafka's tools of groups: a line on standard output, after an empty one."""
+    say(f"\nError: {text}")

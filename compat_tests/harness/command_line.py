@@ -1,7 +1,7 @@
 """`barnabas topics`, `produce`, ... as processes, and the same command line for Kafka's tool and ours.
 
-What a command changes has a name of its side: `@` in arguments is `java` for Kafka's tool and `barn` for ours, and becomes `@` again
-in what they print.
+What a command changes has a name of its side: `@` in arguments is `jvm1` for Kafka's tool and `our1` for ours, and becomes `@`
+again in what they print.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ COMMANDS = {
     "topics": "kafka-topics",
     "produce": "kafka-console-producer",
     "consume": "kafka-console-consumer",
+    "groups": "kafka-consumer-groups",
 }
+KAFKAS, OURS = "jvm1", "our1"
 _TOPIC_ID = re.compile(r"TopicId: [\w-]{22}")
 _CONFIGS = re.compile(r"(?<=Configs: )\S+")
 
@@ -71,16 +73,19 @@ class BothTools:
     ) -> ToolResult:
         """Both must print the same on standard output and exit alike; ours. `view` makes what they print comparable."""
         words = [*(("--bootstrap-server", self.bootstrap) if server else ()), *arguments]
+        has_sides = any("@" in text for text in (*arguments, stdin))
         theirs = self.java.run(
-            COMMANDS[command], *(_of("java", word) for word in words), stdin=_of("java", stdin), status=None
+            COMMANDS[command], *(_of(KAFKAS, word) for word in words), stdin=_of(KAFKAS, stdin), status=None
         )
-        ours = barnabas(
-            command, *(_of("barn", word) for word in words), stdin=_of("barn", stdin), status=None
-        )
-        told = f"{command} {' '.join(arguments)}\nKafka's:\n{theirs.output}\nours:\n{ours.output}"
-        assert ours.status == theirs.status, told
-        assert view(_common("barn", ours.stdout)) == view(_common("java", theirs.stdout)), told
-        return ToolResult(ours.status, _common("barn", ours.stdout), _common("barn", ours.stderr))
+        ours = barnabas(command, *(_of(OURS, word) for word in words), stdin=_of(OURS, stdin), status=None)
+        both = f"{command} {' '.join(arguments)}\nKafka's:\n{theirs.output}\nours:\n{ours.output}"
+        assert ours.status == theirs.status, both
+        printed = {
+            side: _common(side if has_sides else "", result.stdout)
+            for side, result in ((KAFKAS, theirs), (OURS, ours))
+        }
+        assert view(printed[OURS]) == view(printed[KAFKAS]), both
+        return ToolResult(ours.status, printed[OURS], ours.stderr)
 
 
 def _of(side: str, text: str) -> str:
@@ -88,5 +93,5 @@ def _of(side: str, text: str) -> str:
 
 
 def _common(side: str, text: str) -> str:
-    text = _TOPIC_ID.sub("TopicId: ?", text.replace(side, "@"))
+    text = _TOPIC_ID.sub("TopicId: ?", text.replace(side, "@") if side else text)
     return _CONFIGS.sub(lambda found: ",".join(sorted(found[0].split(","))), text)
