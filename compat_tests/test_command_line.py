@@ -218,3 +218,29 @@ def test_groups(broker: Broker, topic: TopicFactory, unique: UniqueName) -> None
     done = barnabas(*of_group, "--delete")
     assert done.stdout == f"Deletion of requested consumer groups ('{group}') was successful.\n"
     assert group not in barnabas("groups", *server, "--list").stdout.splitlines()
+
+
+def test_configs(broker: Broker, topic: TopicFactory, unique: UniqueName) -> None:
+    configs, name, user = ("configs", "--bootstrap-server", broker.bootstrap), topic(), unique("user")
+    of_topic = ("--entity-type", "topics", "--entity-name", name)
+    done = barnabas(*configs, "--alter", *of_topic, "--add-config", "cleanup.policy=[compact,delete]")
+    assert done.stdout == f"Completed updating config for topic {name}.\n"
+    lines = barnabas(*configs, "--describe", *of_topic).stdout.splitlines()
+    assert lines[0] == f"Dynamic configs for topic {name} are:"
+    assert lines[1].startswith(
+        "  cleanup.policy=compact,delete sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:"
+    )
+    barnabas(*configs, "--alter", *of_topic, "--delete-config", "cleanup.policy,retention.ms")
+    assert barnabas(*configs, "--describe", *of_topic).stdout.splitlines() == lines[:1]
+    of_user = ("--entity-type", "users", "--entity-name", user)
+    barnabas(*configs, "--alter", *of_user, "--add-config", "SCRAM-SHA-256=[password=secret]")
+    barnabas(*configs, "--alter", *of_user, "--add-config", "producer_byte_rate=1000")
+    assert barnabas(*configs, "--describe", *of_user).stdout.splitlines() == [
+        f"Quota configs for user-principal '{user}' are producer_byte_rate=1000.0",
+        f"SCRAM credential configs for user-principal '{user}' are SCRAM-SHA-256=iterations=4096",
+    ]
+    ip = (*configs, "--alter", "--ip", "127.0.0.2")
+    barnabas(*ip, "--add-config", "connection_creation_rate=1000")
+    barnabas(*ip, "--delete-config", "connection_creation_rate")
+    done = barnabas(*ip, "--delete-config", "connection_creation_rate", status=1)
+    assert (done.stdout, done.stderr) == ("", "Invalid config(s): connection_creation_rate\n")

@@ -302,3 +302,122 @@ def test_a_group_with_a_member(
 )
 def test_wrong_command_lines_of_groups(both: BothTools, arguments: tuple[str, ...]) -> None:
     both.compare("groups", *arguments)
+
+
+def test_configs_of_topics(both: BothTools, unique: UniqueName) -> None:
+    name = unique("@")
+    topic, alter = ("--entity-type", "topics", "--entity-name", name), ("configs", "--alter")
+    both.compare("topics", "--create", "--topic", name, "--config", "retention.ms=1000")
+    both.compare("configs", "--describe", *topic)
+    both.compare(*alter, *topic, "--add-config", "cleanup.policy=[compact,delete],max.message.bytes = 2000")
+    both.compare(*alter, "--topic", name, "--delete-config", "retention.ms")
+    both.compare("configs", "--describe", "--topic", name)
+    both.compare("configs", "--describe", "--topic", name, "--all")
+    both.compare(*alter, *topic, "--add-config", "retention.ms=x")
+    both.compare(*alter, *topic, "--add-config", "no.such.config=1")
+    both.compare(*alter, *topic, "--delete-config", "no.such.config")
+    both.compare(*alter, "--topic", unique("@none"), "--add-config", "retention.ms=1")
+    both.compare("configs", "--describe", "--topic", unique("@none"))
+
+
+def test_configs_of_brokers(both: BothTools) -> None:
+    for broker in (
+        ("--broker", "1"),
+        ("--entity-type", "brokers", "--entity-default"),
+        ("--broker-defaults",),
+    ):
+        both.compare("configs", "--alter", *broker, "--add-config", "log.cleaner.backoff.ms=14999")
+        both.compare("configs", "--describe", *broker)
+        both.compare("configs", "--alter", *broker, "--delete-config", "log.cleaner.backoff.ms")
+        both.compare("configs", "--describe", *broker)
+    both.compare("configs", "--describe", "--entity-type", "brokers")
+    both.compare("configs", "--describe", "--broker", "1", "--all")
+    both.compare("configs", "--describe", "--broker", "77")
+    both.compare("configs", "--alter", "--broker", "1", "--add-config", "broker.id=2")
+    both.compare("configs", "--describe", "--broker-logger", "1")
+    both.compare("configs", "--alter", "--broker-logger", "1", "--add-config", "no.such.Logger=INFO")
+
+
+def test_configs_of_groups_and_client_metrics(both: BothTools, unique: UniqueName) -> None:
+    group, metrics = ("--group", unique("@")), ("--client-metrics", unique("@"))
+    for entity, config in ((group, "consumer.session.timeout.ms=46000"), (metrics, "interval.ms=60000")):
+        both.compare("configs", "--describe", *entity)
+        both.compare("configs", "--alter", *entity, "--add-config", config)
+        both.compare("configs", "--describe", *entity)
+        both.compare("configs", "--describe", "--entity-type", "client-metrics", view=without_order)
+        both.compare("configs", "--alter", *entity, "--delete-config", config.partition("=")[0])
+        both.compare("configs", "--describe", *entity)
+
+
+def test_quotas(both: BothTools, unique: UniqueName) -> None:
+    user, client = ("--user", unique("@")), ("--client", unique("@"))
+    alter = ("configs", "--alter")
+    quotas = "producer_byte_rate=1048576000,consumer_byte_rate=1024.5,request_percentage=0.0001"
+    for entity in (user, client, (*user, *client), (*user, "--client-defaults")):
+        both.compare(*alter, *entity, "--add-config", quotas)
+        both.compare("configs", "--describe", *entity, view=in_any_order)
+        both.compare(*alter, *entity, "--delete-config", "producer_byte_rate")
+        both.compare("configs", "--describe", *entity, view=in_any_order)
+        both.compare(*alter, *entity, "--delete-config", "producer_byte_rate")
+        both.compare(*alter, *entity, "--add-config", "no_such_quota=1")
+    ip = ("--ip", "127.0.0.3")
+    both.compare(*alter, *ip, "--add-config", "connection_creation_rate=1000")
+    both.compare(*alter, *ip, "--add-config", "producer_byte_rate=7")
+    both.compare("configs", "--describe", *ip)
+    both.compare(
+        "configs", "--describe", "--entity-type", "users", *("--entity-type", "clients"), view=in_any_order
+    )
+
+
+def in_any_order(text: str) -> str:
+    """Quotas, whose order in a line is that of a hash map, as well as the lines."""
+    return "\n".join(sorted(" ".join(sorted(line.replace(",", " ").split())) for line in text.splitlines()))
+
+
+def test_users(both: BothTools, unique: UniqueName) -> None:
+    user, alter = ("--entity-type", "users", "--entity-name", unique("@")), ("configs", "--alter")
+    both.compare("configs", "--describe", *user)
+    both.compare(
+        *alter,
+        *user,
+        "--add-config",
+        "SCRAM-SHA-256=[iterations=8192,password=secret],SCRAM-SHA-512=[password=b]",
+    )
+    both.compare("configs", "--describe", *user)
+    both.compare(*alter, *user, "--delete-config", "SCRAM-SHA-512")
+    both.compare("configs", "--describe", *user)
+    both.compare(*alter, *user, "--delete-config", "SCRAM-SHA-512")
+    for wrong in (
+        "[iterations=10,password=a]",
+        "[iterations=100000,password=a]",
+        "secret",
+        "[password=a],producer_byte_rate=1",
+    ):
+        both.compare(*alter, *user, "--add-config", f"SCRAM-SHA-256={wrong}")
+    both.compare(*alter, "--user-defaults", "--add-config", "SCRAM-SHA-256=[password=a]")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--describe",),
+        ("--describe", "--alter", "--topic", "a"),
+        ("--describe", "--topic", "a", "--add-config", "a=b"),
+        ("--describe", "--entity-type", "wrong"),
+        ("--describe", "--topic", "a", "--entity-type", "topics"),
+        ("--describe", "--topic", "a", "--user", "b"),
+        ("--describe", "--entity-type", "topics", "--entity-default"),
+        ("--describe", "--entity-type", "broker-loggers"),
+        ("--describe", "--broker", "x"),
+        ("--describe", "--topic", "a/b"),
+        ("--alter", "--entity-type", "topics", "--add-config", "a=b"),
+        ("--alter", "--entity-type", "users", "--add-config", "a=b"),
+        ("--alter", "--topic", "a"),
+        ("--alter", "--topic", "a", "--add-config", "a"),
+        ("--alter", "--topic", "a", "--add-config", "a:b=c"),
+        ("--alter", "--ip", "no.such.host.invalid", "--add-config", "connection_creation_rate=1"),
+    ],
+)
+def test_wrong_command_lines_of_configs(both: BothTools, arguments: tuple[str, ...]) -> None:
+    assert both.compare("configs", *arguments).status == 1

@@ -20,6 +20,7 @@ SUMMARIES: Final = {
     "topics": "create, list, describe, change and delete topics",
     "produce": "send the lines of standard input to a topic",
     "consume": "write the records of topics to standard output",
+    "configs": "describe and change configs of topics, brokers, groups and users, also their credentials",
     "groups": "list, describe and delete consumer groups, set their offsets",
 }
 

@@ -48,9 +48,13 @@ class Option(NamedTuple):
 class Options:
     """The options of one command line."""
 
-    def __init__(self, table: Mapping[str, Option], given: Mapping[str, list[str]]) -> None:
+    def __init__(
+        self, table: Mapping[str, Option], given: Mapping[str, list[str]], names: Sequence[str] = ()
+    ) -> None:
+        """`names`: of the options in the order of the command line, one as often as it stands there."""
         self._table = table
         self._given = given
+        self.names = names
 
     def has(self, name: str) -> bool:
         """Whether it is on the command line."""
@@ -135,6 +139,7 @@ def parse(tool: Tool, arguments: Sequence[str]) -> Options:
     """UsageError, with jopt-simple's texts."""
     table = {option.name: option for option in (*tool.options, *_HELP)}
     given: dict[str, list[str]] = {}
+    names = []
     left = [*arguments]
     while left:
         word = left.pop(0)
@@ -147,6 +152,7 @@ def parse(tool: Tool, arguments: Sequence[str]) -> Options:
         if option is None:
             raise UsageError(f"{name} is not a recognized option")
         values = given.setdefault(name, [])
+        names.append(name)
         if not option.value:
             continue  # a value after `=` is ignored, as jopt-simple does
         if equals:
@@ -158,7 +164,7 @@ def parse(tool: Tool, arguments: Sequence[str]) -> Options:
             values.append(left.pop(0))
         else:
             raise UsageError(f"Option {name} requires an argument")
-    options = Options(table, given)
+    options = Options(table, given, names)
     for name in given:
         if (needed := table[name].only_with) and not options.which_of(needed):
             raise UsageError(f"Option(s) [{name}] are unavailable given other options on the command line")

@@ -20,6 +20,7 @@ COMMANDS = {
     "topics": "kafka-topics",
     "produce": "kafka-console-producer",
     "consume": "kafka-console-consumer",
+    "configs": "kafka-configs",
     "groups": "kafka-consumer-groups",
 }
 KAFKAS, OURS = "jvm1", "our1"
