@@ -138,6 +138,11 @@ test-console: $(INSTALLED) ## the web console's pages in Chromium, where it is i
 screenshots: $(INSTALLED) ## pictures of the web console in docs/images, with Chromium
 	$(BIN)/python -m compat_tests.console.screenshots
 
+# debootstrap in place of the base image; needs root's rights.
+test-image: $(INSTALLED) ## the container image under chroot, as Testcontainers' modules and compose files start it
+	$(BIN)/python -m compat_tests.image.root
+	$(PYTEST) -q -m "" compat_tests/image $(ARGS)
+
 conform: $(JARS) ## every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
 

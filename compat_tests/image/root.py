@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,14 +35,29 @@ def make_base() -> None:
 
 
 def make_wheels() -> None:
+    """With a Python of the image's version: some of the wheels are made of sources."""
+    python = sys.executable
+    if f"{sys.version_info.major}.{sys.version_info.minor}" != PYTHON:
+        found = shutil.which(f"python{PYTHON}")
+        if found is None:
+            raise SystemExit(f"make test-image needs python{PYTHON}, which the image has")
+        python = found
     shutil.rmtree(WHEELS, ignore_errors=True)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
-    run(*pip, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", WHEELS, ROOT)
-    (own,) = WHEELS.glob("barnabas-*.whl")
-    run(
-        *pip, "download", "--quiet", "--only-binary=:all:", "--python-version", PYTHON, "--dest", WHEELS,
-        f"{own}[cli,security]",
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:  # setuptools leaves its folders beside the sources
+        source = Path(folder) / "barnabas"
+        source.mkdir()
+        names = (
+            "pyproject.toml",
+            "README.md",
+            "LICENSE",
+            "wire",
+            "storage",
+            "controller",
+            "broker",
+            "barnabas",
+        )
+        run("cp", "-r", *(ROOT / name for name in names), source)
+        run(python, "-m", "pip", "wheel", "--quiet", "--wheel-dir", WHEELS, f"{source}[cli,security]")
 
 
 def make_image() -> None:
@@ -50,6 +66,7 @@ def make_image() -> None:
     shutil.copytree(ROOT / "deploy", IMAGE / "deploy")
     shutil.copytree(WHEELS, IMAGE / "wheels")
     run("chroot", IMAGE, "/deploy/image/install.sh", "/wheels", "/")
+    (IMAGE / "etc/hosts").write_text("127.0.0.1 localhost\n")  # as engines write it
     for made in ("deploy", "wheels"):
         shutil.rmtree(IMAGE / made)
 

@@ -6,6 +6,7 @@ The ports are free ones of this machine, in place of a container's own. `make te
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from compat_tests.image.root import IMAGE, USER
 pytestmark = [pytest.mark.long, pytest.mark.barnabas_only]
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+CHROOT = shutil.which("chroot") or "chroot"
 PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -42,7 +44,7 @@ class Container:
     def start(self, command: list[str], environment: Mapping[str, str]) -> None:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["chroot", f"--userspec={USER}", str(IMAGE), *command],
+                [CHROOT, f"--userspec={USER}", str(IMAGE), *command],
                 env={"PATH": PATH, "HOME": "/var/lib/kafka", "PWD": "/", **environment},
                 stdout=log,
                 stderr=log,
@@ -52,7 +54,7 @@ class Container:
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
         """As `docker exec`."""
         return subprocess.run(
-            ["chroot", f"--userspec={USER}", str(IMAGE), *command],
+            [CHROOT, f"--userspec={USER}", str(IMAGE), *command],
             env={"PATH": PATH, "HOME": "/var/lib/kafka"},
             capture_output=True,
             text=True,
