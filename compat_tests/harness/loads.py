@@ -15,6 +15,8 @@ import confluent_kafka
 from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError
 
+from compat_tests.harness.eventually import eventually
+
 PARTITIONS = 2
 KEYS = 20
 CLOSE_S = 2.0  # for a client, with what is unanswered
@@ -274,7 +276,9 @@ class Reader:
         deadline = time.monotonic() + timeout
         for partition in range(PARTITIONS):
             where = confluent_kafka.TopicPartition(self.topic, partition, self._positions[partition])
-            _, end = consumer.get_watermark_offsets(where, timeout=30)
+            # A leader may have changed since the client asked who it is; it does not ask again by itself.
+            watermarks = partial(consumer.get_watermark_offsets, where, timeout=30)
+            _, end = eventually(watermarks, retry_on=(confluent_kafka.KafkaException,))
             assert end >= self._positions[partition], f"{self.topic}-{partition} has become shorter"
             consumer.assign([where])
             while self._positions[partition] < end and time.monotonic() < deadline:
