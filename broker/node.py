@@ -767,6 +767,7 @@ class Node:
                 self._quotas,
                 {**self._connections.authentications, **of_links},
                 broker_state(state, was_ready=self._is_ready),
+                lambda: 0 if self._fetchers is None else self._fetchers.max_lag(),
                 lag,
                 self._window,
             ),

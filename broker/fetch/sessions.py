@@ -321,6 +321,7 @@ class FetchSessionCache:
         self._slots = slots
         self._sessions: dict[int, FetchSession] = {}  # by id, the one that was used last at the end
         self._client_partitions = 0  # in all sessions that are not followers'
+        self.evictions = 0
         # Kafka's order of eviction: clients' before followers', small before large.
         self._evictable_by_all: list[tuple[bool, int, int]] = []
         self._evictable_by_privileged: list[tuple[bool, int, int]] = []
@@ -340,13 +341,17 @@ class FetchSessionCache:
                 return False
             oldest = next(iter(self._sessions.values()))
             if self._now_ms() - oldest.last_used_ms > EVICTION_MS:
-                self.remove(oldest.id)
+                self._evict(oldest.id)
                 continue
             evictable = self._evictable_by_privileged if privileged else self._evictable_by_all
             if not evictable or (privileged, size, 0) < evictable[0]:
                 return False
-            self.remove(evictable[0][2])
+            self._evict(evictable[0][2])
         return True
+
+    def _evict(self, session_id: int) -> None:
+        self.evictions += 1
+        self.remove(session_id)
 
     def has_room_to_grow(self, session: FetchSession) -> bool:
         """Whether the session may have the partitions that a request has just added."""

@@ -84,6 +84,15 @@ def _cluster_metrics(image: MetadataImage) -> Iterator[Family | None]:
     yield info
 
 
+def _raft_state(node_id: int, leader_id: int, quorum: QuorumInfo | None) -> str:
+    """As Kafka names it."""
+    if leader_id == node_id:
+        return "leader"
+    if quorum is None or all(each.node_id != node_id for each in quorum.voters):
+        return "observer"
+    return "follower" if leader_id >= 0 else "unattached"
+
+
 def quorum_metrics(node_id: int, controller: Controller, quorum: QuorumInfo | None) -> Iterable[Family]:
     """`quorum` None: this node has the metadata alone, or does not vote."""
     end_offset = controller.image.offset + 1
@@ -93,6 +102,7 @@ def quorum_metrics(node_id: int, controller: Controller, quorum: QuorumInfo | No
         end_offset = next(
             (each.log_end_offset for each in quorum.voters if each.node_id == node_id), end_offset
         )
+    state = _raft_state(node_id, leader, quorum)
     # Strimzi's rules and Confluent's write this name differently.
     for prefix in ("kafka_server_raftmetrics", "kafka_server_raft_metrics"):
         for name, value, help_text in (
@@ -102,3 +112,6 @@ def quorum_metrics(node_id: int, controller: Controller, quorum: QuorumInfo | No
             ("log_end_offset", end_offset, "Offset behind the last record of the metadata here"),
         ):
             yield one(f"{prefix}_{name}", value, help_text)
+        states = Family(f"{prefix}_current_state", GAUGE, "1 for what this node is in the quorum")
+        states.add(1, {"current_state": state})
+        yield states

@@ -12,9 +12,15 @@ from barnabas.broker.metrics.controller import controller_metrics, quorum_metric
 from barnabas.broker.metrics.families import OPENMETRICS_END, exposition, one
 from barnabas.broker.metrics.groups import group_metrics, transaction_metrics
 from barnabas.broker.metrics.listener import MetricsListener
-from barnabas.broker.metrics.partitions import log_metrics, partition_metrics, topic_metrics
+from barnabas.broker.metrics.partitions import (
+    follower_metrics,
+    log_metrics,
+    partition_metrics,
+    topic_metrics,
+)
 from barnabas.broker.metrics.process import (
     EventLoopLag,
+    disk_metrics,
     event_loop_metrics,
     process_metrics,
     wall_clock_metrics,
@@ -48,10 +54,11 @@ def node_sources(
     quotas: tuple[ClientQuotas, ConnectionRates] | None,
     authentications: Mapping[str, AuthenticationCounts],
     state: int,
+    max_lag: Callable[[], int],
     lag: EventLoopLag | None = None,
     window: RequestWindow | None = None,
 ) -> list[Source]:
-    """`authentications`: by listener. `state`: Kafka's BrokerState. `lag` and `window`: where they are measured."""
+    """`authentications`: by listener. `state`: Kafka's BrokerState. `max_lag()`: of followers here. `lag` and `window`: where they are measured."""
     config, controller, manager = services.config, services.controller, services.log_manager
     sources: list[Source] = []
     if config.is_broker:
@@ -72,6 +79,7 @@ def node_sources(
                 partitions_max,
             ),
             partial(log_metrics, manager, cleaner),
+            lambda: follower_metrics(max_lag()),
             lambda: request_metrics(dispatcher.metrics()),
             partial(
                 connection_metrics,
@@ -94,6 +102,7 @@ def node_sources(
         partial(security_metrics, authentications, services.authorizer, len(controller.image.acls.by_id)),
         partial(client_metrics, services.client_metrics),
         process_metrics,
+        disk_metrics,
     ]
     if lag is not None:
         sources.append(partial(event_loop_metrics, lag))

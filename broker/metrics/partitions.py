@@ -203,6 +203,16 @@ def partition_metrics(
     yield from families.all()
 
 
+def follower_metrics(max_lag: int) -> Iterable[Family]:
+    family = Family(
+        "kafka_server_replicafetchermanager_maxlag",
+        GAUGE,
+        "Committed records that a replica here lacks, of the one that lacks most, as of its leader's last answer",
+    )
+    family.add(max_lag, {"clientid": "Replica"})
+    yield family
+
+
 def log_metrics(manager: LogManager, cleaner: LogCleaner) -> Iterable[Family | None]:
     yield one(
         "kafka_log_logmanager_offlinelogdirectorycount",

@@ -26,6 +26,7 @@ STALL_S: Final = 0.1  # for which a request may delay others (DESIGN.md)
 _STATM: Final = Path("/proc/self/statm")
 _STAT: Final = Path("/proc/self/stat")
 _SYSTEM_STAT: Final = Path("/proc/stat")
+_IO: Final = Path("/proc/self/io")
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -122,6 +123,20 @@ def process_metrics() -> Iterable[Family]:
     yield from (memory, virtual, descriptors, started)
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield one("process_max_fds", limit, "How many file descriptors this process may open")
+
+
+def disk_metrics() -> Iterable[Family]:
+    """As Kafka's LinuxIoMetricsCollector: nothing outside of Linux, or where /proc can't be read."""
+    try:
+        counts = dict(line.split(": ") for line in _IO.read_text().splitlines())
+    except OSError:
+        return
+    for name, field, what in (("read", "read_bytes", "read from"), ("write", "write_bytes", "written to")):
+        yield one(
+            f"kafka_server_kafkaserver_linux_disk_{name}_bytes",
+            int(counts[field]),
+            f"Bytes that this process has {what} disks since its start, without what the page cache had or still has",
+        )
 
 
 def _start_time_s() -> float:

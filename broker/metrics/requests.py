@@ -5,9 +5,10 @@ Quantiles are those of the requests of the last minutes: WINDOW_S, and up to twi
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, one
+from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, one, written_labels
 from barnabas.broker.requests.request_metrics import new_buckets, upper_bound_s
 from barnabas.runtime.slices import Periodic
 from barnabas.wire.errors import ErrorCode
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 WINDOW_S: Final = 150.0
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)  # as JMX exporters write Kafka's histograms
 FETCH: Final = 1
+CONNECTIONS_AT_ONCE: Final = 2000
+SOFTWARE_MAX: Final = 100  # kinds of clients that are shown; what clients call themselves is up to them
+OTHER_SOFTWARE: Final = "other"
 
 _TIMES: Final = (
     ("totaltimems", "From the turn in which a request is served until its answer is encoded, in ms"),
@@ -168,7 +172,7 @@ def request_metrics(metrics: Iterable[RequestMetrics]) -> Iterable[Family | None
 
 def connection_metrics(
     connections: Connections, purgatory: FetchPurgatory, sessions: FetchSessionCache, idle: float | None
-) -> Iterable[Family]:
+) -> Iterable[Family | None]:
     """`idle`: the fraction of the time in which the event loop had nothing to do; None where it is not measured."""
     counts = connections.limits.counts()
     for name in ("kafka_server_socket_server_metrics", "kafka_server_socketservermetrics"):
@@ -176,6 +180,23 @@ def connection_metrics(
         for listener, count in counts.items():
             family.add(count, {"listener": listener, "networkprocessor": "0"})
         yield family
+    created = Family(
+        "kafka_server_socket_server_metrics_connection_creation_total",
+        COUNTER,
+        "Connections of each listener that have been opened",
+    )
+    closed = Family(
+        "kafka_server_socket_server_metrics_connection_close_total",
+        COUNTER,
+        "Of those, how many have ended",
+    )
+    for listener, served in connections.limits.served().items():
+        labels = written_labels({"listener": listener, "networkprocessor": "0"})
+        created.add_labelled(served, labels)
+        closed.add_labelled(served - counts[listener], labels)
+    yield created
+    yield closed
+    yield from _software(connections)
     if idle is not None:
         for name in (
             "kafka_network_socketserver_networkprocessoravgidle_percent",
@@ -196,3 +217,42 @@ def connection_metrics(
         len(sessions),
         "Fetch sessions (KIP-227)",
     )
+    yield one(
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+        sessions.evictions,
+        "Fetch sessions that were closed to make room for others",
+        COUNTER,
+    )
+
+
+def _software(connections: Connections) -> Iterator[Family | None]:
+    """What clients say that they are in ApiVersions (KIP-511)."""
+    family = Family(
+        "kafka_server_socket_server_metrics_connections_software",
+        GAUGE,
+        f"Connections by the software of their clients; of the {SOFTWARE_MAX} most frequent kinds",
+    )
+    found: Counter[tuple[str, str, str]] = Counter()
+    for number, connection in enumerate(tuple(connections.open), 1):
+        peer = connection.peer
+        found[peer.software_name, peer.software_version, connection.listener] += 1
+        if not number % CONNECTIONS_AT_ONCE:
+            yield None
+    ranked = found.most_common()
+    others: Counter[str] = Counter()
+    for (_, _, listener), count in ranked[SOFTWARE_MAX:]:
+        others[listener] += count
+    shown = ranked[:SOFTWARE_MAX] + [
+        ((OTHER_SOFTWARE, OTHER_SOFTWARE, listener), count) for listener, count in others.items()
+    ]
+    for (name, version, listener), count in shown:
+        family.add(
+            count,
+            {
+                "client_software_name": name,
+                "client_software_version": version,
+                "listener": listener,
+                "networkprocessor": "0",
+            },
+        )
+    yield family

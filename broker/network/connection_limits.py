@@ -45,13 +45,14 @@ class Arrival(Protocol):
 class _Listener:
     """The connections of one listener: how many are served, and those that wait."""
 
-    __slots__ = ("count", "created", "is_exempt", "limit", "waiting")
+    __slots__ = ("count", "created", "is_exempt", "limit", "served", "waiting")
 
     def __init__(self, limit: int, created: TokenBucket | None, *, is_exempt: bool) -> None:
         self.limit = limit  # listener.name.<name>.max.connections
         self.created = created  # its max.connection.creation.rate; None: any
         self.is_exempt = is_exempt  # from the broker's limits: other brokers connect there
         self.count = 0
+        self.served = 0  # since the start
         self.waiting: deque[Arrival] = deque()
 
 
@@ -77,6 +78,10 @@ class ConnectionLimits:
     def counts(self) -> dict[str, int]:
         """The connections of each listener that are served."""
         return {name: listener.count for name, listener in self._listeners.items()}
+
+    def served(self) -> dict[str, int]:
+        """How many connections of each listener have been served since the start, the open ones among them."""
+        return {name: listener.served for name, listener in self._listeners.items()}
 
     def arrive(self, arrival: Arrival) -> bool:
         """Whether a new connection may be served at once. Otherwise it is `admitted` later, or closed, now or after a second at
@@ -163,6 +168,7 @@ class ConnectionLimits:
         self._by_host[host] = present + 1
         self.count += 1
         listener.count += 1
+        listener.served += 1
         now = self._runtime.monotonic()
         for bucket in self._buckets(listener):
             bucket.take(1, now)

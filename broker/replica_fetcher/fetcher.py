@@ -27,7 +27,7 @@ from barnabas.storage.log.follower_append import FollowerAppend, UnexpectedAppen
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
     from barnabas.broker.partitions.partition import Partition
@@ -180,6 +180,10 @@ class ReplicaFetcher:
 
     def lag(self, topic_id: bytes, index: int) -> FetchState | None:
         return self._session.states.get((topic_id, index))
+
+    def lags(self) -> Iterator[int]:
+        """How many committed records each partition lacked as of the last answer."""
+        return (max(state.lag, 0) for state in self._session.states.values())
 
     def close(self) -> None:
         self._delays.stop()
@@ -370,7 +374,7 @@ class ReplicaFetcher:
             return
         state.failures = state.rounds = 0
         end = held.log_end_offset
-        state.is_caught_up = end >= high_watermark
+        state.lag = max(high_watermark - end, 0)
         if end != state.sent_offset or held.log_start_offset != state.sent_start_offset:
             self._session.changed(state)
         if state.status is Status.TRUNCATING or appended is None:
@@ -436,7 +440,7 @@ class ReplicaFetcher:
             self._throttle(state, quota)
 
     def _throttle(self, state: FetchState, quota: ReplicationQuota) -> None:
-        delay_s = 0.0 if state.is_caught_up else quota.delay_s()
+        delay_s = 0.0 if state.lag == 0 else quota.delay_s()
         if delay_s > 0:
             self._session.set_status(state, Status.THROTTLED)
             self._delays.add(state, delay_s)

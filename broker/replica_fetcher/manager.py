@@ -98,6 +98,10 @@ class ReplicaFetcherManager:
             if leader_id in node_ids:
                 fetcher.leader_has_changed()
 
+    def max_lag(self) -> int:
+        """Kafka's MaxLag: how many committed records the partition lacks that lacks most."""
+        return max((lag for fetcher in self._fetchers.values() for lag in fetcher.lags()), default=0)
+
     def stop(self) -> None:
         """Stop all fetchers."""
         self._stopped = True

@@ -32,7 +32,7 @@ class FetchState:
     partition, 0 when the leader's session does not have it; `sent_offset`: the offset in that request."""
 
     __slots__ = (
-        "failures", "is_caught_up", "key", "leader_epoch", "named_in", "partition", "rounds", "sent_offset",
+        "failures", "key", "lag", "leader_epoch", "named_in", "partition", "rounds", "sent_offset",
         "sent_start_offset", "status",
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ class FetchState:
         self.status = Status.READY
         self.failures = 0  # in a row
         self.rounds = 0  # of comparing epochs with the leader, in a row
-        self.is_caught_up = False  # as of the last answer it has all committed records
+        self.lag = -1  # committed records that the log lacked as of the last answer; -1 before one
         self.named_in = 0
         self.sent_offset = -1
         self.sent_start_offset = -1

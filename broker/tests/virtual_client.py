@@ -107,6 +107,10 @@ class Client:
         self._transport.write(data)
         self._leader.runtime.advance(0.01)
 
+    def disconnect(self) -> None:
+        self._transport.close()
+        self._leader.runtime.advance(0.01)
+
     @property
     def order(self) -> list[int]:
         return [number for number, _ in self.answers]

@@ -12,10 +12,10 @@ from compat_tests.monitoring.expositions import names_of
 pytestmark = pytest.mark.barnabas_only
 
 ANSWERED = {
-    "Strimzi Kafka": 25,
-    "Strimzi KRaft": 5,
+    "Strimzi Kafka": 27,
+    "Strimzi KRaft": 6,
     "Strimzi Kafka Exporter": 16,
-    "Confluent Kafka cluster": 38,
+    "Confluent Kafka cluster": 41,
     "Confluent Kafka topics": 6,
     "kafka-observ-lib overview": 45,
     "kafka-observ-lib topics": 11,

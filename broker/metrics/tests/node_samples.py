@@ -11,7 +11,7 @@ def samples(leader: Leader) -> dict[str, float]:
     """By name and labels."""
     node = leader.node
     sources = node_sources(
-        node.services, node._dispatcher, node._connections, node._cleaner, None, {}, RUNNING
+        node.services, node._dispatcher, node._connections, node._cleaner, None, {}, RUNNING, lambda: 0
     )
     return {
         family.name + labels: value

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from barnabas.broker.cluster.broker_lifecycle import State
+from barnabas.broker.fetch.sessions import EVICTION_MS, FetchSession
+from barnabas.broker.metrics import requests
+from barnabas.broker.metrics.controller import quorum_metrics
 from barnabas.broker.metrics.health import (
     PENDING_CONTROLLED_SHUTDOWN,
     RECOVERY,
@@ -17,6 +22,9 @@ from barnabas.broker.metrics.requests import WINDOW_S, RequestWindow
 from barnabas.broker.metrics.tests.node_samples import samples
 from barnabas.broker.tests.leader import Leader, batch
 from barnabas.broker.tests.virtual_client import Client
+from barnabas.controller.metadata.quorum_info import QuorumInfo, QuorumReplica
+from barnabas.wire.headers import API_VERSIONS
+from barnabas.wire.messages.api_versions import ApiVersionsRequest
 from barnabas.wire.messages.metadata_records import PartitionChangeRecord
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -54,6 +62,64 @@ def test_topics_and_requests(tmp_path: Path) -> None:
     listener = '{listener="PLAINTEXT",networkprocessor="0"}'
     assert found[f"kafka_server_socket_server_metrics_connection_count{listener}"] == 1
     assert found["kafka_server_kafkaserver_brokerstate"] == RUNNING
+
+
+def test_connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader = Leader(tmp_path)
+    gone, *clients = [Client(leader) for _ in range(5)]
+    for client, name in zip(clients, ("librdkafka", "librdkafka", "franz-go", "mine"), strict=True):
+        client.send(client.frame(API_VERSIONS, ApiVersionsRequest(name, "1.0")))
+    gone.disconnect()
+    found = samples(leader)
+    server = "kafka_server_socket_server_metrics"
+    listener = '{listener="PLAINTEXT",networkprocessor="0"}'
+    assert found[f"{server}_connection_creation_total{listener}"] == 5
+    assert found[f"{server}_connection_close_total{listener}"] == 1
+    assert found[f"{server}_connection_count{listener}"] == 4
+
+    def of(name: str, version: str) -> str:
+        labels = f'client_software_name="{name}",client_software_version="{version}"'
+        return f"{server}_connections_software{{{labels},{listener[1:]}"
+
+    assert found[of("librdkafka", "1.0")] == 2
+    assert found[of("mine", "1.0")] == 1
+    monkeypatch.setattr(requests, "SOFTWARE_MAX", 1)
+    found = samples(leader)
+    assert (found[of("librdkafka", "1.0")], found[of("other", "other")]) == (2, 2)
+    assert of("mine", "1.0") not in found
+
+
+def test_fetch_sessions_that_are_evicted_are_counted(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, max_incremental_fetch_session_cache_slots="1")
+    leader.create(replicas=[1])
+    sessions = leader.node.services.fetch_sessions
+    for _ in range(2):
+        assert sessions.make_room(privileged=False, size=1)
+        sessions.add(FetchSession(uses_topic_ids=True, follower_id=-1, committed=False))
+        leader.runtime.advance(EVICTION_MS / 1000 + 1)
+    prefix = "kafka_server_fetchsessioncache"
+    found = samples(leader)
+    assert found[f"{prefix}_incrementalfetchsessionevictions_total"] == 1
+    assert found[f"{prefix}_numincrementalfetchsessions"] == 1
+
+
+def test_what_a_node_is_in_the_quorum(tmp_path: Path) -> None:
+    leader = Leader(tmp_path)
+    controller = leader.node.services.controller
+    voters = [QuorumReplica(1, 7), QuorumReplica(2, 7)]
+
+    def state(node_id: int, leader_id: int) -> str:
+        families = quorum_metrics(node_id, controller, QuorumInfo(leader_id, 3, 7, voters))
+        (labels,) = {
+            labels for each in families if each.name.endswith("current_state") for labels, _ in each.samples
+        }
+        return labels
+
+    assert state(1, 1) == '{current_state="leader"}'
+    assert state(1, 2) == '{current_state="follower"}'
+    assert state(1, -1) == '{current_state="unattached"}'
+    assert state(3, 1) == '{current_state="observer"}'
+    assert samples(leader)['kafka_server_raftmetrics_current_state{current_state="leader"}'] == 1
 
 
 def times(window: RequestWindow, name: str, request: str) -> list[tuple[str, float]]:

@@ -121,6 +121,21 @@ def test_a_slice_is_appended_where_the_one_before_has_left_the_log(monkeypatch: 
     assert log.log_end_offset == 15, "it is fetched no more"
 
 
+def test_the_lag_is_that_of_the_last_answer() -> None:
+    replicas = Replicas(1, (1, 2))
+    replicas.produce(1, *"abc")
+    replicas.run()
+    manager = replicas[2].fetchers
+    assert manager.max_lag() == 0
+    replicas.network.block("h1", "h2")
+    (fetcher,) = manager._fetchers.values()
+    (state,) = fetcher._session.states.values()
+    fetcher._append(state, memoryview(b""), 7, 0)
+    assert manager.max_lag() == 4
+    fetcher.remove(*state.key)
+    assert manager.max_lag() == 0
+
+
 def test_remaining_batches_are_dropped_when_the_log_has_a_new_role() -> None:
     replicas = behind(9500)
     catch_up_to(replicas, 2000)
