@@ -174,7 +174,7 @@ def _verifications(manager: AddPartitionsToTxnManager) -> Iterable[Family]:
     )
     times = Family(f"{name}timems", GAUGE, "How long the last verifications took, in ms")
     ascending = sorted(manager.times_s)
-    for quantile in QUANTILES if ascending else ():
+    for label, quantile in QUANTILES.items() if ascending else ():
         at = min(int(len(ascending) * quantile), len(ascending) - 1)
-        times.add(ascending[at] * 1000, {"quantile": str(quantile)})
+        times.add(ascending[at] * 1000, {"quantile": label})
     yield times

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime
 
 WINDOW_S: Final = 150.0
-QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)  # as JMX exporters write Kafka's histograms
+# As JMX exporters write Kafka's histograms: by label
+QUANTILES: Final = {each: float(each) for each in ("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")}
 FETCH: Final = 1
 CONNECTIONS_AT_ONCE: Final = 2000
 SOFTWARE_MAX: Final = 100  # kinds of clients that are shown; what clients call themselves is up to them
@@ -108,7 +109,7 @@ class RequestWindow:
                 if before is not None:
                     recent = [a - b for a, b in zip(recent, before.buckets[place], strict=True)]
                 for quantile, value_s in _quantiles(recent, is_remote=name == "remotetimems"):
-                    times.add(value_s * 1000, {"request": request, "quantile": str(quantile)})
+                    times.add(value_s * 1000, {"request": request, "quantile": quantile})
                 counts.add(of_request.requests, {"request": request})
             yield times
             yield counts
@@ -116,26 +117,27 @@ class RequestWindow:
             zeros = Family(f"kafka_network_requestmetrics_{name}", GAUGE, help_text)
             for request in sorted(now):
                 for quantile in QUANTILES:
-                    zeros.add(0, {"request": request, "quantile": str(quantile)})
+                    zeros.add(0, {"request": request, "quantile": quantile})
             yield zeros
 
 
-def _quantiles(buckets: list[int], *, is_remote: bool) -> Iterator[tuple[float, float]]:
-    """(quantile, seconds); nothing without any. The first bucket of remote times has those of requests that did not wait."""
+def _quantiles(buckets: list[int], *, is_remote: bool) -> Iterator[tuple[str, float]]:
+    """(label of a quantile, seconds); nothing without any. The first bucket of remote times has those of requests that did not
+    wait."""
     total = sum(buckets)
     if not total:
         return
-    wanted = iter(QUANTILES)
-    quantile = next(wanted)
+    wanted = iter(QUANTILES.items())
+    label, quantile = next(wanted)
     seen = 0
     for bucket, count in enumerate(buckets):
         seen += count
         while seen >= quantile * total and count:
-            yield quantile, 0.0 if is_remote and not bucket else upper_bound_s(bucket)
+            yield label, 0.0 if is_remote and not bucket else upper_bound_s(bucket)
             following = next(wanted, None)
             if following is None:
                 return
-            quantile = following
+            label, quantile = following
 
 
 def _names_of(metrics: RequestMetrics) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ def test_the_times_of_requests_are_those_of_the_last_minutes(tmp_path: Path) -> 
     assert times(window, "remotetimems", "FetchConsumer")[0][1] == median
     assert times(window, "localtimems", "FetchConsumer")[0][1] < 1
     assert [quantile for quantile, _ in times(window, "totaltimems", "Fetch")] == [
-        *("0.5", "0.75", "0.95", "0.98", "0.99", "0.999")
+        *("0.50", "0.75", "0.95", "0.98", "0.99", "0.999")
     ]
     client.send(client.produce("a", acks=1))
     assert times(window, "remotetimems", "Produce")[0][1] == 0

@@ -54,5 +54,5 @@ def test_verifications() -> None:
     manager.times_s.extend(number / 1000 for number in range(1, 101))
     found = samples(leader)
     assert found[f"{VERIFICATION}failurerate_total"] == 4
-    assert found[f'{VERIFICATION}timems{{quantile="0.5"}}'] == 51
+    assert found[f'{VERIFICATION}timems{{quantile="0.50"}}'] == 51
     assert found[f'{VERIFICATION}timems{{quantile="0.999"}}'] == 100
