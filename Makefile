@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-transactions test-console screenshots check format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-tools test-transactions test-console screenshots check format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 help: ## this list
@@ -142,6 +142,10 @@ screenshots: $(INSTALLED) ## pictures of the web console in docs/images, with Ch
 test-image: $(INSTALLED) ## the container image under chroot, as Testcontainers' modules and compose files start it
 	$(BIN)/python -m compat_tests.image.root
 	$(PYTEST) -q -m "" compat_tests/image $(ARGS)
+
+# Those of compat_tests/tools; promtool comes from Debian's package prometheus, into .cache, where it is not installed.
+test-tools: $(INSTALLED) ## tools of others on this broker, where they are: promtool
+	$(BIN)/python -m compat_tests.tools $(ARGS)
 
 conform: $(JARS) ## every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
