@@ -28,14 +28,17 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """Its file is `path` of a repository on GitHub."""
+    """Its file is `path` in a commit of a repository on GitHub. `answered`: how many queries should find all their names, on the page and
+    with the rules for other names."""
 
     name: str
     repository: str
+    commit: str
     path: str
+    answered: tuple[int, int]
     queries: tuple[Query, ...]
 
-    def answered(self, names: Set[str]) -> int:
+    def count_answered(self, names: Set[str]) -> int:
         """How many queries find all their names."""
         return sum(each.is_answered(names) for each in self.queries)
 
@@ -60,7 +63,9 @@ def load() -> Dashboards:
             Dashboard(
                 each["name"],
                 each["repository"],
+                each["commit"],
                 each["path"],
+                (each["answered"], each["answered_with_other_names"]),
                 tuple(_query(line) for line in each["queries"].splitlines()),
             )
             for each in content["dashboards"]

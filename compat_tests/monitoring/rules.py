@@ -13,18 +13,19 @@ ALERT_TESTS = DEPLOY / "prometheus" / "alerts_test.yml"
 OTHER_NAMES = DEPLOY / "prometheus" / "other-names.yml"
 DASHBOARD = DEPLOY / "grafana" / "barnabas.json"
 
-_RULE = re.compile(r"- (record|alert): (\S+)\n +expr: (\|\n(?:(?: {10}.*)?\n)+|.*)")
+_RULE = re.compile(r"- (record|alert): (\S+)\n +expr: (\|\n(?:(?: {10}.*)?\n)+|.*\n?)(?: +for: (\w+))?")
 # Metrics of scrapes (`up`) are Prometheus's own.
 _NAME = re.compile(r"\b(?:[a-z]+:\w+:\w+|(?:kafka|barnabas|process)_\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`kind`: record or alert."""
+    """`kind`: record or alert. `lasts`: for how long it must be so before an alert fires, "" for no time."""
 
     kind: str
     name: str
     expression: str
+    lasts: str
 
     @property
     def asked(self) -> frozenset[str]:
@@ -39,7 +40,10 @@ def names_in(expression: str) -> frozenset[str]:
 
 def rules_of(path: Path) -> list[Rule]:
     """The rules of a file, in order."""
-    return [Rule(*found) for found in _RULE.findall(path.read_text())]
+    return [
+        Rule(kind, name, expression.strip(), lasts)
+        for kind, name, expression, lasts in _RULE.findall(path.read_text())
+    ]
 
 
 def queries_of(path: Path) -> list[str]:
