@@ -750,6 +750,7 @@ class Node:
         from barnabas.broker.metrics.health import broker_state
         from barnabas.broker.metrics.node import node_sources
         from barnabas.broker.metrics.requests import RequestWindow
+        from barnabas.controller.link.traffic import LinkTraffic
 
         if self._partitions is None:
             return None
@@ -768,6 +769,7 @@ class Node:
                 {**self._connections.authentications, **of_links},
                 broker_state(state, was_ready=self._is_ready),
                 lambda: 0 if self._fetchers is None else self._fetchers.max_lag(),
+                LinkTraffic() if self._member is None else self._member.links.traffic,
                 lag,
                 self._window,
             ),

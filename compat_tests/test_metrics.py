@@ -89,6 +89,8 @@ def test_a_cluster(fresh_cluster: ClusterFactory) -> None:
     eventually(lambda: total(f"{MANAGER}_partitioncount") == 9)
     eventually(lambda: total(f"{MANAGER}_underreplicatedpartitions") == 0)
     eventually(lambda: total("barnabas_wall_clock_trusted") == 3)
+    for name in ("incoming_byte", "outgoing_byte", "request", "response"):
+        assert total(f"kafka_server_raftchannelmetrics_{name}_total") > 0
     cluster.kill(cluster.leader("topic", 0))
     eventually(lambda: total(f"{MANAGER}_leadercount") == 3)
     eventually(lambda: total(f"{MANAGER}_underminisrpartitioncount") == 3)

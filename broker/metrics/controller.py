@@ -13,6 +13,7 @@ from barnabas.controller.metadata.image import NO_LEADER
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from barnabas.controller.link.traffic import LinkTraffic
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
     from barnabas.controller.metadata.quorum_info import QuorumInfo
@@ -97,7 +98,9 @@ def quorum_metrics(node_id: int, controller: Controller, quorum: QuorumInfo | No
     """`quorum` None: this node has the metadata alone, or does not vote."""
     end_offset = controller.image.offset + 1
     leader, epoch, high_watermark = node_id if controller.is_active else -1, controller.epoch, end_offset
+    vote = leader
     if quorum is not None:
+        vote = quorum.voted_for
         leader, epoch, high_watermark = quorum.leader_id, quorum.leader_epoch, quorum.high_watermark
         end_offset = next(
             (each.log_end_offset for each in quorum.voters if each.node_id == node_id), end_offset
@@ -108,6 +111,7 @@ def quorum_metrics(node_id: int, controller: Controller, quorum: QuorumInfo | No
         for name, value, help_text in (
             ("current_leader", leader, "Node id of the quorum's leader, -1 when it is not known"),
             ("current_epoch", epoch, "The quorum's epoch"),
+            ("current_vote", vote, "Node id for which this node has voted in this epoch, -1 for none"),
             ("high_watermark", high_watermark, "Offset behind the last committed record of the metadata"),
             ("log_end_offset", end_offset, "Offset behind the last record of the metadata here"),
         ):
@@ -115,3 +119,15 @@ def quorum_metrics(node_id: int, controller: Controller, quorum: QuorumInfo | No
         states = Family(f"{prefix}_current_state", GAUGE, "1 for what this node is in the quorum")
         states.add(1, {"current_state": state})
         yield states
+
+
+def link_metrics(traffic: LinkTraffic) -> Iterable[Family]:
+    """Between controllers, and between controllers and brokers: what Raft and the metadata need, and requests to the active
+    controller."""
+    for name, value, help_text in (
+        ("incoming_byte", traffic.incoming_bytes, "Bytes received over links to controllers and from them"),
+        ("outgoing_byte", traffic.outgoing_bytes, "Bytes sent over those links"),
+        ("request", traffic.requests, "Requests to the active controller sent over those links"),
+        ("response", traffic.responses, "Answers to those requests"),
+    ):
+        yield one(f"kafka_server_raftchannelmetrics_{name}_total", value, help_text, COUNTER)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from barnabas.broker.config.listeners import format_address
 from barnabas.broker.metrics.clients import client_metrics, quota_metrics, security_metrics
-from barnabas.broker.metrics.controller import controller_metrics, quorum_metrics
+from barnabas.broker.metrics.controller import controller_metrics, link_metrics, quorum_metrics
 from barnabas.broker.metrics.families import OPENMETRICS_END, exposition, one
 from barnabas.broker.metrics.groups import group_metrics, transaction_metrics
 from barnabas.broker.metrics.listener import MetricsListener
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from barnabas.broker.quotas.connection_rates import ConnectionRates
     from barnabas.broker.requests.dispatch import Dispatcher
     from barnabas.broker.services import Services
+    from barnabas.controller.link.traffic import LinkTraffic
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.compaction.cleaner import LogCleaner
 
@@ -55,10 +56,12 @@ def node_sources(
     authentications: Mapping[str, AuthenticationCounts],
     state: int,
     max_lag: Callable[[], int],
+    traffic: LinkTraffic,
     lag: EventLoopLag | None = None,
     window: RequestWindow | None = None,
 ) -> list[Source]:
-    """`authentications`: by listener. `state`: Kafka's BrokerState. `max_lag()`: of followers here. `lag` and `window`: where they are measured."""
+    """`authentications`: by listener. `state`: Kafka's BrokerState. `max_lag()`: of followers here.
+    `traffic`: of the links to other nodes. `lag` and `window`: where they are measured."""
     config, controller, manager = services.config, services.controller, services.log_manager
     sources: list[Source] = []
     if config.is_broker:
@@ -97,6 +100,7 @@ def node_sources(
     sources += [
         partial(controller_metrics, controller, is_controller=config.is_controller),
         lambda: quorum_metrics(config.node_id, controller, None if quorum is None else quorum()),
+        partial(link_metrics, traffic),
         partial(wall_clock_metrics, manager.wall_clock),
         partial(quota_metrics, quotas),
         partial(security_metrics, authentications, services.authorizer, len(controller.image.acls.by_id)),

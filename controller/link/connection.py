@@ -15,6 +15,7 @@ from barnabas.controller.link.auth import Seal
 from barnabas.controller.link.framing import PAYLOAD_BYTES_MAX, PREFACE, FrameReader, encode_frame
 from barnabas.controller.link.messages import MalformedMessage
 from barnabas.controller.link.sasl import LinkSasl
+from barnabas.controller.link.traffic import LinkTraffic
 from barnabas.controller.link.wrong_protocol import KafkaCaller
 from barnabas.runtime.interface import Runtime
 
@@ -56,8 +57,11 @@ class ConnectionUser(Protocol):
 class Connection:
     """A protocol in asyncio's sense. `user` may be replaced at any time."""
 
-    def __init__(self, runtime: Runtime, queue_bytes_max: int, user: ConnectionUser) -> None:
+    def __init__(
+        self, runtime: Runtime, queue_bytes_max: int, user: ConnectionUser, traffic: LinkTraffic
+    ) -> None:
         self._runtime = runtime
+        self.traffic = traffic
         self._queue_bytes_max = queue_bytes_max
         self.user = user
         self.reader = FrameReader()
@@ -91,6 +95,7 @@ class Connection:
         if self.closed:
             return
         self.received_at = self._runtime.monotonic()
+        self.traffic.incoming_bytes += len(data)
         self._is_receiving = True
         try:
             if self._kafka is not None:
@@ -195,4 +200,6 @@ class Connection:
             return
         queue, self._queue, self._queue_bytes = self._queue, [], 0
         self.sent_at = self._runtime.monotonic()
-        self._transport.write(queue[0] if len(queue) == 1 else b"".join(queue))
+        written = queue[0] if len(queue) == 1 else b"".join(queue)
+        self.traffic.outgoing_bytes += len(written)
+        self._transport.write(written)

@@ -44,6 +44,7 @@ from barnabas.controller.link.wrong_protocol import asks_for_api_versions, descr
 
 if TYPE_CHECKING:
     from barnabas.controller.link.connection import LinkSettings
+    from barnabas.controller.link.traffic import LinkTraffic
     from barnabas.runtime.interface import Runtime, Timer
 
 HELD_FRAMES_MAX: Final = 4096
@@ -82,6 +83,7 @@ class Host(Protocol):
     settings: LinkSettings
     secret: bytes | None
     identity: Identity
+    traffic: LinkTraffic
 
     def admit(self, handshake: Handshake, then: Callable[[LinkRefused | None], object]) -> None:
         """Whether this node's other links allow one with the identified peer; calls `then` once, now or later."""
@@ -115,7 +117,7 @@ class Handshake:
         self.dialed = dialed
         self.expected_id = expected_id
         self.version = PROTOCOL_VERSION_MIN  # after the peer's hello: the version in common
-        self.connection = Connection(host.runtime, host.settings.queue_bytes_max, self)
+        self.connection = Connection(host.runtime, host.settings.queue_bytes_max, self, host.traffic)
         self.peer: Identity | None = None  # set when it is admissible, or a voter with another directory
         self.other_directory: LinkRefused | None = None  # the refusal of that voter
         self._hello = self._own_hello()

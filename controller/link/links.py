@@ -34,6 +34,7 @@ from barnabas.controller.link.messages import (
     encode,
 )
 from barnabas.controller.link.peer import Done, Handler, Peer, Serve
+from barnabas.controller.link.traffic import LinkTraffic
 from barnabas.controller.raft.voters import Directory, Voter
 from barnabas.runtime.repeated_warnings import RepeatedWarnings
 
@@ -124,6 +125,7 @@ class Links:
         self.tls = tls
         self.login = login
         self.settings = settings or LinkSettings()
+        self.traffic = LinkTraffic()
         self.leader = LeaderHints(identity, self.peers)
         self.voter_ids: frozenset[int] = (
             frozenset()

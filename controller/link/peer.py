@@ -109,6 +109,7 @@ class Peer:
             done(None)
             return
         self._pending[number] = done
+        self.connection.traffic.requests += 1
 
     def take_response(self, payload: bytes) -> None:
         self._answered(payload, payload[_ID_BYTES:])
@@ -119,6 +120,7 @@ class Peer:
     def _answered(self, payload: bytes, answer: bytes | None) -> None:
         done = self._pending.pop(_number(payload), None)
         if done is not None:  # else no such request was sent
+            self.connection.traffic.responses += 1
             done(answer)
 
     def take_request(self, payload: bytes, serve: Serve) -> None:

@@ -37,4 +37,5 @@ class QuorumInfo(msgspec.Struct, frozen=True):
     high_watermark: int
     voters: list[QuorumReplica]
     observers: list[QuorumReplica] = []
+    voted_for: int = -1  # by this node, in this epoch
     listeners: dict[int, list[QuorumListener]] = {}  # of the voters, by node id

@@ -251,6 +251,12 @@ class RaftLibrary:
         return None if leader is None else int(leader.id)
 
     @property
+    def voted_for(self) -> int | None:
+        """The node that this one has voted for in this term."""
+        node_id: int | None = self._get("votedForNodeId")
+        return node_id
+
+    @property
     def commit_index(self) -> int:
         index: int = self._get("raftCommitIndex")
         return index

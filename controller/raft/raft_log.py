@@ -336,6 +336,7 @@ class RaftMetadataLog:
             ]
             if leads
             else [],
+            voted_for=-1 if library.voted_for is None else library.voted_for,
         )
 
     # StateMachine

@@ -119,7 +119,10 @@ def test_what_a_node_is_in_the_quorum(tmp_path: Path) -> None:
     assert state(1, 2) == '{current_state="follower"}'
     assert state(1, -1) == '{current_state="unattached"}'
     assert state(3, 1) == '{current_state="observer"}'
-    assert samples(leader)['kafka_server_raftmetrics_current_state{current_state="leader"}'] == 1
+    found = samples(leader)
+    assert found['kafka_server_raftmetrics_current_state{current_state="leader"}'] == 1
+    assert found["kafka_server_raftmetrics_current_vote"] == 1
+    assert found["kafka_server_raftchannelmetrics_incoming_byte_total"] == 0
 
 
 def times(window: RequestWindow, name: str, request: str) -> list[tuple[str, float]]:

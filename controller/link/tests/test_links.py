@@ -151,6 +151,25 @@ def test_requests_are_answered_in_any_order_and_end_with_the_link() -> None:
     waiting[1][2](b"the link is closed")
 
 
+def test_what_goes_over_a_link_is_counted_at_both_ends() -> None:
+    world = LinkWorld()
+    one, two = world.started(1), world.started(2)
+    echo(one.links)
+    world.run(1)
+    sent, received = two.links.traffic, one.links.traffic
+    before = [sent.outgoing_bytes, received.incoming_bytes, received.outgoing_bytes, sent.incoming_bytes]
+    answers: list[bytes | None] = []
+    two.links.request(1, bytes(10_000), answers.append)
+    world.run(0.1)
+    assert answers == [b"2:" + bytes(10_000)]
+    assert (sent.requests, sent.responses) == (1, 1)
+    assert (received.requests, received.responses) == (0, 0)
+    after = [sent.outgoing_bytes, received.incoming_bytes, received.outgoing_bytes, sent.incoming_bytes]
+    out, arrived, back, returned = (new - old for new, old in zip(after, before, strict=True))
+    assert out == arrived > 10_000
+    assert back == returned > 10_000
+
+
 def test_a_voter_may_send_requests_to_a_broker() -> None:
     world = LinkWorld()
     one, broker = world.started(1), world.started(9)

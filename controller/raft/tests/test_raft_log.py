@@ -241,6 +241,9 @@ def test_describe_has_the_leader_and_the_progress_of_all_voters() -> None:
     view = leader.log.describe()
     assert (view.leader_id, view.leader_epoch, view.high_watermark) == (leader.node_id, leader.log.term, 3)
     assert [voter.node_id for voter in view.voters] == [1, 2, 3]
+    votes = [voter.log.describe().voted_for for voter in world.voters.values() if voter.log is not None]
+    assert view.voted_for == leader.node_id
+    assert votes.count(leader.node_id) >= 2
     now = leader.runtime.time_ms()
     for voter in view.voters:
         if voter.node_id == behind.node_id:
