@@ -279,7 +279,6 @@ class Reader:
             # A leader may have changed since the client asked who it is; it does not ask again by itself.
             watermarks = partial(consumer.get_watermark_offsets, where, timeout=30)
             _, end = eventually(watermarks, retry_on=(confluent_kafka.KafkaException,))
-            _, end = eventually(watermarks, retry_on=confluent_kafka.KafkaException)
             assert end >= self._positions[partition], f"{self.topic}-{partition} has become shorter"
             consumer.assign([where])
             while self._positions[partition] < end and time.monotonic() < deadline:
