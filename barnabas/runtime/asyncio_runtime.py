@@ -108,13 +108,11 @@ class AsyncioServer:
     ) -> None:
         if self._closed:
             return
-        server = await loop.create_server(
-            protocol_factory, sock=self._sock, backlog=LISTEN_BACKLOG, ssl=self._tls
+        # In two steps, of which the first takes no turn of the loop: `close` must find what the loop watches.
+        self._server = await loop.create_server(
+            protocol_factory, sock=self._sock, backlog=LISTEN_BACKLOG, ssl=self._tls, start_serving=False
         )
-        if self._closed:
-            server.close()
-        else:
-            self._server = server
+        await self._server.start_serving()
 
     def close(self) -> None:
         self._closed = True

@@ -155,6 +155,31 @@ def test_a_port_in_use_is_an_error_at_the_caller(runtime: AsyncioRuntime) -> Non
     runtime.listen("127.0.0.1", first.port, Echo).close()
 
 
+def test_a_listener_that_is_closed_in_the_turn_that_it_begins(runtime: AsyncioRuntime) -> None:
+    """Its descriptor may belong to the next listener at once."""
+    failures: list[Any] = []
+    runtime.loop.set_exception_handler(lambda _, context: failures.append(context))
+    client = socket.socket()
+    client.setblocking(False)
+
+    class Connected(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            runtime.stop()
+
+    def begin() -> None:
+        server = runtime.listen("127.0.0.1", 0, Echo)
+        runtime.call_soon(both(server.close, lambda: follow(server.port)))
+
+    def follow(port: int) -> None:
+        runtime.listen("127.0.0.1", port, Connected)
+        client.connect_ex(("127.0.0.1", port))
+
+    runtime.call_soon(begin)
+    run_for_at_most(runtime, 60)
+    client.close()
+    assert not failures
+
+
 def test_a_name_that_does_not_resolve_is_an_error_at_the_caller() -> None:
     with pytest.raises(OSError, match=r".+"):
         bind_socket("host.invalid", 0)
