@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from barnabas.testing.broker_security import BrokerSecurity
     from barnabas.testing.contents import ClientMetric, Group, StoredRecord
     from barnabas.testing.operations import Done, Ends, Start
+    from barnabas.testing.schema_registry.registry import SchemaRegistry
     from barnabas.testing.security import Security
     from barnabas.testing.steering.partitions import PartitionInfo
     from barnabas.testing.steering.transactions import Transactions
@@ -86,7 +87,7 @@ class Broker:
         self._loop = BrokerLoop(
             self.nodes,
             prefer_uvloop=given.get("barnabas.event.loop") == "uvloop",
-            stopping=lambda: self._advances.cut_off("the broker has been stopped"),
+            stopping=self._stopping,
         )
         self._security = None if security is None else self._secured(security)
         self._properties = {**default_properties(nodes), **self._security_properties(nodes), **given}
@@ -103,6 +104,7 @@ class Broker:
         self.nodes += [self._make_node(node_id, 0, {}) for node_id in range(2, nodes + 1)]
         if snapshot is not None:
             snapshot.put(self.nodes)
+            self._restore_schemas(snapshot)
 
     def _secured(self, wanted: Security) -> BrokerSecurity:
         from barnabas.testing.broker_security import BrokerSecurity  # late: most tests have none
@@ -166,11 +168,35 @@ class Broker:
         """How clients connect, such as SASL_SSL."""
         return "PLAINTEXT" if self._security is None else self._security.wanted.protocol
 
+    @cached_property
+    def schema_registry(self) -> SchemaRegistry:
+        """The schema registry, made when it is first used. Its schemas are in memory, also where a directory is given."""
+        from barnabas.testing.schema_registry.registry import SchemaRegistry  # late: most tests have none
+
+        # Two threads may come here at once; there is one registry nevertheless.
+        made: SchemaRegistry = self.__dict__.setdefault("schema_registry", SchemaRegistry(self._loop))
+        return made
+
+    @property
+    def schema_registry_url(self) -> str:
+        """What clients take as `schema.registry.url`; it listens from now on."""
+        return self.schema_registry.url
+
+    @property
+    def has_schema_registry(self) -> bool:
+        """Whether it has been used."""
+        return "schema_registry" in self.__dict__
+
     # -- its life
 
     def start(self) -> Self:
         """Serve from a thread of its own; `with` does this."""
         self._loop.start()
+        try:
+            self._begin_registry()
+        except BaseException:
+            self.stop()
+            raise
         if self._security is not None:
             self._begin_secured(self._security)
         return self
@@ -189,12 +215,13 @@ class Broker:
 
     async def __aenter__(self) -> Self:
         await self._loop.enter()
-        if self._security is not None and self._security.is_new:
-            try:
+        try:
+            self._begin_registry()
+            if self._security is not None and self._security.is_new:
                 await self._loop.perform(self._security.begin)
-            except BaseException:
-                await self._loop.leave()
-                raise
+        except BaseException:
+            await self._loop.leave()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -208,6 +235,15 @@ class Broker:
             except BaseException:
                 self.stop()
                 raise
+
+    def _begin_registry(self) -> None:
+        if self.has_schema_registry:
+            self.schema_registry.begin()
+
+    def _stopping(self) -> None:
+        self._advances.cut_off("the broker has been stopped")
+        if self.has_schema_registry:
+            self.schema_registry.end()
 
     def _remove_files(self) -> None:
         if self._security is not None:
@@ -444,15 +480,19 @@ class Broker:
     # -- its state as a whole
 
     def reset(self) -> Awaitable[None]:
-        """As if it had just been started: no topics, groups, producer ids, configs, rules and recorded requests, and the
+        """As if it had just been started: no topics, groups, producer ids, configs, schemas, rules and recorded requests, and the
         machine's time. Clients that are connected are disconnected; they find it at the same address."""
         self.faults.reset()
         self._loop.call(self._reset_nodes)
+        self._restore_schemas(None)
         return self._loop.ready_again(None if self._security is None else self._security.begin)
 
     def snapshot(self) -> Snapshot:
-        """Topics, records, offsets and configs as they are now."""
-        return self._loop.call(lambda: take_snapshot(self.nodes))
+        """Topics, records, offsets, configs and schemas as they are now."""
+        snapshot = self._loop.call(lambda: take_snapshot(self.nodes))
+        if self.has_schema_registry:
+            snapshot.schemas = self.schema_registry.state()
+        return snapshot
 
     def restore(self, snapshot: Snapshot) -> Awaitable[None]:
         """Hold what it held then, at the machine's time. Clients are disconnected, as at a reset. ValueError where it had
@@ -461,6 +501,7 @@ class Broker:
             raise TypeError(f"what `snapshot` has taken can be restored, and not {snapshot!r}")
         snapshot.check(self.nodes)
         self._loop.call(lambda: self._reset_nodes(snapshot))
+        self._restore_schemas(snapshot)
         return self._loop.ready_again(self._settle if len(self.nodes) > 1 else None)
 
     def recover(self) -> Awaitable[None]:
@@ -470,6 +511,12 @@ class Broker:
         if self._loop.call(self._is_well):
             return Finished()
         return self.restore(self.snapshot())
+
+    def _restore_schemas(self, snapshot: Snapshot | None) -> None:
+        """None: no schemas."""
+        schemas = None if snapshot is None else snapshot.schemas
+        if schemas is not None or self.has_schema_registry:
+            self.schema_registry.restore(schemas)
 
     def _is_well(self) -> bool:
         return not self._clock.ahead_s and all(node.is_well for node in self.nodes)

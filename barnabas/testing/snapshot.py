@@ -1,4 +1,4 @@
-"""The whole state of an in-process broker, taken while it runs: the files of its nodes.
+"""The whole state of an in-process broker, taken while it runs: the files of its nodes, and the schemas of its registry.
 
 All that was acknowledged to clients is in the files, so a broker that starts with them continues from there: topics, records, committed
 offsets, configs, producer ids. Members of groups are not in it; they join again.
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from barnabas.storage.disk.disk import Disk
     from barnabas.testing.broker_node import BrokerNode
+    from barnabas.testing.schema_registry.store import State
 
 _SKIPPED = frozenset({".lock"})
 
@@ -25,6 +26,7 @@ class Snapshot:
     def __init__(self, stores: Sequence[MemoryDisk], log_dirs: Sequence[str]) -> None:
         self._stores = list(stores)
         self._log_dirs = list(log_dirs)
+        self.schemas: State | None = None  # of a schema registry that was used
 
     @property
     def nodes(self) -> int:

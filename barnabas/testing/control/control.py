@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.testing.contents import services_of
 from barnabas.testing.control import table
 from barnabas.testing.control.http import CONSOLE, ControlServer
+from barnabas.testing.control.http import Answer, ControlServer, Request
 
 if TYPE_CHECKING:
     from barnabas.broker.extension import ExtensionHost
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 ANY_HOST: Final = "0.0.0.0"
 REQUESTS_SHOWN: Final = 100  # in the console
+SCHEMA_REGISTRY: Final = "schema-registry"  # the paths below it are the registry's
 
 
 class Control:
@@ -34,12 +37,23 @@ class Control:
         self.snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
         self._server = ControlServer(broker.loop, host, port, partial(table.answer, self), self._new_console)
+        self._server = ControlServer(broker.loop, broker.call, host, port, self._answer)
 
     @property
     def url(self) -> str:
         """Where it is found from this machine."""
         host = HOST if self._host == ANY_HOST else self._host
         return f"http://{host}:{self._server.server.port}"
+
+    @property
+    def schema_registry_url(self) -> str:
+        """Where its schema registry is found."""
+        return f"{self.url}/{SCHEMA_REGISTRY}"
+
+    def _answer(self, request: Request) -> Answer:
+        if request.path[:1] == (SCHEMA_REGISTRY,):
+            return self.broker.schema_registry.answer(request)
+        return table.answer(self, request)
 
     def number(self) -> int:
         """One that no snapshot and no link has."""

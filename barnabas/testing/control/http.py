@@ -52,12 +52,20 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes
 
 
-# (request) -> (status, what is sent as JSON); HttpError
-Handler = Callable[[Request], tuple[int, Any]]
+class Answer(msgspec.Struct, frozen=True):
+    """What is sent, as JSON; with status 204 nothing is."""
+
+    status: int
+    value: Any = None
+    content_type: str = JSON
+
+
+Handler = Callable[[Request], Answer]  # HttpError
+Call = Callable[[Callable[[], Any]], Any]  # runs a function on the loop and waits for it
 
 
 class ControlServer:
-    """Serves on a loop that runs already; made in any thread but the loop's. OSError when the port is taken.
+    """Serves on a loop that runs already, on which `call` runs functions. OSError when the port is taken.
 
     Requests name it by an address or as localhost; where `host` is not this machine's own loopback, by a name without dots as
     well, which containers have for each other."""
@@ -92,6 +100,20 @@ class ControlServer:
                 self._console.close()
 
         asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
+        self, loop: asyncio.AbstractEventLoop, call: Call, host: str, port: int, handler: Handler
+    ) -> None:
+        self._loop = loop
+        self._call = call
+        self._handler = handler
+        self._threads = 0
+        self._is_loopback = _is_loopback(host)
+        self.server: HttpServer = call(
+            lambda: HttpServer(AsyncioRuntime(loop=loop), host, port, self, BOUNDS)
+        )
+
+    def close(self) -> None:
+        """Stop listening. Requests that are being served are cut off."""
+        self._call(self.server.close)
 
     def check(self, head: Head) -> None:
         """Refuse pages in a browser. The page of another site whose name leads here has that name in Host."""
@@ -119,7 +141,7 @@ class ControlServer:
         if self._threads >= THREADS_MAX:
             raise HttpError(503, f"{THREADS_MAX} requests are waited for already")
 
-        def answered(status: int, answer: Any, error: Exception | None) -> None:
+        def answered(answer: Answer, error: Exception | None) -> None:
             self._threads -= 1
             if isinstance(error, HttpError):
                 self.refuse(request, error)
@@ -127,21 +149,21 @@ class ControlServer:
             try:
                 if error is not None:
                     raise error
-                body = b"" if status == 204 else msgspec.json.encode(answer, enc_hook=_encode)
+                body = b"" if answer.status == 204 else msgspec.json.encode(answer.value, enc_hook=_encode)
             except Exception as failure:  # the test gets it, and the broker goes on
                 log.exception("a control failed")
                 self.refuse(request, HttpError(500, f"{type(failure).__name__}: {failure}"))
             else:
-                request.respond(status, JSON, body)
+                request.respond(answer.status, answer.content_type, body)
 
         def work() -> None:
-            status, answer, failure = 500, None, None
+            answer, failure = Answer(500), None
             try:
-                status, answer = self._handler(asked)
+                answer = self._handler(asked)
             except Exception as error:  # noqa: BLE001 - it is answered
                 failure = error
             with suppress(RuntimeError):  # the broker has stopped meanwhile
-                self._loop.call_soon_threadsafe(answered, status, answer, failure)
+                self._loop.call_soon_threadsafe(answered, answer, failure)
 
         self._threads += 1
         threading.Thread(target=work, name="barnabas-control", daemon=True).start()

@@ -34,6 +34,7 @@ class Status(msgspec.Struct):
     version: str
     as_version: str | None
     bootstrap_servers: str
+    schema_registry_url: str
     nodes: list[NodeStatus]
     time_ms: int
 

@@ -8,20 +8,23 @@ from typing import Any
 import msgspec
 
 from barnabas import __version__
-from barnabas.testing.control.messages import Failure
-from barnabas.testing.control.table import ROUTES, Route
+from barnabas.testing.control.table import CONTROLS, Route, Table
+from barnabas.testing.schema_registry.routes import REGISTRY
 
 _REF = "#/components/schemas/{name}"
 
 
 def description(url: str) -> dict[str, Any]:
     """The document, as what JSON can say. `url` is where the controls are served."""
-    types = [Failure, *(each for route in ROUTES for each in (route.body, route.query, route.answer) if each)]
+    tables = (CONTROLS, REGISTRY)
+    routes = [(each, table) for table in tables for each in table.routes]
+    types = [each.failure for each in tables]
+    types += [each for route, _ in routes for each in (route.body, route.query, route.answer) if each]
     shapes, schemas = msgspec.json.schema_components(types, ref_template=_REF)
     by_type = {str(each): shape for each, shape in zip(types, shapes, strict=True)}
     paths: dict[str, Any] = {}
-    for each in ROUTES:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, by_type, schemas)
+    for each, table in routes:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, table, by_type, schemas)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -35,7 +38,12 @@ def description(url: str) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, by_type: dict[str, Any], schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(
+    route: Route, table: Table, by_type: dict[str, Any], schemas: dict[str, Any]
+) -> dict[str, Any]:
+    def content(sent: Any) -> dict[str, Any]:
+        return {table.content_type: {"schema": by_type[str(sent)]}}
+
     operation: dict[str, Any] = {"operationId": route.handler.__name__, "summary": route.summary}
     about = inspect.getdoc(route.handler)
     if about:
@@ -51,16 +59,12 @@ def _operation(route: Route, by_type: dict[str, Any], schemas: dict[str, Any]) -
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": _json(by_type[str(route.body)])}
+        operation["requestBody"] = {"required": True, "content": content(route.body)}
     success = (
         {"204": {"description": "Done."}}
         if route.answer is None
-        else {"200": {"description": "Done.", "content": _json(by_type[str(route.answer)])}}
+        else {"200": {"description": "Done.", "content": content(route.answer)}}
     )
-    failure = {"description": "Why not.", "content": _json(by_type[str(Failure)])}
+    failure = {"description": "Why not.", "content": content(table.failure)}
     operation["responses"] = {**success, "default": failure}
     return operation
-
-
-def _json(schema: Any) -> dict[str, Any]:
-    return {"application/json": {"schema": schema}}

@@ -32,6 +32,7 @@ def status(control: Control) -> m.Status:
         version=__version__,
         as_version=broker.as_version,
         bootstrap_servers=broker.bootstrap_servers,
+        schema_registry_url=control.schema_registry_url,
         nodes=[
             m.NodeStatus(node.node_id, node.port, node.is_running, node.runtime.is_paused)
             for node in broker.nodes
@@ -40,7 +41,7 @@ def status(control: Control) -> m.Status:
     )
 
 
-@route("POST", "/reset", "No topics, groups, rules, latency or recorded requests any more.")
+@route("POST", "/reset", "No topics, groups, schemas, rules, latency or recorded requests any more.")
 def reset(control: Control) -> None:
     control.broker.faults.reset()
     control.links.clear()

@@ -1,4 +1,4 @@
-"""The table of routes: what `@route` has entered, and how a request finds its own."""
+"""Tables of routes: what a decorator has entered, and how a request finds its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import msgspec
 from barnabas.controller.config.validators import ConfigError
 from barnabas.runtime.http import HttpError
 from barnabas.testing.contents import NoLeader
-from barnabas.testing.control.http import Request
+from barnabas.testing.control.http import JSON, Answer, Request
+from barnabas.testing.control.messages import Failure
 from barnabas.testing.operations import RequestFailed
 
 H = TypeVar("H", bound=Callable[..., Any])
@@ -44,51 +45,64 @@ class Route(msgspec.Struct, frozen=True):
                 return None
         return found
 
-
-ROUTES: Final[list[Route]] = []
-
-
-def route(
-    method: str, path: str, summary: str, *, body: Any = None, query: Any = None, answer: Any = None
-) -> Callable[[H], H]:
-    """Enter the decorated function, whose first argument is the control, into the table."""
-
-    def enter(handler: H) -> H:
-        ROUTES.append(Route(method, path, summary, handler, body, query, answer))
-        return handler
-
-    return enter
+    def call(self, subject: Any, given: dict[str, str], request: Request) -> Any:
+        """Call the handler with what the request has. HttpError where body or query are not as the route says."""
+        arguments: dict[str, Any] = {**given}
+        try:
+            if self.body is not None:
+                arguments["body"] = msgspec.json.decode(request.body or b"{}", type=self.body)
+            if self.query is not None:
+                arguments["query"] = msgspec.convert(request.query, type=self.query, strict=False)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise HttpError(400, str(error)) from None
+        return self.handler(subject, **arguments)
 
 
-def answer(control: Any, request: Request) -> tuple[int, Any]:
-    """Find the route of a request and call it. HttpError."""
-    candidates = [(each, each.arguments(request.path)) for each in ROUTES]
-    found = [(each, given) for each, given in candidates if given is not None]
-    if not found:
-        raise HttpError(404, f"there is no /{'/'.join(request.path)}; /openapi.json tells what there is")
-    for each, given in found:
-        if each.method == request.method:
-            return _call(control, each, given or {}, request)
-    raise HttpError(
-        405, f"/{'/'.join(request.path)} takes {', '.join(sorted(each.method for each, _ in found))}"
-    )
+class Table(msgspec.Struct, frozen=True):
+    """Routes of one kind: `failure` is the struct that errors are sent as."""
+
+    failure: type[Any]
+    content_type: str = JSON
+    routes: list[Route] = []
+
+    def route(
+        self, method: str, path: str, summary: str, *, body: Any = None, query: Any = None, answer: Any = None
+    ) -> Callable[[H], H]:
+        """Enter the decorated function, whose first argument is what the routes work on."""
+
+        def enter(handler: H) -> H:
+            self.routes.append(Route(method, path, summary, handler, body, query, answer))
+            return handler
+
+        return enter
+
+    def find(self, request: Request) -> tuple[Route, dict[str, str]]:
+        """The route of a request, and what stands in its braces. HttpError."""
+        candidates = [(each, each.arguments(request.path)) for each in self.routes]
+        found = [(each, given) for each, given in candidates if given is not None]
+        if not found:
+            raise HttpError(404, f"there is no /{'/'.join(request.path)}; /openapi.json tells what there is")
+        for each, given in found:
+            if each.method == request.method:
+                return each, given
+        raise HttpError(
+            405, f"/{'/'.join(request.path)} takes {', '.join(sorted(each.method for each, _ in found))}"
+        )
 
 
-def _call(control: Any, found: Route, given: dict[str, str], request: Request) -> tuple[int, Any]:
-    arguments: dict[str, Any] = {**given}
+CONTROLS: Final = Table(Failure)
+route = CONTROLS.route
+
+
+def answer(control: Any, request: Request) -> Answer:
+    """Find the route of a control and call it. HttpError."""
+    found, given = CONTROLS.find(request)
     try:
-        if found.body is not None:
-            arguments["body"] = msgspec.json.decode(request.body or b"{}", type=found.body)
-        if found.query is not None:
-            arguments["query"] = msgspec.convert(request.query, type=found.query, strict=False)
-    except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        raise HttpError(400, str(error)) from None
-    try:
-        result = found.handler(control, **arguments)
+        result = found.call(control, given, request)
     except (ValueError, RequestFailed, ConfigError) as error:
         raise HttpError(400, str(error)) from None
     except LookupError as error:
         raise HttpError(404, str(error.args[0] if error.args else error)) from None
     except (AssertionError, TimeoutError, NoLeader) as error:
         raise HttpError(409, str(error)) from None
-    return (204, None) if found.answer is None else (200, result)
+    return Answer(204) if found.answer is None else Answer(200, result)

@@ -210,12 +210,15 @@ class InProcessBackend(Backend):
 
     def begin_test(self) -> None:
         self._begin = self._log.count
+        self._schemas = self.broker.schema_registry.state() if self.broker.has_schema_registry else None
         self.broker.requests.clear()
 
     def end_test(self) -> None:
         if not self.broker.is_in_thread:  # the test has stopped it
             self.broker.start()
         self.broker.recover()
+        if self.broker.has_schema_registry:
+            self.broker.schema_registry.restore_subjects(self._schemas, tuple(self.lasting_prefixes))
 
     def report_sections(self) -> Sections:
         requests = self.broker.requests.transcript()[-LOG_LINES_MAX:]

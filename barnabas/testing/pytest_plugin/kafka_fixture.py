@@ -44,6 +44,12 @@ class Kafka:
         """`host:port`, for any client."""
         return str(self.broker.bootstrap_servers)
 
+    @property
+    def schema_registry_url(self) -> str:
+        """What serializers take as `schema.registry.url`. What a test registers there is gone when it ends, but for subjects of
+        `kafka_session`'s names; schemas keep their ids."""
+        return str(self.broker.schema_registry_url)
+
     def name(self, base: str) -> str:
         """A name that is this test's own: for topics, groups, transactional ids."""
         return self.prefix + base

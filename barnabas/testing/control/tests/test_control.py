@@ -18,8 +18,9 @@ from barnabas.testing import Broker
 from barnabas.testing.control import Control
 from barnabas.testing.control.http import BOUNDS
 from barnabas.testing.control.openapi import description
-from barnabas.testing.control.table import ROUTES
+from barnabas.testing.control.table import CONTROLS
 from barnabas.testing.external.raw_client import RawClient
+from barnabas.testing.schema_registry.routes import REGISTRY
 from barnabas.testing.tests.transactional_client import TransactionalClient
 from barnabas.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from barnabas.wire.messages.heartbeat import HeartbeatRequest
@@ -87,14 +88,15 @@ def test_the_description_and_the_routes_agree(http: Http) -> None:
     document = http.done("GET", "/openapi.json")
     assert document["openapi"] == "3.1.0"
     told = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
-    assert told == {(route.method, route.path) for route in ROUTES}
-    assert len(told) == len(ROUTES)
+    routes = [*CONTROLS.routes, *REGISTRY.routes]
+    assert told == {(route.method, route.path) for route in routes}
+    assert len(told) == len(routes)
     operations = [each for methods in document["paths"].values() for each in methods.values()]
     names = [each["operationId"] for each in operations]
     assert len(set(names)) == len(names)
     references = set(re.findall(r'"\$ref": "#/components/schemas/(\w+)"', json.dumps(document)))
     assert references <= set(document["components"]["schemas"])
-    for route in ROUTES:
+    for route in routes:
         operation = document["paths"][route.path][route.method.lower()]
         in_path = {each["name"] for each in operation.get("parameters", ()) if each["in"] == "path"}
         assert in_path == set(re.findall(r"{(\w+)}", route.path))

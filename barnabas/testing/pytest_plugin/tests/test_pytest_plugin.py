@@ -102,6 +102,56 @@ def test_faults_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=9)
 
 
+def test_schemas_of_a_test_end_with_it(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+        import json
+        import urllib.request
+
+        import pytest
+
+        SCHEMA = {"type": "record", "name": "Order", "fields": []}
+
+        def ask(url, body=None):
+            data = None if body is None else json.dumps(body).encode()
+            with urllib.request.urlopen(urllib.request.Request(url, data)) as answer:
+                return json.load(answer)
+
+        @pytest.fixture(scope="session")
+        def lasting(kafka_session):
+            url = kafka_session.schema_registry_url
+            subject = kafka_session.name("lasting")
+            ask(f"{url}/subjects/before/versions", {"schema": '"int"'})
+            return subject
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it(lasting, kafka, number):
+            url = kafka.schema_registry_url
+            assert ask(f"{url}/subjects") == (["before"] if number == 1 else ["before", lasting])
+            assert ask(f"{url}/subjects/before/versions") == [1]
+            assert ask(f"{url}/config") == {"compatibilityLevel": "BACKWARD"}
+            answer = ask(f"{url}/subjects/{kafka.name('orders')}/versions", {"schema": json.dumps(SCHEMA)})
+            assert answer["id"] == 2  # of the schema, whatever subjects have come and gone
+            ask(f"{url}/subjects/before/versions", {"schema": '"long"'})
+            ask(f"{url}/subjects/{lasting}/versions", {"schema": '"string"'})
+            kafka.broker.stop()
+            kafka.broker.start()
+            assert len(ask(f"{url}/subjects")) == 3
+
+        def test_without(kafka):
+            assert kafka.broker.schema_registry.subjects() == ["before", kafka_session_prefix(kafka) + "lasting"]
+
+        def kafka_session_prefix(kafka):
+            return kafka._backend.lasting_prefixes[0]
+
+        def test_of_its_own(kafka_broker):
+            assert ask(f"{kafka_broker.schema_registry_url}/subjects") == []
+        """,
+    )
+    result.assert_outcomes(passed=4)
+
+
 def test_the_rest_is_ended_where_something_does_not_end(pytester: pytest.Pytester) -> None:
     before = threading.enumerate()
     result = run(
@@ -457,13 +507,17 @@ def test_against_a_broker_that_runs_already(pytester: pytest.Pytester, elsewhere
             kafka.broker.on("Produce").error("NOT_LEADER_OR_FOLLOWER")
             assert False
 
+        def test_schemas(kafka):
+            kafka.schema_registry_url
+            assert False
+
         def test_fresh(kafka_broker):
             assert False
         """,
         f"--kafka={elsewhere.bootstrap_servers}",
         "-rs",
     )
-    result.assert_outcomes(passed=1, skipped=2)
+    result.assert_outcomes(passed=1, skipped=3)
     result.stdout.fnmatch_lines_random(
         [
             "SKIPPED*needs a broker of its own*",
