@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
-from typing import TYPE_CHECKING, Final
 
 from barnabas.testing.contents import services_of
 from barnabas.testing.control import table
-from barnabas.testing.control.http import CONSOLE, ControlServer
-from barnabas.testing.control.http import Answer, ControlServer, Request
+from barnabas.testing.control.http import CONSOLE, Answer, ControlServer, Request
 
 if TYPE_CHECKING:
     from barnabas.broker.extension import ExtensionHost
@@ -36,8 +33,7 @@ class Control:
         self.links: dict[int, Link] = {}
         self.snapshots: dict[int, Snapshot] = {}
         self._numbers = itertools.count(1)
-        self._server = ControlServer(broker.loop, host, port, partial(table.answer, self), self._new_console)
-        self._server = ControlServer(broker.loop, broker.call, host, port, self._answer)
+        self._server = ControlServer(broker.loop, broker.call, host, port, self._answer, self._new_console)
 
     @property
     def url(self) -> str:

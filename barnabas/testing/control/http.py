@@ -73,51 +73,40 @@ class ControlServer:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        call: Call,
         host: str,
         port: int,
         handler: Handler,
-        new_console: Callable[[Runtime], Console],
+        new_console: Callable[[Runtime], Console] | None = None,
     ) -> None:
-        """`new_console(runtime)`: called at the first request for it."""
+        """`new_console(runtime)`: called at the first request for it. None: there is no console."""
         self._loop = loop
+        self._call = call
         self._new_console = new_console
         self._console: Console | None = None
         self._handler = handler
         self._threads = 0
         self._is_loopback = is_loopback(host)
-
-        async def start() -> HttpServer:
-            return HttpServer(AsyncioRuntime(loop=loop), host, port, self, BOUNDS)
-
-        self.server = asyncio.run_coroutine_threadsafe(start(), loop).result()
-
-    def close(self) -> None:
-        """Stop listening. Requests that are being served are cut off."""
-
-        async def stop() -> None:
-            self.server.close()
-            if self._console is not None:
-                self._console.close()
-
-        asyncio.run_coroutine_threadsafe(stop(), self._loop).result()
-        self, loop: asyncio.AbstractEventLoop, call: Call, host: str, port: int, handler: Handler
-    ) -> None:
-        self._loop = loop
-        self._call = call
-        self._handler = handler
-        self._threads = 0
-        self._is_loopback = _is_loopback(host)
         self.server: HttpServer = call(
             lambda: HttpServer(AsyncioRuntime(loop=loop), host, port, self, BOUNDS)
         )
 
     def close(self) -> None:
         """Stop listening. Requests that are being served are cut off."""
-        self._call(self.server.close)
+
+        def stop() -> None:
+            self.server.close()
+            if self._console is not None:
+                self._console.close()
+
+        self._call(stop)
 
     def check(self, head: Head) -> None:
         """Refuse pages in a browser. The page of another site whose name leads here has that name in Host."""
-        if "origin" in head.headers and not _is_for_console(head):  # which has pages of its own
+        has_console = self._new_console is not None
+        if "origin" in head.headers and not (
+            has_console and _is_for_console(head)
+        ):  # which has pages of its own
             raise HttpError(403, "a browser's page does not control the broker")
         host = host_of(head.headers.get("host", ""))
         if host and not self.is_own(host):
@@ -131,7 +120,7 @@ class ControlServer:
 
     def serve(self, request: HttpRequest) -> None:
         """Have a thread call the handler, which ends with the process, whatever it waits for; or the console serve it."""
-        if _is_for_console(request.head):
+        if self._new_console is not None and _is_for_console(request.head):
             if self._console is None:
                 self._console = self._new_console(self.server.runtime)
             self._console.check(request.head)
