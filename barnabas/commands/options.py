@@ -55,6 +55,9 @@ class Options:
         self._table = table
         self._given = given
         self.names = names
+    def __init__(self, table: Mapping[str, Option], given: Mapping[str, list[str]]) -> None:
+        self._table = table
+        self._given = given
 
     def has(self, name: str) -> bool:
         """Whether it is on the command line."""
@@ -165,6 +168,7 @@ def parse(tool: Tool, arguments: Sequence[str]) -> Options:
         else:
             raise UsageError(f"Option {name} requires an argument")
     options = Options(table, given, names)
+    options = Options(table, given)
     for name in given:
         if (needed := table[name].only_with) and not options.which_of(needed):
             raise UsageError(f"Option(s) [{name}] are unavailable given other options on the command line")
