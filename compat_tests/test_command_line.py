@@ -60,27 +60,30 @@ def test_topics(broker: Broker, unique: UniqueName) -> None:
     assert name not in barnabas("topics", *server, "--list").stdout.splitlines()
 
 
-@pytest.mark.parametrize("script", sorted(SCRIPTS.iterdir()), ids=lambda path: path.name)
-def test_scripts_of_kafka_s_names(script: Path, tmp_path: Path) -> None:
-    """Each starts the command of its name, in an image that has `barnabas` on its PATH."""
-    barnabas_script = tmp_path / "barnabas"
-    barnabas_script.write_text(f'#!/bin/sh\nexec {sys.executable} -m barnabas.cli "$@"\n')
-    barnabas_script.chmod(0o700)
-    done = subprocess.run(
-        [script, "--help"],
+def run_script(name: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a script of deploy/bin/ as in an image, which has `barnabas` on its PATH."""
+    command = folder / "barnabas"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m barnabas.cli "$@"\n')
+    command.chmod(0o700)
+    return subprocess.run(
+        [SCRIPTS / name, *arguments],
         capture_output=True,
         text=True,
-        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
         timeout=60,
         check=False,
     )
-    assert f"(as {script.name})" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("tool", sorted(COMMANDS.values()))
+def test_scripts_of_kafka_s_names(tool: str, tmp_path: Path) -> None:
+    done = run_script(f"{tool}.sh", tmp_path, "--help")
+    assert f"(as {tool}.sh)" in done.stdout, done.stderr
     assert done.returncode == 0
 
 
-def test_every_command_has_a_script() -> None:
-    assert {f"{tool}.sh" for tool in COMMANDS.values()} <= {path.name for path in SCRIPTS.iterdir()}
-    assert set(COMMANDS) <= set(SUMMARIES)
+def test_every_command_is_beside_a_tool() -> None:
+    assert set(COMMANDS) == set(SUMMARIES)
 
 
 def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
@@ -249,3 +252,68 @@ def test_configs(broker: Broker, topic: TopicFactory, unique: UniqueName) -> Non
     barnabas(*ip, "--delete-config", "connection_creation_rate")
     done = barnabas(*ip, "--delete-config", "connection_creation_rate", status=1)
     assert (done.stdout, done.stderr) == ("", "Invalid config(s): connection_creation_rate\n")
+
+
+@pytest.mark.barnabas_only
+def test_acls() -> None:
+    security = Security(protocol="PLAINTEXT", acls=[], super_users=["User:ANONYMOUS"])
+    with InProcessBroker(security=security) as broker:
+        acls = ("acls", "--bootstrap-server", broker.bootstrap_servers)
+        of_topic = ("--topic", "orders", "--allow-principal", "User:alice", "--operation", "Read")
+        entry = "(principal=User:alice, host=*, operation=READ, permissionType=ALLOW)"
+        pattern = "ResourcePattern(resourceType=TOPIC, name=orders, patternType=LITERAL)"
+        assert (
+            barnabas(*acls, "--add", *of_topic).stdout
+            == f"Adding ACLs for resource `{pattern}`: \n \t{entry}\n\n"
+        )
+        assert (
+            barnabas(*acls, "--add", *of_topic).stdout
+            == f"Acl (pattern={pattern}, entry={entry}) already exists.\n"
+        )
+        listed = f"Current ACLs for resource `{pattern}`:\n\t{entry}\n\n"
+        assert barnabas(*acls, "--list").stdout == listed
+        remove = (*acls, "--remove", "--topic", "orders")
+        assert "(y/n)" in barnabas(*remove, stdin="n\n").stdout
+        assert barnabas(*acls, "--list", "--topic", "orders").stdout == listed
+        barnabas(*remove, stdin="y\n")
+        assert barnabas(*acls, "--list").stdout == ""
+
+
+def test_offsets(broker: Broker, topic: TopicFactory) -> None:
+    server, name = ("--bootstrap-server", broker.bootstrap), topic(2)
+    barnabas("produce", *server, "--topic", name, "--reader-property", "parse.key=true", stdin="a\t1\na\t2\n")
+    printed = barnabas("offsets", *server, "--topic", name).stdout.splitlines()
+    assert sorted(line.removeprefix(f"{name}:")[2:] for line in printed) == ["0", "2"]
+    earliest = ("offsets", *server, "--topic-partitions", f"{name}:1-", "--time", "earliest")
+    assert barnabas(*earliest).stdout == f"{name}:1:0\n"
+
+
+def test_cluster(broker: Broker) -> None:
+    server = ("--bootstrap-server", broker.bootstrap)
+    assert barnabas("cluster", "cluster-id", *server).stdout.startswith("Cluster ID: ")
+    head, line = barnabas("cluster", "list-endpoints", *server).stdout.splitlines()
+    assert head.split() == ["ID", "HOST", "PORT", "RACK", "STATE", "ENDPOINT_TYPE"]
+    assert line.split() == ["1", broker.host, str(broker.port), "null", "unfenced", "broker"]
+    for wrong in (
+        (),
+        ("no-such-command", *server),
+        ("unregister", *server),
+        ("unregister", "--id", "77", *server),
+    ):
+        assert barnabas("cluster", *wrong, status=1).stdout == ""
+    printed = barnabas("api-versions", *server).stdout
+    assert printed.startswith(
+        f"{broker.bootstrap} (id: 1 rack: null isFenced: false) -> (\n\tProduce(0): 0 to 13 [usable: 13],\n"
+    )
+
+
+def test_the_class_of_a_tool(broker: Broker, topic: TopicFactory, tmp_path: Path) -> None:
+    """kafka-run-class.sh, as start scripts call it for offsets."""
+    name = topic()
+    arguments = ["kafka.tools.GetOffsetShell", "--bootstrap-server", broker.bootstrap, "--topic", name]
+    assert run_script("kafka-run-class.sh", tmp_path, *arguments).stdout == f"{name}:0:0\n"
+    done = run_script("kafka-run-class.sh", tmp_path, "no.such.Class")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "kafka-run-class.sh: no.such.Class is not among the tools here\n",
+    )

@@ -18,6 +18,7 @@ import pytest
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.command_line import BothTools, without_order
 from compat_tests.harness.fixture_types import UniqueName
+from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools
 
 pytestmark = pytest.mark.jvm
@@ -426,3 +427,138 @@ def test_users(both: BothTools, unique: UniqueName) -> None:
 )
 def test_wrong_command_lines_of_configs(both: BothTools, arguments: tuple[str, ...]) -> None:
     assert both.compare("configs", *arguments).status == 1
+
+
+def test_offsets(both: BothTools, unique: UniqueName) -> None:
+    name = unique("@")
+    both.compare("topics", "--create", "--topic", name, "--partitions", "3")
+    keys = ("--reader-property", "parse.key=true")
+    both.compare("produce", "--topic", name, *keys, stdin="a\t1\n")
+    both.compare("offsets", "--topic", name, "--time", "max-timestamp")
+    both.compare("produce", "--topic", name, *keys, stdin="b\t2\nc\t3\nd\t4\n")
+    for time in ("latest", "earliest", "-2", "earliest-local", "1000", "4102444800000", "x"):
+        both.compare("offsets", "--topic", name, "--time", time)
+    for which in (
+        ("--topic", f"{name[:-3]}.*"),
+        ("--topic", name, "--partitions", "0,2"),
+        ("--topic", name, "--partitions", "x"),
+        ("--topic", unique("@none")),
+        ("--topic-partitions", f"{name}:1"),
+        ("--topic-partitions", f"{name}:0-2,{name}:2-"),
+        ("--topic-partitions", f"{name}:-1,no-such-topic"),
+        ("--topic-partitions", f"{name}:x"),
+        ("--topic-partitions", name, "--topic", name),
+        ("--topic", name, "--exclude-internal-topics"),
+    ):
+        both.compare("offsets", *which)
+
+
+def test_cluster_and_api_versions(both: BothTools) -> None:
+    server = ("--bootstrap-server", both.bootstrap)
+    both.compare("cluster", "cluster-id", *server, server=False)
+    both.compare("cluster", "cluster-id", "-b", both.bootstrap, server=False)
+    both.compare("cluster", "list-endpoints", *server, server=False)
+    both.compare("cluster", "list-endpoints", *server, "--include-fenced-brokers", server=False)
+    both.compare("cluster", "unregister", *server, "--id", "77", server=False)
+    both.compare("api-versions")
+
+
+@pytest.fixture(scope="module")
+def guarded(module_broker: BrokerFactory, java_tools: JavaTools) -> BothTools:
+    """A broker that has an authorizer, whose clients may do all."""
+    settings = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+    }
+    return BothTools(module_broker(settings).bootstrap, java_tools)
+
+
+def test_acls(guarded: BothTools, unique: UniqueName) -> None:
+    topic, group = ("--topic", unique("@")), ("--group", unique("@-group"))
+    alice = ("--allow-principal", "User:alice")
+    for action in ("--add", "--add", "--list"):
+        who = () if action == "--list" else alice
+        guarded.compare("acls", action, *topic, *who, view=without_order)
+    for arguments in (
+        (
+            "--add",
+            *topic,
+            *alice,
+            "--operation",
+            "Read",
+            "--operation",
+            "describe",
+            "--allow-host",
+            "127.0.0.1",
+        ),
+        ("--add", *topic, *alice, "--producer"),
+        ("--add", *topic, *alice, "--producer", "--transactional-id", unique("@tx")),
+        ("--add", *topic, *group, *alice, "--consumer"),
+        (
+            "--add",
+            *topic,
+            "--deny-principal",
+            "User:*",
+            "--deny-host",
+            "10.0.0.1",
+            "--operation",
+            "DescribeConfigs",
+        ),
+        ("--add", *topic, *alice, "--resource-pattern-type", "prefixed"),
+        ("--list", *topic),
+        ("--list", *topic, "--resource-pattern-type", "any"),
+        ("--list", *topic, "--resource-pattern-type", "match"),
+        ("--list", *topic, *group, "--principal", "User:alice"),
+        ("--list", *topic, "--principal", "User:carol"),
+        ("--remove", *topic, *alice, "--operation", "Read", "--allow-host", "127.0.0.1", "--force"),
+        ("--list", *topic),
+        ("--remove", *topic, "--force"),
+        ("--list", *topic, *group, "--resource-pattern-type", "any"),
+        ("--remove", *topic, *group, "--resource-pattern-type", "any", "--force"),
+        ("--list", *topic, *group, "--resource-pattern-type", "any"),
+    ):
+        guarded.compare("acls", *arguments, view=without_order)
+
+
+def test_acls_of_the_cluster(guarded: BothTools, unique: UniqueName) -> None:
+    who = ("--allow-principal", unique("User:@"))
+    for arguments in (
+        ("--add", "--cluster", *who, "--operation", "Create"),
+        ("--add", "--topic", unique("@"), *who, "--producer", "--idempotent"),
+        ("--add", "--delegation-token", unique("@"), *who, "--operation", "Describe"),
+        ("--add", "--user-principal", unique("User:@"), *who, "--operation", "CreateTokens"),
+    ):
+        guarded.compare("acls", *arguments, view=without_order)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("--add",),
+        ("--add", "--list"),
+        ("--add", "--topic", "a"),
+        ("--add", "--topic", "a", "--allow-principal", "alice"),
+        ("--add", "--topic", "a", "--allow-principal", "User:a", "--resource-pattern-type", "match"),
+        ("--add", "--topic", "a", "--allow-principal", "User:a", "--operation", "IdempotentWrite"),
+        ("--add", "--topic", "a", "--allow-principal", "User:a", "--operation", "wrong"),
+        ("--add", "--topic", "a", "--allow-principal", "User:a", "--consumer"),
+        ("--add", "--topic", "a", "--allow-principal", "User:a", "--producer", "--operation", "Read"),
+        ("--list", "--producer", "--topic", "a"),
+        ("--list", "--resource-pattern-type", "wrong"),
+        ("--remove",),
+        ("--remove", "--topic", "a", "--principal", "User:a"),
+    ],
+)
+def test_wrong_command_lines_of_acls(guarded: BothTools, arguments: tuple[str, ...]) -> None:
+    assert guarded.compare("acls", *arguments, view=first_line).status == 1
+
+
+def test_acls_without_an_authorizer(both: BothTools) -> None:
+    both.compare("acls", "--list", view=first_line)
+
+
+def first_line(text: str) -> str:
+    """Without Java's stack trace, which is on standard output. In the shared JVM an exit is an exception, which this tool prints."""
+    line = text.partition("\n")[0]
+    return "" if line.endswith(": exit 1") else line

@@ -20,8 +20,12 @@ SUMMARIES: Final = {
     "topics": "create, list, describe, change and delete topics",
     "produce": "send the lines of standard input to a topic",
     "consume": "write the records of topics to standard output",
-    "configs": "describe and change configs of topics, brokers, groups and users, also their credentials",
     "groups": "list, describe and delete consumer groups, set their offsets",
+    "configs": "describe and change configs of topics, brokers, groups and users, also their credentials",
+    "acls": "list, add and remove ACLs",
+    "offsets": "print the first, last or other offsets of partitions",
+    "cluster": "print the id of a cluster or its brokers, unregister a broker",
+    "api-versions": "print which versions of each API the brokers have",
 }
 
 

@@ -175,9 +175,10 @@ class Cluster:
     A context manager. KafkaError and ServerError are what its methods raise.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, config: str = "command-config") -> None:
+        """`config`: the option with the file of properties."""
         library = kafka()
-        file = options.value("command-config")
+        file = options.value(config)
         properties = {} if file is None else read_properties(file)
         self.errors: type[Exception] = library.errors.KafkaError
         self.admin: KafkaAdminClient = connect(library.KafkaAdminClient, options, properties)

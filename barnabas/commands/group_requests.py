@@ -194,12 +194,10 @@ class Groups:
     def offsets(self, partitions: Collection[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
         """The offsets of a timestamp, EARLIEST or LATEST; -1 for a time after the last record."""
         from kafka import TopicPartition as KafkaPartition
-        from kafka.protocol.consumer import OffsetSpec, OffsetTimestamp
 
         if not partitions:
             return {}
-        spec = (OffsetSpec if timestamp < 0 else OffsetTimestamp)(timestamp)
-        asked = {KafkaPartition(*partition): spec for partition in partitions}
+        asked = {KafkaPartition(*partition): timestamp for partition in partitions}
         found = self.retried(lambda: self.cluster.admin.list_partition_offsets(asked))
         return {TopicPartition(*partition): at.offset for partition, at in found.items()}
 

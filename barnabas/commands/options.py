@@ -1,6 +1,7 @@
 """Options of Kafka's tools, one table for each tool, parsed by the rules of its library (jopt-simple).
 
-`--name value`, `--name=value` and `-name value` are the same; names are not abbreviated; arguments without an option are ignored.
+`--name value`, `--name=value` and `-name value` are the same; names are not abbreviated; most tools ignore arguments without an
+option.
 A wrong option, or a combination that the tool refuses, is a UsageError: the message and the table on standard error, exit code 1.
 """
 
@@ -43,21 +44,27 @@ class Option(NamedTuple):
     default: Any = None
     is_value_optional: bool = False
     only_with: tuple[str, ...] = ()  # refused without one of these
+    short: str = ""  # another name
 
 
 class Options:
     """The options of one command line."""
 
     def __init__(
-        self, table: Mapping[str, Option], given: Mapping[str, list[str]], names: Sequence[str] = ()
+        self,
+        table: Mapping[str, Option],
+        given: Mapping[str, list[str]],
+        names: Sequence[str],
+        words: Sequence[str],
     ) -> None:
-        """`names`: of the options in the order of the command line, one as often as it stands there."""
+        """`names`: of the options in the order of the command line, one as often as it stands there. `words`: what belongs to none."""
         self._table = table
         self._given = given
         self.names = names
     def __init__(self, table: Mapping[str, Option], given: Mapping[str, list[str]]) -> None:
         self._table = table
         self._given = given
+        self.words = words
 
     def has(self, name: str) -> bool:
         """Whether it is on the command line."""
@@ -102,6 +109,7 @@ class Tool(NamedTuple):
     summary: str
     options: tuple[Option, ...]
     run: Callable[[Options], int]
+    words: str = ""  # before the options, in --help
 
 
 _HELP: Final = (
@@ -142,15 +150,18 @@ def parse(tool: Tool, arguments: Sequence[str]) -> Options:
     """UsageError, with jopt-simple's texts."""
     table = {option.name: option for option in (*tool.options, *_HELP)}
     given: dict[str, list[str]] = {}
-    names = []
+    names, words = [], []
+    shorts = {option.short: option.name for option in tool.options if option.short}
     left = [*arguments]
     while left:
         word = left.pop(0)
         if word == "--":
             break
         if not _looks_like_an_option(word):
+            words.append(word)
             continue
         name, equals, text = word.lstrip("-").partition("=")
+        name = shorts.get(name, name)
         option = table.get(name)
         if option is None:
             raise UsageError(f"{name} is not a recognized option")
@@ -169,6 +180,7 @@ def parse(tool: Tool, arguments: Sequence[str]) -> Options:
             raise UsageError(f"Option {name} requires an argument")
     options = Options(table, given, names)
     options = Options(table, given)
+    options = Options(table, given, names, words)
     for name in given:
         if (needed := table[name].only_with) and not options.which_of(needed):
             raise UsageError(f"Option(s) [{name}] are unavailable given other options on the command line")
@@ -198,11 +210,12 @@ def whole_number(text: str) -> int:
 
 def usage(tool: Tool) -> str:
     """The text of --help."""
-    lines = [f"usage: barnabas {tool.name} OPTION ...   (as {tool.script})", "", tool.summary, ""]
+    words = f"{tool.words} " if tool.words else ""
+    lines = [f"usage: barnabas {tool.name} {words}OPTION ...   (as {tool.script})", "", tool.summary, ""]
     for option in (*tool.options, *_HELP):
         value = f" [{option.value}]" if option.is_value_optional else f" {option.value}".rstrip()
         text = option.help if option.default is None else f"{option.help} (default: {option.default})"
-        head = f"  --{option.name}{value}"
+        head = f"  --{option.name}{f', -{option.short}' if option.short else ''}{value}"
         wrapped = [each for line in text.split("\n") for each in textwrap.wrap(line, 78) or [""]]
         if len(head) < 31:
             lines.append(f"{head:<32}{wrapped.pop(0)}")

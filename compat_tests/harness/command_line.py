@@ -22,8 +22,12 @@ COMMANDS = {
     "topics": "kafka-topics",
     "produce": "kafka-console-producer",
     "consume": "kafka-console-consumer",
-    "configs": "kafka-configs",
     "groups": "kafka-consumer-groups",
+    "configs": "kafka-configs",
+    "acls": "kafka-acls",
+    "offsets": "kafka-get-offsets",
+    "cluster": "kafka-cluster",
+    "api-versions": "kafka-broker-api-versions",
 }
 KAFKAS, OURS = "jvm1", "our1"
 }
@@ -57,7 +61,7 @@ def as_printed(text: str) -> str:
 
 def without_order(text: str) -> str:
     """Lines in alphabetical order: where Kafka's order is that of a hash map."""
-    return "\n".join(sorted(text.splitlines()))
+    return "\n".join(sorted(map(str.strip, text.splitlines())))
 
 
 @dataclass
