@@ -116,6 +116,9 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    subparsers.add_parser(
+        "storage", help="prepare the directories of a node, as kafka-storage.sh"
+    )  # as below
     for name, summary in commands.SUMMARIES.items():
         subparsers.add_parser(name, help=summary)  # listed here; commands.run parses their options
     return parser
@@ -205,6 +208,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     if words and words[0] in commands.SUMMARIES:
         return commands.run(words[0], words[1:])
+    if words and words[0] == "storage":
+        from barnabas.commands.options import run_tool
+        from barnabas.kafka_storage import TOOL
+
+        return run_tool(TOOL, words[1:])
     parsed, unknown = build_parser().parse_known_args(words)
     if unknown:
         # Not from parse_args, which would show the usage of `barnabas` alone.

@@ -83,7 +83,7 @@ def test_scripts_of_kafka_s_names(tool: str, tmp_path: Path) -> None:
 
 
 def test_every_command_is_beside_a_tool() -> None:
-    assert set(COMMANDS) == set(SUMMARIES)
+    assert set(COMMANDS) == {*SUMMARIES, "storage"}
 
 
 def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
@@ -317,3 +317,55 @@ def test_the_class_of_a_tool(broker: Broker, topic: TopicFactory, tmp_path: Path
         1,
         "kafka-run-class.sh: no.such.Class is not among the tools here\n",
     )
+
+
+@pytest.mark.barnabas_only
+@pytest.mark.parametrize("user", [False, True])
+def test_storage(tmp_path: Path, user: bool) -> None:
+    """What start scripts do: an id, the directories, then the node, and all of it again."""
+    cluster_id = barnabas("storage", "random-uuid").stdout.strip()
+    assert len(cluster_id) == 22
+    file = tmp_path / "server.properties"
+    port = free_port()
+    file.write_text(
+        f"process.roles=broker,controller\nnode.id=1\nlog.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:{port}\n"
+    )
+    users = ("--add-scram", "SCRAM-SHA-256=[name=alice,password=secret]") if user else ()
+    format_ = ("storage", "format", "-t", cluster_id, "-c", str(file), "--standalone", *users)
+    assert barnabas(*format_).stdout == f"Formatting data directory {tmp_path / 'data'}.\n"
+    done = barnabas(*format_, status=1)
+    assert (done.stdout, "--ignore-formatted" in done.stderr) == ("", True)
+    assert (
+        barnabas(*format_, "--ignore-formatted").stdout
+        == "All of the log directories are already formatted.\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-m", "barnabas.cli", "start", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as node:
+        assert node.stdout is not None
+        try:
+            assert f"cluster={cluster_id}" in node.stdout.readline()
+            server = ("--bootstrap-server", f"127.0.0.1:{port}")
+            assert barnabas("cluster", "cluster-id", *server).stdout == f"Cluster ID: {cluster_id}\n"
+            described = barnabas("configs", "--describe", "--user", "alice", *server).stdout
+            assert ("SCRAM-SHA-256=iterations=4096" in described) == user
+        finally:
+            node.terminate()
+
+
+def test_storage_refuses(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("process.roles=broker,controller\nnode.id=1\n")
+    format_ = ("storage", "format", "-c", str(file))
+    for wrong in (
+        (),
+        ("-t", "abc", "--feature", "kraft.version=1"),
+        ("-t", "abc", "--initial-controllers", "1@a:1:b"),
+        ("-t", "abc", "--standalone", "--no-initial-controllers"),
+    ):
+        assert barnabas(*format_, *wrong, status=1).stdout == ""
+    assert barnabas("storage", "format", "-t", "abc", "-c", str(tmp_path / "none"), status=1).stdout == ""
+    assert barnabas("storage", "no-such-command", status=1).stdout == ""

@@ -28,6 +28,7 @@ COMMANDS = {
     "offsets": "kafka-get-offsets",
     "cluster": "kafka-cluster",
     "api-versions": "kafka-broker-api-versions",
+    "storage": "kafka-storage",
 }
 KAFKAS, OURS = "jvm1", "our1"
 }
