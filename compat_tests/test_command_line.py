@@ -17,10 +17,6 @@ from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.command_line import COMMANDS, barnabas
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
-from barnabas.testing.ports import free_port
-from compat_tests.harness.broker import Broker
-from compat_tests.harness.command_line import COMMANDS, barnabas
-from compat_tests.harness.fixture_types import UniqueName
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "deploy" / "bin"
 
@@ -96,7 +92,6 @@ def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"no connection to {server}: ")
     assert "ECONNREFUSED" in line
-    assert done.stderr.splitlines()[-1] == f"no broker answers at {server}"
 
 
 def test_without_kafka_python(tmp_path: Path) -> None:

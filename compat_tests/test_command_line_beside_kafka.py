@@ -12,12 +12,6 @@ import pytest
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import PLAIN, Sample
 from compat_tests.harness.command_line import KAFKAS, OURS, BothTools, without_order
-from compat_tests.harness.fixture_types import TopicFactory, UniqueName
-import pytest
-
-from compat_tests.harness.broker import Broker
-from compat_tests.harness.command_line import BothTools, without_order
-from compat_tests.harness.fixture_types import UniqueName
 from compat_tests.harness.fixture_types import BrokerFactory, TopicFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools
 

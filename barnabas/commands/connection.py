@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from time import monotonic, sleep, time  # noqa: TID251 - a client's process: it has no runtime, and nothing simulates it
-from time import monotonic, sleep  # noqa: TID251 - a client's process: it has no runtime, and nothing simulates it
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from barnabas.commands.client_properties import client_settings, read_properties
@@ -157,16 +156,6 @@ class _Failures(logging.Handler):
             self.is_refusal = type(error).__name__ == "SaslAuthenticationFailedError" or (
                 "CERTIFICATE_VERIFY_FAILED" in self.last
             )
-def client_arguments(
-    options: Options, properties: Mapping[str, str], defaults: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Keyword arguments for a client of kafka-python with these defaults."""
-    return {
-        "bootstrap_timeout_ms": _TIMEOUT_MS,
-        "reconnect_backoff_max_ms": 1000,
-        **client_settings(properties, defaults),
-        "bootstrap_servers": options.value("bootstrap-server").split(","),
-    }
 
 
 class Cluster:
@@ -182,12 +171,6 @@ class Cluster:
         properties = {} if file is None else read_properties(file)
         self.errors: type[Exception] = library.errors.KafkaError
         self.admin: KafkaAdminClient = connect(library.KafkaAdminClient, options, properties)
-        client: type[KafkaAdminClient] = library.KafkaAdminClient
-        self.errors: type[Exception] = library.errors.KafkaError
-        try:
-            self.admin = client(**client_arguments(options, properties, client.DEFAULT_CONFIG))
-        except library.errors.KafkaTimeoutError:
-            raise CommandFailed(f"no broker answers at {options.value('bootstrap-server')}") from None
 
     def __enter__(self) -> Cluster:
         return self
@@ -212,9 +195,6 @@ class Cluster:
         manager = self.admin._manager
         manager.cluster._coordinators.clear()  # else it would be the one that was found first
         return int(manager.run(self.admin._find_coordinator_id, group))
-        """The id of the group's coordinator."""
-        admin = self.admin
-        return int(admin._manager.run(admin._find_coordinator_id, group))
 
     def topics(self, names: list[str] | None = None) -> list[dict[str, Any]]:
         """The metadata of topics, or of all; topics that do not exist have an error_code."""

@@ -61,9 +61,6 @@ class Options:
         self._table = table
         self._given = given
         self.names = names
-    def __init__(self, table: Mapping[str, Option], given: Mapping[str, list[str]]) -> None:
-        self._table = table
-        self._given = given
         self.words = words
 
     def has(self, name: str) -> bool:
@@ -178,8 +175,6 @@ def parse(tool: Tool, arguments: Sequence[str]) -> Options:
             values.append(left.pop(0))
         else:
             raise UsageError(f"Option {name} requires an argument")
-    options = Options(table, given, names)
-    options = Options(table, given)
     options = Options(table, given, names, words)
     for name in given:
         if (needed := table[name].only_with) and not options.which_of(needed):

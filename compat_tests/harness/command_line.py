@@ -2,8 +2,6 @@
 
 What a command changes has a name of its side: `@` in arguments is `jvm1` for Kafka's tool and `our1` for ours, and becomes `@`
 again in what they print.
-What a command changes has a name of its side: `@` in arguments is `java` for Kafka's tool and `barn` for ours, and becomes `@` again
-in what they print.
 """
 
 from __future__ import annotations
@@ -31,7 +29,6 @@ COMMANDS = {
     "storage": "kafka-storage",
 }
 KAFKAS, OURS = "jvm1", "our1"
-}
 _TOPIC_ID = re.compile(r"TopicId: [\w-]{22}")
 _CONFIGS = re.compile(r"(?<=Configs: )\S+")
 
@@ -95,16 +92,6 @@ class BothTools:
         }
         assert view(printed[OURS]) == view(printed[KAFKAS]), both
         return ToolResult(ours.status, printed[OURS], ours.stderr)
-        theirs = self.java.run(
-            COMMANDS[command], *(_of("java", word) for word in words), stdin=_of("java", stdin), status=None
-        )
-        ours = barnabas(
-            command, *(_of("barn", word) for word in words), stdin=_of("barn", stdin), status=None
-        )
-        told = f"{command} {' '.join(arguments)}\nKafka's:\n{theirs.output}\nours:\n{ours.output}"
-        assert ours.status == theirs.status, told
-        assert view(_common("barn", ours.stdout)) == view(_common("java", theirs.stdout)), told
-        return ToolResult(ours.status, _common("barn", ours.stdout), _common("barn", ours.stderr))
 
 
 def _of(side: str, text: str) -> str:
@@ -113,5 +100,4 @@ def _of(side: str, text: str) -> str:
 
 def _common(side: str, text: str) -> str:
     text = _TOPIC_ID.sub("TopicId: ?", text.replace(side, "@") if side else text)
-    text = _TOPIC_ID.sub("TopicId: ?", text.replace(side, "@"))
     return _CONFIGS.sub(lambda found: ",".join(sorted(found[0].split(","))), text)

@@ -12,6 +12,7 @@ mkdir -p "$root/opt/kafka/bin" "$root/var/lib/kafka/data" "$root/mnt/shared/conf
 cp -a "$here/../bin/." "$root/opt/kafka/bin/"
 ln -sf /opt/barnabas/bin/barnabas "$root/usr/local/bin/barnabas"
 for script in "$root"/opt/kafka/bin/*.sh; do
-  ln -sf "/opt/kafka/bin/$(basename "$script")" "$root/usr/local/bin/$(basename "$script" .sh)"
+  name=$(basename "$script" .sh)
+  [ -e "$root/usr/local/bin/$name" ] || ln -s "/opt/kafka/bin/$name.sh" "$root/usr/local/bin/$name"
 done
 chown -R 1000:1000 "$root/var/lib/kafka" "$root/etc/confluent/docker" "$root/etc/kafka"
