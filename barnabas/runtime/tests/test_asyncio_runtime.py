@@ -155,6 +155,7 @@ def test_a_port_in_use_is_an_error_at_the_caller(runtime: AsyncioRuntime) -> Non
     runtime.listen("127.0.0.1", first.port, Echo).close()
 
 
+@pytest.mark.sockets
 def test_a_listener_that_is_closed_in_the_turn_that_it_begins(runtime: AsyncioRuntime) -> None:
     """Its descriptor may belong to the next listener at once."""
     failures: list[Any] = []
