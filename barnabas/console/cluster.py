@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -10,7 +11,7 @@ import msgspec
 
 from barnabas.runtime.http import HttpError
 from barnabas.runtime.procedures import Call, Procedure
-from barnabas.runtime.slices import StepQueue, Steps, run_steps
+from barnabas.runtime.slices import Steps, run_steps
 from barnabas.wire.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANSWER_S: Final = 10.0  # of a broker, for one request
-READS_AT_ONCE: Final = 2  # each may hold a decompressed batch
+READS_AT_ONCE: Final = 2  # of records; each may hold an answer of another broker and a decompressed batch
 NAMES_BETWEEN_PAUSES: Final = 500
 TEXT_MAX: Final = 500  # characters of a text from a client, such as a group's name
 
@@ -30,13 +31,43 @@ class Unanswered(Exception):
     """A broker has not answered a request, or with an error."""
 
 
+class Places:
+    """Lets so many procedures go on at a time, in the order in which they come: `async with places:`."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[Callable[[bool, None], object]] = deque()
+
+    async def __aenter__(self) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        waiting: list[Callable[[bool, None], object]] = []
+
+        def begin(done: Callable[[bool, None], object]) -> None:
+            waiting.append(done)
+            self._waiting.append(done)
+
+        try:
+            await Call(begin)
+        except BaseException:  # it was cancelled while it waited
+            self._waiting.remove(waiting[0])
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._waiting:
+            self._waiting.popleft()(True, None)
+        else:
+            self._free += 1
+
+
 class Cluster:
     """The cluster, as the broker of `host()` sees it; None: that broker does not run. All calls on the loop's thread."""
 
     def __init__(self, runtime: Runtime, host: Callable[[], ExtensionHost | None]) -> None:
         self.runtime = runtime
         self._host = host
-        self._reads = StepQueue(runtime, READS_AT_ONCE)
+        self.reads = Places(READS_AT_ONCE)
 
     @property
     def host(self) -> ExtensionHost:
@@ -108,10 +139,6 @@ class Cluster:
     def in_slices(self, steps: Steps[T]) -> Call[T]:
         """The result of long work."""
         return Call(lambda done: run_steps(self.runtime, steps, done))
-
-    def read(self, steps: Steps[T]) -> Call[T]:
-        """The result of work that holds records: little of it at a time."""
-        return Call(lambda done: self._reads.add(steps, done))
 
 
 def _begin(call: Call[Any], done: Callable[[Any, BaseException | None], object]) -> None:

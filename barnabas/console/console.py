@@ -159,7 +159,7 @@ class Console:
         origin = head.headers.get("origin")  # browsers send it with scripts of the page, too
         if origin is not None and origin.partition("://")[2] != head.headers.get("host"):
             raise HttpError(403, "a page of another site does not read this")
-        if head.method not in ("GET", "HEAD"):
+        if head.method != "GET":
             raise HttpError(405, "the console changes nothing: GET is all there is")
 
     def serve(self, request: HttpRequest) -> None:

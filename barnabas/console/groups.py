@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
 from barnabas.broker.groups.consumer.embedded_protocol import MalformedProtocol, assignment
-from barnabas.console.cluster import TEXT_MAX, Cluster, Unanswered, error_name, page_of
+from barnabas.console.cluster import TEXT_MAX, Cluster, RowPage, Unanswered, error_name, page_of
 from barnabas.console.topics import LATEST, offsets
 from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.runtime.http import HttpError
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from barnabas.controller.metadata.image import PartitionState
+    from barnabas.runtime.slices import Steps
 
 OFFSET_FETCH, DESCRIBE_GROUPS, LIST_GROUPS, DESCRIBE_SHARE_OFFSETS = 9, 15, 16, 90
 CONSUMER_PROTOCOL: Final = "consumer"
 MEMBERS_MAX: Final = 500
 OFFSETS_MAX: Final = 1000
+ASSIGNED_MAX: Final = 5000  # partitions of all members
 # By the type of the group: API key, version, and the class of the request
 _DESCRIBES: Final[dict[str, tuple[int, int, Any]]] = {
     "consumer": (69, 1, ConsumerGroupDescribeRequest),
@@ -127,13 +129,10 @@ async def group_view(cluster: Cluster, group_id: str) -> GroupView:
     (group,) = described.groups
     if group.error_code:
         raise HttpError(502, error_name(group.error_code))
-    members = [_member(each, group) for each in group.members[:MEMBERS_MAX]]
-    found: list[tuple[str, int, int, int | None]]  # topic, partition, committed offset, lag where it is known
-    if group_type == "share":
-        found = await _share_offsets(cluster, coordinator, group_id)
-    else:
-        found = await _committed(cluster, coordinator, group_id)
-    rows, problems = await _lags(cluster, found[:OFFSETS_MAX], _owners(members))
+    members = await cluster.in_slices(_members(group))
+    read = _share_offsets if group_type == "share" else _committed
+    offsets_read = await read(cluster, coordinator, group_id)
+    rows, problems = await _lags(cluster, [each for _, each in offsets_read.rows], _owners(members))
     return GroupView(
         group_id,
         group_type,
@@ -143,42 +142,56 @@ async def group_view(cluster: Cluster, group_id: str) -> GroupView:
         coordinator,
         len(group.members),
         members,
-        len(found),
+        offsets_read.total,
         rows,
         sum(each.lag for each in rows if each.lag is not None),
         problems,
     )
 
 
-def _member(member: Any, group: Any) -> MemberRow:
+def _members(group: Any) -> Steps[list[MemberRow]]:
+    """The first of them, with the first partitions that they have: a classic group's may claim any number."""
+    left = ASSIGNED_MAX
+    rows = []
+    for member in group.members[:MEMBERS_MAX]:
+        row = _member(member, group, left)
+        left -= sum(len(partitions) for _, partitions in row.assigned)
+        rows.append(row)
+        yield None
+    return rows
+
+
+def _member(member: Any, group: Any, count: int) -> MemberRow:
+    """With at most so many of its partitions."""
+    assigned = []
+    for topic, partitions in _assigned(member, group) if count else ():
+        assigned.append((topic[:TEXT_MAX], partitions[:count]))
+        count -= len(partitions[:count])
+        if not count:
+            break
     return MemberRow(
         member.member_id[:TEXT_MAX],
         getattr(member, "instance_id", None) or getattr(member, "group_instance_id", None),
         member.client_id[:TEXT_MAX],
         member.client_host[:TEXT_MAX],
-        _assigned(member, group),
+        assigned,
     )
 
 
-def _assigned(member: Any, group: Any) -> list[tuple[str, list[int]]]:
+def _assigned(member: Any, group: Any) -> Iterable[tuple[str, list[int]]]:
     """What a member of a group of any type has."""
     if hasattr(member, "member_assignment"):
         if group.protocol_type != CONSUMER_PROTOCOL or not member.member_assignment:
-            return []
+            return ()
         try:
             topics = assignment(bytes(member.member_assignment)).assigned_partitions
         except MalformedProtocol:
-            return []
-        return [(each.topic, each.partitions[:OFFSETS_MAX]) for each in topics[:OFFSETS_MAX]]
+            return ()
+        return ((each.topic, each.partitions) for each in topics)
     if hasattr(member.assignment, "active_tasks"):
-        return [
-            (f"subtopology {each.subtopology_id}", each.partitions[:OFFSETS_MAX])
-            for each in member.assignment.active_tasks[:OFFSETS_MAX]
-        ]
-    return [
-        (each.topic_name, each.partitions[:OFFSETS_MAX])
-        for each in member.assignment.topic_partitions[:OFFSETS_MAX]
-    ]
+        tasks = member.assignment.active_tasks
+        return ((f"subtopology {each.subtopology_id}", each.partitions) for each in tasks)
+    return ((each.topic_name, each.partitions) for each in member.assignment.topic_partitions)
 
 
 def _owners(members: Iterable[MemberRow]) -> dict[tuple[str, int], str]:
@@ -190,36 +203,49 @@ def _owners(members: Iterable[MemberRow]) -> dict[tuple[str, int], str]:
     }
 
 
-async def _committed(
-    cluster: Cluster, coordinator: int, group_id: str
-) -> list[tuple[str, int, int, int | None]]:
+# Topic, partition, committed offset, and the lag where it is known
+_Committed: TypeAlias = "tuple[str, int, int, int | None]"
+
+
+async def _committed(cluster: Cluster, coordinator: int, group_id: str) -> RowPage[_Committed]:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
     (answer,) = (await cluster.ask(coordinator, OFFSET_FETCH, 8, request)).groups
-    return sorted(
-        (topic.name, each.partition_index, each.committed_offset, None)
-        for topic in answer.topics
-        for each in topic.partitions
-        if not each.error_code
+    return await _first(
+        cluster,
+        (
+            (topic.name, each.partition_index, each.committed_offset, None)
+            for topic in answer.topics
+            for each in topic.partitions
+            if not each.error_code
+        ),
     )
 
 
-async def _share_offsets(
-    cluster: Cluster, coordinator: int, group_id: str
-) -> list[tuple[str, int, int, int | None]]:
+async def _share_offsets(cluster: Cluster, coordinator: int, group_id: str) -> RowPage[_Committed]:
     wanted = DescribeShareGroupOffsetsRequestGroup(group_id, None)
     request = DescribeShareGroupOffsetsRequest([wanted])
     (answer,) = (await cluster.ask(coordinator, DESCRIBE_SHARE_OFFSETS, 1, request)).groups
-    return sorted(
-        (topic.topic_name, each.partition_index, each.start_offset, each.lag if each.lag >= 0 else None)
-        for topic in answer.topics
-        for each in topic.partitions
-        if not each.error_code
+    return await _first(
+        cluster,
+        (
+            (topic.topic_name, each.partition_index, each.start_offset, each.lag if each.lag >= 0 else None)
+            for topic in answer.topics
+            for each in topic.partitions
+            if not each.error_code
+        ),
     )
+
+
+async def _first(cluster: Cluster, offsets: Iterable[_Committed]) -> RowPage[_Committed]:
+    """The first of them by topic and partition."""
+    rows = ((f"{each[0]} {each[1]:010}", each) for each in offsets)
+    page: RowPage[_Committed] = await cluster.in_slices(page_of(rows, "", "", OFFSETS_MAX))
+    return page
 
 
 async def _lags(
     cluster: Cluster,
-    found: list[tuple[str, int, int, int | None]],
+    found: list[_Committed],
     owners: dict[tuple[str, int], str],
 ) -> tuple[list[OffsetRow], list[str]]:
     image = cluster.image

@@ -127,7 +127,8 @@ async def read(cluster: Cluster, wanted: Wanted, positions: Mapping[int, int]) -
     """A page from these positions on, oldest first. Each partition contributes its share."""
     states = cluster.topic(wanted.topic).partitions
     reader = _Reader(cluster, wanted, {index: at for index, at in positions.items() if index in states})
-    await reader.read(states)
+    async with cluster.reads:
+        await reader.read(states)
     reader.rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset))
     is_end = not reader.pending and not reader.problems
     return Page(reader.rows, reader.positions, reader.ends, reader.scanned, is_end, reader.problems)
@@ -203,7 +204,7 @@ class _Reader:
         # The first partition with records gives a batch, whatever its size; the others are empty when there is no room left.
         has_none = not any(_size(each.records or b"") for each in answers)
         for each in answers:
-            await self._cluster.read(self._take(each, is_end=has_none))
+            await self._cluster.in_slices(self._take(each, is_end=has_none))
 
     def _fail(self, index: int, why: str) -> None:
         self.pending.discard(index)

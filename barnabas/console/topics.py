@@ -56,14 +56,16 @@ class BrokerRow(msgspec.Struct):
 
 
 class Counts(msgspec.Struct):
-    """Of the whole cluster, but for `records`."""
+    """Of the whole cluster; from `messages_in` on, what clients have sent to this broker and got from it, of the topics that are here."""
 
     topics: int = 0
     internal_topics: int = 0
     partitions: int = 0
     under_replicated: int = 0
     offline: int = 0  # partitions without a leader
-    records: int = 0  # the end offsets of the partitions that this broker leads: how many were ever appended
+    messages_in: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
 
 
 class Overview(msgspec.Struct):
@@ -76,6 +78,7 @@ class Overview(msgspec.Struct):
     counted_at_ms: int  # on a clock that never jumps
     loop_stalls: int
     loop_longest_ms: float
+    loop_idle: float  # the part of the last minute in which the loop had nothing to do
     reports: list[str]  # of extensions
     is_test_broker: bool
 
@@ -153,6 +156,7 @@ class ClusterCounts:
             round(counted[0] * 1000),
             self._lag.stalls,
             round(self._lag.longest_s * 1000, 1),
+            round(self._lag.idle, 4),
             [report.name for report in host.reports()],
             self._is_test_broker,
         )
@@ -187,9 +191,10 @@ def _count(host: ExtensionHost) -> Steps[tuple[Counts, list[BrokerRow]]]:
             if not number % PARTITIONS_AT_ONCE:
                 yield None
         yield None
-    for number, partition in enumerate(list(host.partitions.all()), 1):
-        if partition.is_leader:
-            counts.records += partition.log.log_end_offset
+    for number, (_, stats) in enumerate(host.partitions.topic_stats.topics(), 1):
+        counts.messages_in += stats.messages_in
+        counts.bytes_in += stats.bytes_in
+        counts.bytes_out += stats.bytes_out
         if not number % PARTITIONS_AT_ONCE:
             yield None
     return counts, list(rows.values())

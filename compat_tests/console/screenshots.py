@@ -38,12 +38,12 @@ def main() -> int:
             for number in range(3):
                 producer.send("payments", b"%d" % number).get(timeout=30)
         base = f"{control.url}/console/#"
-        with browser.page(width=WIDTH, height=700) as page:
+        with browser.page(width=WIDTH, height=720) as page:
             page.open(f"{base}/")
             for number in range(ROUNDS):  # the chart needs time to pass
                 broker.seed("payments", [b"paid"] * (40 + 30 * (number % 4)))
                 page.wait_for_text("serving")
-                time.sleep(1)
+                time.sleep(1)  # the chart is one over time
             take(page, "console-overview")
         with browser.page(width=WIDTH, height=560) as page:
             page.open(f"{base}/topic?topic=orders")
@@ -61,7 +61,7 @@ def main() -> int:
                 broker.seed("orders", [b"more"] * (5 + number))
                 if number % 3 == 2:
                     commit(broker, "reports", "orders", 60)
-                time.sleep(2)
+                time.sleep(2)  # likewise
             take(page, "console-group-dark")
         with browser.page(width=WIDTH, height=680) as page:
             page.open(f"{base}/test")

@@ -232,6 +232,7 @@ def test_ten_thousand_topics_stay_usable(page: Page, control: Control) -> None:
 def test_the_keyboard_is_enough(page: Page, control: Control) -> None:
     broker = control.broker
     broker.create_topic("orders")
+    broker.create_topic("payments")
     broker.seed("orders", [b'{"a": 1}'])
     page.open(url(control))
     page.wait_for_text("serving")
@@ -247,6 +248,7 @@ def test_the_keyboard_is_enough(page: Page, control: Control) -> None:
     page.press("/")
     assert page.focused() == "INPUT filter"
     page.type("ord")
+    page.wait_for_text("1 topic, page 1")
     tab_to(page, "A orders")
     page.press("Enter")
     page.wait_for("document.activeElement.innerText === 'Topic orders'")
@@ -322,6 +324,10 @@ def test_a_groups_lag_over_time(page: Page, control: Control) -> None:
     control.broker.seed("orders", [b"more"] * 5)
     page.wait_for_text("Lag of all partitions: now 15, at most 15")
     assert len(page.evaluate("document.querySelector('polyline').getAttribute('points')").split()) >= 2
+    tab_to(page, "A orders")
+    control.broker.seed("orders", [b"more"])
+    page.wait_for_text("Lag of all partitions: now 16")
+    assert page.focused() == "A orders", "what is drawn anew keeps the focus"
 
 
 def test_rules_and_requests_of_a_test_broker(page: Page, control: Control) -> None:
@@ -358,7 +364,13 @@ def test_bindings_to_nats(page: Page, tmp_path: Path, nats_executable: Path) -> 
         page.open(url(control, "/nats"))
         page.wait_for_text("orders.>")
         page.wait_for_text("running")
-        ((topic, subjects, *_),) = page.cells()
+        topic, subjects, *_ = page.cells()[0]
         assert (topic, subjects) == ("bound", "orders.>")
         assert page.nameless() == []
+        page.wait_for_text("No gaps")
+        server.stop()
+        page.wait_for_text("lasts")
+        server.start()
+        page.wait_for("!document.body.innerText.includes('lasts')")
+        page.wait_for_text("Times in which messages may have been missed")
         control.close()

@@ -18,6 +18,17 @@ export function h(name, properties = {}, ...children) {
   return element;
 }
 
+// Puts new content into a part of the page. What is the same stays, with its selection; the focus stays where it was.
+export function redraw(part, ...children) {
+  const next = part.cloneNode(false);
+  next.append(...children.flat());
+  if (next.isEqualNode(part)) return;
+  const focusable = () => [...part.querySelectorAll("a, button, input, pre")];
+  const at = focusable().indexOf(document.activeElement);
+  part.replaceChildren(...next.childNodes);
+  if (at >= 0) focusable()[at]?.focus();
+}
+
 // Text from outside, apart from the text around it.
 export function outside(text, properties = {}) {
   return h("bdi", properties, visible(String(text)));

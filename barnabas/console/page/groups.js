@@ -1,5 +1,5 @@
 // All groups, and one of them with its members, offsets and lag.
-import { cards, h, link, number, outside, problems, ranges, table } from "./dom.js";
+import { cards, h, link, number, outside, problems, ranges, redraw, table } from "./dom.js";
 import { poll, view } from "./api.js";
 import { list } from "./list.js";
 import { Chart } from "./chart.js";
@@ -13,6 +13,7 @@ export async function show(page) {
 function showGroups(page) {
   return list(page, {
     what: "groups",
+    everyS: EVERY_S,
     load: async (filter, after) => {
       const found = await view("groups", { filter, after }, page.signal);
       return { ...found, rows: found.groups, problems: problems(found.problems) };
@@ -26,7 +27,7 @@ function showGroups(page) {
 async function showGroup({ content, heading, signal, fail, tell }, group) {
   heading.replaceChildren("Group ", outside(group));
   document.title = `${group} – Barnabas`;
-  const chart = new Chart("Lag of all partitions");
+  const chart = new Chart("Lag of all partitions", number);
   const body = h("div");
   content.append(chart.element, body);
   await poll(async () => {
@@ -39,7 +40,8 @@ async function showGroup({ content, heading, signal, fail, tell }, group) {
 
 function draw(body, found) {
   const none = () => h("span", { class: "null" }, "none");
-  body.replaceChildren(
+  redraw(
+    body,
     cards([
       ["State", found.state],
       ["Type", found.type],

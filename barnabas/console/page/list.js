@@ -1,10 +1,12 @@
 // A list in pages, with a filter. The pages before the present one are kept as where they begin.
-import { field, h, number } from "./dom.js";
+import { poll } from "./api.js";
+import { field, h, number, redraw } from "./dom.js";
 
 const TYPING_MS = 200;
 
-// `load(filter, after)` gives {rows, total, has_more, problems}; `draw(rows)` an element; `last(rows)` the name of the last row.
-export function list({ content, parameters, fail, tell }, { what, load, draw, last, controls = [] }) {
+// `load(filter, after)` gives {rows, total, has_more, problems}; `draw(rows)` an element; `last(rows)` the name of the last row. With
+// `everyS` the list is loaded again and again.
+export function list({ content, parameters, signal, fail, tell }, { what, load, draw, last, controls = [], everyS = 0 }) {
   const filter = h("input", { name: "filter", type: "search", value: parameters.get("filter") || "", autocomplete: "off", spellcheck: "false" });
   const body = h("div");
   const back = h("button", { type: "button" }, "Previous");
@@ -19,14 +21,14 @@ export function list({ content, parameters, fail, tell }, { what, load, draw, la
     try {
       const page = await load(filter.value, begins.at(-1));
       if (mine !== request) return; // a later one is on its way
-      body.replaceChildren(...(page.problems || []), draw(page.rows));
-      place.textContent = `${number(page.total)} ${what}, page ${begins.length}`;
+      redraw(body, page.problems || [], draw(page.rows));
+      place.textContent = `${number(page.total)} ${page.total === 1 ? what.slice(0, -1) : what}, page ${begins.length}`;
       back.disabled = begins.length < 2;
       on.disabled = !page.has_more;
       on.onclick = () => { begins.push(last(page.rows)); refresh(); };
       tell("");
     } catch (error) {
-      fail(error);
+      if (mine === request) fail(error);
     }
   }
 
@@ -41,5 +43,5 @@ export function list({ content, parameters, fail, tell }, { what, load, draw, la
   const form = h("form", { role: "search", submit: (event) => { event.preventDefault(); again(); } }, field(`Filter ${what}`, filter), controls);
   for (const each of form.querySelectorAll("input[type=checkbox]")) each.addEventListener("change", again);
   content.append(form, body, h("div", { class: "pager" }, back, on, place));
-  return again();
+  return everyS ? poll(refresh, everyS, signal, fail) : again();
 }

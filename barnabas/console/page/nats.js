@@ -3,13 +3,16 @@ import { h, link, number, outside, ranges, table, time } from "./dom.js";
 import { view } from "./api.js";
 import { list } from "./list.js";
 
+const EVERY_S = 3;
+
 export function show(page) {
   page.content.append(h("p", { class: "faint" }, "Bindings of the partitions that this broker leads; counters since the binding was started here."));
   return list(page, {
     what: "bindings",
+    everyS: EVERY_S,
     load: (filter, after) => view("report", { name: "nats", filter, after }, page.signal),
     last: (rows) => rows.at(-1).topic,
-    draw: (rows) => h("div", {}, rows.length ? bindings(rows) : h("p", { class: "faint" }, "No topic is bound."), gaps(rows)),
+    draw: (rows) => h("div", {}, rows.length ? bindings(rows) : h("p", { class: "faint" }, "No topic is bound."), warnings(rows), gaps(rows)),
   });
 }
 
@@ -24,10 +27,16 @@ function bindings(rows) {
         outside(each.connection || "default"),
         outside(ways.map((way) => way.mode).join(", ") || each.mode || ""),
         ranges(each.partitions),
-        h("span", { class: each.state === "running" ? "good" : "bad" }, outside(each.state), each.warning ? h("div", {}, outside(each.warning)) : null),
+        h("span", { class: each.state === "running" ? "good" : "bad" }, outside(each.state)),
         sum("messages_in"), sum("appended"), sum("messages_out"), sum("refused"), sum("gap_count"),
       ];
     }));
+}
+
+function warnings(rows) {
+  const found = rows.filter((each) => each.warning);
+  if (!found.length) return "";
+  return h("div", {}, h("h2", {}, "Warnings"), table("Warnings", [["Topic", "name"], ["Warning", "name"]], found.map((each) => [outside(each.topic), outside(each.warning)])));
 }
 
 function gaps(rows) {

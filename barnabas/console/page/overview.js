@@ -1,5 +1,5 @@
-// The cluster: counts, brokers, what this broker's event loop does, and how many records it takes.
-import { cards, h, number, outside, table } from "./dom.js";
+// The cluster: counts and brokers; and of this broker what it takes and gives, and what its event loop does.
+import { bytes, cards, h, number, outside, redraw, table } from "./dom.js";
 import { poll, view } from "./api.js";
 import { Chart } from "./chart.js";
 
@@ -7,26 +7,32 @@ const EVERY_S = 2;
 
 export async function show({ content, signal, fail, tell }) {
   const body = h("div");
-  const chart = new Chart("Records per second that this broker appends as leader");
-  content.append(body, h("h2", {}, "Throughput"), chart.element);
+  const perSecond = (value) => `${bytes(value)}/s`;
+  const charts = {
+    messages_in: new Chart("Records in", (value) => `${number(value)}/s`),
+    bytes_in: new Chart("Bytes in", perSecond),
+    bytes_out: new Chart("Bytes out, to consumers", perSecond),
+  };
+  content.append(body, h("h2", {}, "Throughput of this broker"), h("div", { class: "charts" }, Object.values(charts).map((each) => each.element)));
   let before = null;
   await poll(async () => {
     const found = await view("overview", {}, signal);
     tell("");
     draw(body, found);
-    const { records } = found.counts;
-    if (before && found.counted_at_ms > before.at) {
-      const rate = Math.max(0, records - before.records) / (found.counted_at_ms - before.at) * 1000;
-      chart.add(Date.now(), Math.round(rate));
+    const { counted_at_ms: at, counts } = found;
+    for (const [name, chart] of Object.entries(charts)) {
+      // a topic that is deleted takes its counters along
+      if (before && at > before.at) chart.add(Date.now(), Math.round(Math.max(0, counts[name] - before.counts[name]) / (at - before.at) * 1000));
     }
-    before = { at: found.counted_at_ms, records };
+    before = { at, counts };
   }, EVERY_S, signal, fail);
 }
 
 function draw(body, found) {
   const { counts } = found;
   const stateOf = (broker) => h("span", { class: broker.state === "serving" ? "good" : "bad" }, broker.state);
-  body.replaceChildren(
+  redraw(
+    body,
     cards([
       ["Brokers", number(found.brokers.length), found.brokers.some((each) => each.state === "fenced")],
       ["Active controller", found.controller_id < 0 ? "unknown" : `node ${found.controller_id}`, found.controller_id < 0],
@@ -36,6 +42,7 @@ function draw(body, found) {
       ["Without a leader", number(counts.offline), counts.offline > 0],
       ["Event-loop stalls", number(found.loop_stalls)],
       ["Longest stall", `${number(found.loop_longest_ms)} ms`],
+      ["Event loop idle", `${(found.loop_idle * 100).toFixed(1)} %`],
       ["Version", outside(found.version)],
     ]),
     h("h2", {}, "Brokers"),

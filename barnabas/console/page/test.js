@@ -1,5 +1,5 @@
 // The test broker: rules in force, nodes and the last requests of clients.
-import { bytes, h, number, outside, table, time } from "./dom.js";
+import { bytes, h, number, outside, redraw, table, time } from "./dom.js";
 import { poll, view } from "./api.js";
 
 const EVERY_S = 1;
@@ -10,7 +10,7 @@ export async function show({ content, signal, fail, tell }) {
   await poll(async () => {
     const found = await view("test", {}, signal);
     tell("");
-    body.replaceChildren(h("h2", {}, "Nodes"), nodes(found.nodes), h("h2", {}, "Fault rules"), rules(found.rules), h("h2", {}, "Last requests"), requests(found.requests));
+    redraw(body, h("h2", {}, "Nodes"), nodes(found.nodes), h("h2", {}, "Fault rules"), rules(found.rules), h("h2", {}, "Last requests"), requests(found.requests));
   }, EVERY_S, signal, fail);
 }
 

@@ -17,14 +17,23 @@ from hypothesis import strategies as st
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.groups.consumer.embedded_protocol import encoded_assignment
-from barnabas.broker.tests.reply import send
-from barnabas.console import messages, tail
+from barnabas.broker.tests.reply import encoded, send
+from barnabas.console import groups, messages, tail
+from barnabas.console.cluster import TEXT_MAX, Places
 from barnabas.console.console import PAGE
 from barnabas.console.extension import LISTENER, LOOPBACK, ConsoleExtension, _address
 from barnabas.console.tests.console_node import ConsoleNode
 from barnabas.controller.config.validators import ConfigError
+from barnabas.runtime.procedures import Procedure, pause
 from barnabas.tests.product import ROOT
 from barnabas.wire.compression import Codec
+from barnabas.wire.messages.consumer_protocol import (
+    CONSUMER_PROTOCOL_ASSIGNMENT,
+    ConsumerProtocolAssignment,
+)
+from barnabas.wire.messages.consumer_protocol import (
+    ConsumerProtocolAssignmentTopicPartition as Assigned,
+)
 from barnabas.wire.messages.find_coordinator import FindCoordinatorRequest
 from barnabas.wire.messages.incremental_alter_configs import (
     AlterableConfig,
@@ -43,8 +52,10 @@ from barnabas.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequest
 from barnabas.wire.record_batch import read_header, seal_batch
 from barnabas.wire.records import Record, build_batch
 from barnabas.wire.uuids import uuid_to_string
+from compat_tests.virtual.runtime import VirtualRuntime
 
 BATCH_HEADER = 61
+JOIN_GROUP, SYNC_GROUP = 11, 14
 
 
 @pytest.fixture
@@ -126,7 +137,7 @@ def test_every_answer_has_the_headers_that_keep_scripts_out(node: ConsoleNode) -
 
 
 def test_it_changes_nothing(node: ConsoleNode) -> None:
-    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
         answer = node.request("/api/topics", method)
         assert answer.status == 405
         assert "Allow: GET" in answer.head
@@ -196,7 +207,8 @@ def test_the_overview(node: ConsoleNode) -> None:
         0,
         0,
     )
-    assert counts["records"] == 2
+    assert (counts["messages_in"], counts["bytes_in"] > 60, counts["bytes_out"]) == (2, True, 0)
+    assert 0 <= found["loop_idle"] <= 1
     assert (found["reports"], found["is_test_broker"]) == ([], False)
 
 
@@ -459,29 +471,32 @@ def test_groups_with_their_lag(grouped: ConsoleNode) -> None:
         assert (view["id"], view["type"], view["total_lag"], view["members"]) == (group, "classic", 2, [])
 
 
+def join_and_sync(node: ConsoleNode, group: str, protocol: str, assignment: bytes) -> None:
+    """Make a group of one member with this assignment."""
+    join = JoinGroupRequest(
+        group, 10_000, 10_000, "", None, protocol, [JoinGroupRequestProtocol("range", b"")]
+    )
+    join.member_id = node.ask(join, 5).member_id
+    reply = send(node.node.services, JOIN_GROUP, 5, join)
+    node.runtime.advance(5)
+    assert reply.answer.error_code == 0
+    assignments = [SyncGroupRequestAssignment(join.member_id, assignment)]
+    generation_id = reply.answer.generation_id
+    sync = SyncGroupRequest(group, generation_id, join.member_id, None, protocol, "range", assignments)
+    reply = send(node.node.services, SYNC_GROUP, 5, sync)
+    node.runtime.advance(0.1)
+    assert reply.answer.error_code == 0
+
+
 def test_a_classic_groups_members(grouped: ConsoleNode) -> None:
-    """One assignment is the consumer protocol's, the other a client's own bytes."""
-    encoded = encoded_assignment(grouped.node.services.controller.image, {grouped.topic_id("t"): [0]}, 1)
+    """One assignment is the consumer protocol's, the others are a client's own bytes."""
+    right = encoded_assignment(grouped.node.services.controller.image, {grouped.topic_id("t"): [0]}, 1)
     for group, protocol, data in (
-        ("good", "consumer", encoded),
+        ("good", "consumer", right),
         ("odd", "consumer", b"\xff"),
-        ("own", "connect", encoded),
+        ("own", "connect", right),
     ):
-        join = JoinGroupRequest(
-            group, 10_000, 10_000, "", None, protocol, [JoinGroupRequestProtocol("range", b"")]
-        )
-        member_id = grouped.ask(join, 5).member_id
-        join.member_id = member_id
-        reply = send(grouped.node.services, 11, 5, join)
-        grouped.runtime.advance(5)
-        assert reply.answer.error_code == 0
-        assignments = [SyncGroupRequestAssignment(member_id, data)]
-        sync = SyncGroupRequest(
-            group, reply.answer.generation_id, member_id, None, protocol, "range", assignments
-        )
-        reply = send(grouped.node.services, 14, 5, sync)
-        grouped.runtime.advance(0.1)
-        assert reply.answer.error_code == 0
+        join_and_sync(grouped, group, protocol, data)
         view = grouped.view("group", group=group)
         assert (view["type"], view["state"], view["member_count"], view["protocol"]) == (
             "classic",
@@ -520,6 +535,43 @@ def test_share_and_streams_groups(grouped: ConsoleNode) -> None:
     streams = grouped.view("group", group="streams")
     assert (streams["type"], streams["member_count"]) == ("streams", 1)
     assert {each["type"] for each in grouped.view("groups")["groups"]} == {"share", "streams"}
+
+
+def test_a_member_that_claims_any_number_of_partitions(
+    grouped: ConsoleNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "ASSIGNED_MAX", 150)
+    claimed = [Assigned("t", list(range(100))), Assigned("u" * 2000, list(range(100))), Assigned("v", [1])]
+    data = encoded(CONSUMER_PROTOCOL_ASSIGNMENT, 1, ConsumerProtocolAssignment(claimed, None))
+    join_and_sync(grouped, "g", "consumer", b"\0\1" + data)
+    (member,) = grouped.view("group", group="g")["members"]
+    assert [len(indexes) for _, indexes in member["assigned"]] == [100, 50]
+    assert len(member["assigned"][1][0]) == TEXT_MAX
+
+
+def test_places_are_given_in_order_and_not_lost() -> None:
+    runtime = VirtualRuntime()
+    places = Places(1)
+    entered: list[int] = []
+
+    async def work(number: int) -> None:
+        async with places:
+            entered.append(number)
+            await pause(runtime, 1)
+
+    procedures = [Procedure(work(number), lambda error: None) for number in range(5)]
+    for each in procedures:
+        each.start()
+    assert entered == [0]
+    procedures[1].cancel()  # while it waits
+    runtime.advance(1.5)
+    assert entered == [0, 2]
+    procedures[2].cancel()  # while it works
+    assert entered == [0, 2, 3]
+    runtime.advance(5)
+    assert entered == [0, 2, 3, 4]
+    Procedure(work(5), lambda error: None).start()
+    assert entered[-1] == 5, "the place is free"
 
 
 # -- whatever is asked
