@@ -75,11 +75,11 @@ class Control:
         return self._server.is_own(host)
 
     def _test_state(self) -> dict[str, Any]:
-        from barnabas.testing.control import routes, routes_faults  # late: they import this module
+        """What the routes of the controls say."""
+        requests = self._ask("requests", last=str(REQUESTS_SHOWN))
+        for each in requests:
+            each.topics = each.topics[:TOPICS_SHOWN]
+        return {"nodes": self._ask("status").nodes, "rules": self._ask("rules"), "requests": requests[::-1]}
 
-        last = list(self.broker.faults.requests)[-REQUESTS_SHOWN:]
-        return {
-            "nodes": routes.status(self).nodes,
-            "rules": routes_faults.rules(self),
-            "requests": [routes_faults.recorded_request(each, decoded=False) for each in reversed(last)],
-        }
+    def _ask(self, path: str, **query: str) -> Any:
+        return table.answer(self, Request("GET", (path,), query, b"")).value

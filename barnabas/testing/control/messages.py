@@ -121,6 +121,7 @@ class RequestsQuery(msgspec.Struct, forbid_unknown_fields=True):
     timeout_s: float | None = None
     answered: bool = False
     decoded: bool = False  # whether `request` and `answer` are wanted
+    last: int | None = None  # how many of them, the newest; not given: all
 
 
 class RecordedRequest(msgspec.Struct):

@@ -194,7 +194,9 @@ def requests(control: Control, query: m.RequestsQuery) -> list[m.RecordedRequest
         found = recorded.wait_for(
             query.api, count=query.count, answered=query.answered, timeout=timeout, **conditions
         )
-    return [recorded_request(each, decoded=query.decoded) for each in found]
+    if query.last is not None:
+        found = found[-query.last :] if query.last > 0 else []
+    return [_recorded(each, decoded=query.decoded) for each in found]
 
 
 @route("DELETE", "/requests", "Forget them.")
@@ -210,7 +212,7 @@ def _meets(recorded: Recorded, query: m.RequestsQuery) -> bool:
     )
 
 
-def recorded_request(recorded: Recorded, *, decoded: bool) -> m.RecordedRequest:
+def _recorded(recorded: Recorded, *, decoded: bool) -> m.RecordedRequest:
     found = m.RecordedRequest(
         node=recorded.node,
         api=recorded.api,
