@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 ANY_HOST: Final = "0.0.0.0"
 REQUESTS_SHOWN: Final = 100  # in the console
+TOPICS_SHOWN: Final = 10  # of each of them
 SCHEMA_REGISTRY: Final = "schema-registry"  # the paths below it are the registry's
 
 
