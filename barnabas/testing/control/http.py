@@ -123,8 +123,11 @@ class ControlServer:
         if self._new_console is not None and _is_for_console(request.head):
             if self._console is None:
                 self._console = self._new_console(self.server.runtime)
-            self._console.check(request.head)
-            self._console.serve(request)
+            try:
+                self._console.check(request.head)
+                self._console.serve(request)
+            except HttpError as error:
+                self._console.refuse(request, error)
             return
         asked = _request(request.head, request.take_body())
         if self._threads >= THREADS_MAX:
