@@ -76,16 +76,7 @@ def _format(
             "process.roles: the metadata of a cluster begins on a node with the role controller"
         )
     disk = RealDisk()
-    log_manager = LogManager(
-        disk,
-        config.log_dirs,
-        runtime,
-        node_id=config.node_id,
-        cluster_id=cluster_id,
-        settings=log_manager_settings(config),
-        metadata_dir=metadata_directory(config),
-    )
-    log_manager.open()
+    log_manager = open_directories(disk, config, runtime, cluster_id)
     metadata = KafkaMetadata(disk, config, log_manager, runtime)
     try:
         metadata.enter()
@@ -111,6 +102,23 @@ def _format(
         metadata.unlock()
         log_manager.close()
     return log_manager.directories.cluster_id
+
+
+def open_directories(
+    disk: RealDisk, config: BrokerConfig, runtime: Runtime, cluster_id: str | None
+) -> LogManager:
+    """The log directories of a node, open; those without a cluster id have this one, or a new one for None. LogDirectoryError."""
+    log_manager = LogManager(
+        disk,
+        config.log_dirs,
+        runtime,
+        node_id=config.node_id,
+        cluster_id=cluster_id,
+        settings=log_manager_settings(config),
+        metadata_dir=metadata_directory(config),
+    )
+    log_manager.open()
+    return log_manager
 
 
 def _begin(image: MetadataImage, config: BrokerConfig, users: Sequence[msgspec.Struct]) -> Decision[None]:

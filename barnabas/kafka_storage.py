@@ -98,25 +98,13 @@ def _is_left_to_do(config: BrokerConfig, *, ignores_formatted: bool) -> bool:
 
 
 def _give_cluster_id(config: BrokerConfig, cluster_id: str) -> None:
-    from barnabas.broker.cluster.kafka_metadata import metadata_directory
-    from barnabas.broker.partitions.log_directories import log_manager_settings
+    from barnabas.format_storage import open_directories
     from barnabas.runtime.asyncio_runtime import AsyncioRuntime
     from barnabas.storage.disk.disk import RealDisk
-    from barnabas.storage.manager.manager import LogManager
 
     runtime = AsyncioRuntime()
     try:
-        manager = LogManager(
-            RealDisk(),
-            config.log_dirs,
-            runtime,
-            node_id=config.node_id,
-            cluster_id=cluster_id,
-            settings=log_manager_settings(config),
-            metadata_dir=metadata_directory(config),
-        )
-        manager.open()
-        manager.close()
+        open_directories(RealDisk(), config, runtime, cluster_id).close()
     finally:
         runtime.close()
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.commands import SUMMARIES
+from barnabas.testing import Acl, Security
 from barnabas.testing import Broker as InProcessBroker
-from barnabas.testing import Security
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.command_line import COMMANDS, barnabas
@@ -94,9 +94,12 @@ def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
     assert "ECONNREFUSED" in line
 
 
-def test_without_kafka_python(tmp_path: Path) -> None:
-    """One line says what to install."""
-    (tmp_path / "kafka.py").write_text("raise ModuleNotFoundError(name='kafka')\n")
+@pytest.mark.parametrize("version", ["raise ModuleNotFoundError(name='kafka')", "__version__ = '2.3.0'"])
+def test_without_kafka_python(tmp_path: Path, version: str) -> None:
+    """One line says what to install, also where an older one is."""
+    (tmp_path / "kafka").mkdir()
+    (tmp_path / "kafka" / "__init__.py").write_text("")
+    (tmp_path / "kafka" / "version.py").write_text(f"{version}\n")
     done = subprocess.run(
         [sys.executable, "-m", "barnabas.cli", "topics", "--list"],
         capture_output=True,
@@ -106,7 +109,7 @@ def test_without_kafka_python(tmp_path: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "this command needs kafka-python: pip install 'barnabas[cli]'\n"
+    assert done.stderr == "this command needs kafka-python 3: pip install 'barnabas[cli]'\n"
 
 
 def test_produce_and_consume(broker: Broker, topic: TopicFactory) -> None:
@@ -364,3 +367,22 @@ def test_storage_refuses(tmp_path: Path) -> None:
         assert barnabas(*format_, *wrong, status=1).stdout == ""
     assert barnabas("storage", "format", "-t", "abc", "-c", str(tmp_path / "none"), status=1).stdout == ""
     assert barnabas("storage", "no-such-command", status=1).stdout == ""
+
+
+@pytest.mark.barnabas_only
+def test_a_topic_whose_configs_are_not_for_the_user(tmp_path: Path) -> None:
+    security = Security(
+        protocol="SASL_PLAINTEXT",
+        users={"alice": "secret", "admin": "secret"},
+        mechanisms=["PLAIN"],
+        acls=[Acl("User:alice", "DESCRIBE", topic="orders")],
+        super_users=["User:admin"],
+    )
+    with InProcessBroker(security=security) as broker:
+        broker.create_topic("orders")
+        file = tmp_path / "client.properties"
+        file.write_text(str(broker.security.client("java", user="alice")))
+        server = ("--bootstrap-server", broker.bootstrap_servers, "--command-config", str(file))
+        assert barnabas("topics", *server, "--list").stdout == "orders\n"
+        done = barnabas("topics", *server, "--describe", status=1)
+        assert done.stdout.startswith("Error while executing topic command : ")

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from barnabas.commands.client_properties import read_properties
 from barnabas.commands.connection import CONNECTION, Cluster, ServerError, raise_for, reason_of
 from barnabas.commands.options import ArgumentError, CommandFailed, Option, Options, Tool, UsageError
-from barnabas.commands.terminal import say
+from barnabas.commands.terminal import or_null, say
 from barnabas.wire.errors import ErrorCode
 
 _RESOURCES: Final = {  # entity type -> resource type of the protocol
@@ -409,11 +409,11 @@ def _describe_resources(cluster: Cluster, entities: Entities, *, has_all: bool) 
         for entry in _entries(cluster, kind, each):
             if source is None or entry.config_source == source:
                 synonyms = ", ".join(
-                    f"{_SOURCES.get(one.source, 'UNKNOWN')}:{one.name}={_text(one.value)}"
+                    f"{_SOURCES.get(one.source, 'UNKNOWN')}:{one.name}={or_null(one.value)}"
                     for one in entry.synonyms
                 )
                 say(
-                    f"  {entry.name}={_text(entry.value)} sensitive={str(entry.is_sensitive).lower()} synonyms={{{synonyms}}}"
+                    f"  {entry.name}={or_null(entry.value)} sensitive={str(entry.is_sensitive).lower()} synonyms={{{synonyms}}}"
                 )
 
 
@@ -445,16 +445,23 @@ def _listed_resources(cluster: Cluster, kind: str) -> set[str]:
 
 
 def _entries(cluster: Cluster, kind: str, name: str) -> list[Any]:
-    """The configs of an entity, by name."""
+    return entries_of(cluster, kind, [name])[name]
+
+
+def entries_of(cluster: Cluster, kind: str, names: Sequence[str]) -> dict[str, list[Any]]:
+    """The configs of entities of a type by their names, each in the order of its name. Of several brokers each has to be asked
+    alone. ServerError."""
     from kafka.protocol.admin import DescribeConfigsRequest
 
-    resources: list[Any] = [(_RESOURCES[kind], name, None)]
+    resources: list[Any] = [(_RESOURCES[kind], name, None) for name in names]
     request = DescribeConfigsRequest(
         resources=resources, include_synonyms=kind != "broker-loggers", min_version=1
     )
-    (result,) = cluster.ask(request, _node(kind, name)).results
-    raise_for(result.error_code, result.error_message)
-    return sorted(result.configs, key=lambda entry: str(entry.name))
+    found = {}
+    for result in cluster.ask(request, _node(kind, names[0])).results:
+        raise_for(result.error_code, result.error_message)
+        found[result.resource_name] = sorted(result.configs, key=lambda entry: str(entry.name))
+    return found
 
 
 def _describe_quotas(cluster: Cluster, entities: Entities) -> None:
@@ -497,10 +504,6 @@ def java_double(value: float) -> str:
     assert isinstance(exponent, int)
     rest = "".join(map(str, digits[1:])) or "0"
     return f"{'-' if sign else ''}{digits[0]}.{rest}E{exponent + len(digits) - 1}"
-
-
-def _text(value: str | None) -> str:
-    return "null" if value is None else value
 
 
 TOOL: Final = Tool(

@@ -31,6 +31,7 @@ BOOTSTRAP_SERVER: Final = Option(
 COMMAND_CONFIG: Final = Option("command-config", "A file with properties of the client.", "FILE")
 CONNECTION: Final = (BOOTSTRAP_SERVER, COMMAND_CONFIG)
 
+_LIBRARY_VERSION: Final = 3  # its first number
 _TIMEOUT_MS: Final = 60_000  # Kafka's default.api.timeout.ms: how long a tool waits for a broker
 _ATTEMPT_MS: Final = 2000  # of connecting; a refusal is noticed after it
 _RETRY_S: Final = 0.1
@@ -93,11 +94,14 @@ def reason_of(error: Exception) -> str:
 
 
 def kafka() -> ModuleType:
-    """kafka-python. CommandFailed with one line when it is not installed."""
+    """kafka-python. CommandFailed with one line when it is not installed, or an older one is."""
     try:
         import kafka as library
+        from kafka.version import __version__ as version
     except ModuleNotFoundError:
-        raise CommandFailed("this command needs kafka-python: pip install 'barnabas[cli]'") from None
+        version = "0"
+    if int(version.partition(".")[0]) < _LIBRARY_VERSION:
+        raise CommandFailed("this command needs kafka-python 3: pip install 'barnabas[cli]'")
     logging.basicConfig(level=logging.ERROR, format="[%(asctime)s] %(levelname)s %(message)s (%(name)s)")
     return library
 
@@ -178,7 +182,7 @@ class Cluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.admin.close()
+        close(self.admin)
 
     def ask(self, request: Any, node: int | None = None) -> Any:
         """Send a request that the admin client has no method for to a node, or to any. The response."""
@@ -200,6 +204,12 @@ class Cluster:
         """The metadata of topics, or of all; topics that do not exist have an error_code."""
         found: list[dict[str, Any]] = self.admin.describe_topics(names)
         return found
+
+
+def close(client: Any) -> None:
+    """Close a client of kafka-python, whose threads may report errors of connections that it is closing itself."""
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)
+    client.close()
 
 
 class WireRequest:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from barnabas.commands.client_properties import pairs, read_properties
-from barnabas.commands.connection import BOOTSTRAP_SERVER, connect, kafka, reason_of
+from barnabas.commands.connection import BOOTSTRAP_SERVER, close, connect, kafka, reason_of
 from barnabas.commands.options import CommandFailed, Option, Options, Tool, UsageError
 from barnabas.commands.terminal import complain, say
 
@@ -37,6 +37,7 @@ _DEPRECATED: Final = (
 )
 _POLL_MS: Final = 1000  # of a poll, so that a signal is seen
 _RECORDS_A_POLL: Final = 500
+_COMMIT_MS: Final = 30_000  # of the last commit
 _INTEGERS: Final = {"Integer": 4, "Long": 8, "Short": 2}
 
 _OPTIONS: Final = (
@@ -145,7 +146,7 @@ def _run(options: Options) -> int:
     offset = _offset(options)
     consumer = connect(library.KafkaConsumer, options, properties)
     signal.signal(signal.SIGTERM, _stop)
-    reading = _Reading(consumer, options, write)
+    reading = _Reading(consumer, options, write, library.errors.KafkaError)
     try:
         _begin(consumer, options, offset, library.TopicPartition)
         reading.run()
@@ -265,8 +266,15 @@ def _offset(options: Options) -> str:
 class _Reading:
     """Writes records until there are enough, none come, or a signal does."""
 
-    def __init__(self, consumer: Any, options: Options, write: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self,
+        consumer: Any,
+        options: Options,
+        write: Callable[[Any], bytes],
+        kafka_error: type[Exception],
+    ) -> None:
         self._consumer = consumer
+        self._kafka_error = kafka_error
         self._write = write
         self._skips_errors = options.has("skip-message-on-error")
         self._prints_end = options.has("enable-systest-events")
@@ -324,7 +332,12 @@ class _Reading:
         for partition in self._consumer.assignment():
             if (offset := first.get((partition.topic, partition.partition))) is not None:
                 self._consumer.seek(partition, offset)
-        self._consumer.close()
+        if self._consumer.config["group_id"] is not None and self._consumer.config["enable_auto_commit"]:
+            try:
+                self._consumer.commit(timeout_ms=_COMMIT_MS)
+            except self._kafka_error as error:
+                complain(f"Offsets were not committed: {reason_of(error)}")
+        close(self._consumer)
         complain(f"Processed a total of {self._count} messages")
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from barnabas.commands.client_properties import pairs, read_properties
-from barnabas.commands.connection import BOOTSTRAP_SERVER, connect, kafka, reason_of
+from barnabas.commands.connection import BOOTSTRAP_SERVER, close, connect, kafka, reason_of
 from barnabas.commands.options import CommandFailed, Option, Options, Tool, UsageError
 from barnabas.commands.terminal import complain, say
 
@@ -172,9 +172,13 @@ def _run(options: Options) -> int:
     try:
         reader = LineReader(_reader_properties(options, own["reader-property"]))
         properties, codec = _producer_properties(options, own)
-        with connect(library.KafkaProducer, options, properties, compression_type=codec) as producer:
+        producer = connect(library.KafkaProducer, options, properties, compression_type=codec)
+        try:
             for line in _lines():
                 _send(producer, options, reader.read(line), library.errors.KafkaError)
+        finally:
+            producer.flush()
+            close(producer)
     except (ReaderError, ValueError, TypeError, RuntimeError) as error:
         # also what kafka-python can't send: null as a header, a record without key and value, a codec that is not installed
         raise CommandFailed(str(error)) from None

@@ -27,6 +27,11 @@ def row(cells: Iterable[object], widths: Sequence[int]) -> str:
     )
 
 
+def or_null(value: str | None) -> str:
+    """As Java prints a value that may be missing."""
+    return "null" if value is None else value
+
+
 def print_table(lines: Iterable[Iterable[object]], widths: Sequence[int]) -> None:
     """Titles and rows, after an empty line."""
     say()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from barnabas.commands.connection import CONNECTION, Cluster, ServerError, raise_for, reason_of
 from barnabas.commands.options import ArgumentError, Option, Options, Tool, UsageError, whole_number
-from barnabas.commands.terminal import complain, say
+from barnabas.commands.terminal import complain, or_null, say
 from barnabas.wire.errors import ErrorCode
 
 _ACTIONS: Final = ("create", "list", "alter", "describe", "delete")
@@ -24,6 +24,7 @@ _CONFIGS_HINT: Final = (
 )
 _SHORT_MAX: Final = 32767
 _PARTITIONS_A_REQUEST: Final = 2000
+_DEFAULT_CONFIG: Final = 5  # a source of DescribeConfigs
 
 _OPTIONS: Final = (
     *CONNECTION,
@@ -242,23 +243,23 @@ def _delete(cluster: Cluster, options: Options) -> None:
 
 
 def _describe(cluster: Cluster, options: Options) -> None:
+    from barnabas.commands.configs import entries_of  # the other actions start without it
+
     topics = _described_by_id(cluster, options)
     if topics is None:
         topics = _described(cluster, _existing(cluster, options), options)
     if not topics:
         return
-    configs = topic_configs(cluster, [topic["name"] for topic in topics])
+    configs = entries_of(cluster, "topics", [topic["name"] for topic in topics])
     live = {broker["broker_id"] for broker in cluster.admin.describe_cluster()["brokers"]}
     moves = _reassignments(cluster)
     reports = options.which_of(_REPORTS)
     for topic in topics:
         name = topic["name"]
-        own = {
-            key: entry for key, entry in configs[name].items() if entry["config_source"] != "DEFAULT_CONFIG"
-        }
+        own = [entry for entry in configs[name] if entry.config_source != _DEFAULT_CONFIG]
         partitions = sorted(topic["partitions"], key=lambda each: int(each["partition_index"]))
         if not reports and (own or not options.has("topics-with-overrides")):
-            listed = ",".join(f"{key}={_text(own[key]['value'])}" for key in sorted(own))
+            listed = ",".join(f"{entry.name}={or_null(entry.value)}" for entry in own)
             parts = [f"Topic: {name}"]
             if (identity := UUID(topic["topic_id"])).int:
                 parts.append(f"TopicId: {id_text(identity)}")
@@ -270,7 +271,7 @@ def _describe(cluster: Cluster, options: Options) -> None:
             say("\t".join(parts))
         if options.has("topics-with-overrides"):
             continue
-        minimum = int(configs[name]["min.insync.replicas"]["value"])
+        minimum = next(int(entry.value) for entry in configs[name] if entry.name == "min.insync.replicas")
         for partition in partitions:
             move = moves.get((name, partition["partition_index"]))
             if not reports or any(_reported(each, partition, move, minimum, live) for each in reports):
@@ -344,17 +345,6 @@ def _described(cluster: Cluster, names: list[str], options: Options) -> list[dic
     return [*topics.values()]
 
 
-def topic_configs(cluster: Cluster, names: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """All configs of topics, by topic and name."""
-    from kafka.admin import ConfigResource, ConfigResourceType
-
-    resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
-    found: dict[str, dict[str, dict[str, Any]]] = cluster.admin.describe_configs(
-        resources, config_filter="all"
-    )["topic"]
-    return found
-
-
 def _reassignments(cluster: Cluster) -> dict[tuple[str, int], dict[str, list[int]]]:
     """The partitions whose replicas move; none for a client that may not ask."""
     from kafka.errors import ClusterAuthorizationFailedError, IncompatibleBrokerVersion
@@ -409,10 +399,6 @@ def _partition_line(topic: str, partition: dict[str, Any], move: dict[str, list[
 
 def _ids(nodes: list[int]) -> str:
     return ",".join(map(str, nodes))
-
-
-def _text(value: str | None) -> str:
-    return "null" if value is None else value
 
 
 TOOL: Final = Tool(
