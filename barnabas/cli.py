@@ -116,11 +116,12 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
-    subparsers.add_parser(
-        "storage", help="prepare the directories of a node, as kafka-storage.sh"
-    )  # as below
-    for name, summary in commands.SUMMARIES.items():
-        subparsers.add_parser(name, help=summary)  # listed here; commands.run parses their options
+    # Only listed here: commands/options.py parses the options of these.
+    for name, summary in {
+        **commands.SUMMARIES,
+        "storage": "prepare directories, as kafka-storage.sh",
+    }.items():
+        subparsers.add_parser(name, help=summary)
     return parser
 
 
