@@ -40,12 +40,22 @@ def page(broker: Broker) -> str:
         return str(answer.read().decode())
 
 
+OF_THE_BROKER = (
+    "kafka_log_log_logendoffset",
+    "kafka_server_replicamanager_leadercount",
+    "kafka_controller_kafkacontroller_activecontrollercount",
+    "process_resident_memory_bytes",
+)
+
+
 def metrics(broker: Broker, mode: str = "core") -> Metrics:
     found: Metrics = {}
     for family in text_string_to_metric_families(page(broker)):
         assert family.documentation
         for sample in family.samples:
             labels = sample.labels
+            if not sample.name.startswith(("barnabas_nats_", *OF_THE_BROKER)):
+                continue  # others have labels of their own
             if labels.get("mode", mode) != mode or labels.get("partition", "0") != "0":
                 continue
             what = labels["way"] if "way" in labels else labels.get("topic", "")
