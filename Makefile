@@ -133,7 +133,7 @@ test-languages: $(INSTALLED) ## tests in Java, Go and Node on the test broker, w
 
 # Chromium is Debian's, or that of the variable CHROMIUM; without one the pages are left out, with a line that says so.
 test-console: $(INSTALLED) ## the web console's pages in Chromium, where it is installed
-	$(PYTEST) -q -rs compat_tests/console barnabas/console barnabas/testing/control/tests/test_console.py $(ARGS)
+	$(PYTEST) -q -rs -m "" compat_tests/console barnabas/console barnabas/testing/control/tests/test_console.py $(ARGS)
 
 screenshots: $(INSTALLED) ## pictures of the web console in docs/images, with Chromium
 	$(BIN)/python -m compat_tests.console.screenshots

@@ -19,7 +19,7 @@ from compat_tests.console.browser import Browser, Page
 from compat_tests.console.contents import HOSTILE, LARGE, commit, lively
 from compat_tests.harness.nats_server import NatsServer
 
-pytestmark = [pytest.mark.barnabas_only, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.barnabas_only, pytest.mark.long, pytest.mark.timeout(180)]
 
 CREATE_TOPICS, METADATA = 19, 3
 # Address behind #, the heading, and a text that a broker has put there
