@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Final
+
+import msgspec
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _SECONDS: Final = "%Y-%m-%dT%H:%M:%S"
@@ -24,7 +25,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return msgspec.json.encode(line).decode()
 
 
 def use_json() -> None:

@@ -22,7 +22,7 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.listeners import format_address
 from barnabas.controller.config.validators import ConfigError
 from barnabas.extensions import EXTENSIONS
-from barnabas.log_format import TEXT
+from barnabas.log_format import TEXT, use_json
 
 if TYPE_CHECKING:
     from barnabas.broker.node import Node
@@ -60,8 +60,6 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
     except OSError as error:
         raise CannotStart(f"cannot read {file}: {error.strerror}") from error
     if config.barnabas_log_format == "json":
-        from barnabas.log_format import use_json
-
         use_json()
     for level, note in config.notes:
         log.log(_LEVELS[level], "%s", note)

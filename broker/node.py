@@ -157,7 +157,6 @@ class Node:
         self._extensions = Extensions(extensions)
         self.extension_host: ExtensionHost | None = None  # once the partitions are open
         self._metrics: NodeMetrics | None = None
-        self._window: RequestWindow | None = None  # once metrics have been read
         self._quotas: tuple[ClientQuotas, ConnectionRates] | None = None  # once there has been one
         self._is_ready = False
         self._has_loaded = False
@@ -700,8 +699,6 @@ class Node:
             self._security.stop()
         if self._metrics is not None:
             self._metrics.close()
-        if self._window is not None:
-            self._window.stop()
         if self._lifecycle is not None:
             self._lifecycle.stop()
         if self._partitions is not None:
@@ -730,7 +727,13 @@ class Node:
         if address is not None:
             from barnabas.broker.metrics.node import NodeMetrics
 
-            self._metrics = NodeMetrics(self._runtime, *address, self._metric_sources, self.health)
+            self._metrics = NodeMetrics(
+                self._runtime,
+                *address,
+                self._metric_sources,
+                lambda: () if self._partitions is None else self._dispatcher.metrics(),
+                self.health,
+            )
 
     def health(self) -> Health:
         """For probes."""
@@ -745,17 +748,14 @@ class Node:
             is_active=self.services.controller.is_active, quorum=None if quorum is None else quorum()
         )
 
-    def _metric_sources(self, lag: EventLoopLag) -> list[Source] | None:
+    def _metric_sources(self, lag: EventLoopLag, window: RequestWindow) -> list[Source] | None:
         """The sources of metrics; None before the metadata is known."""
         from barnabas.broker.metrics.health import broker_state
         from barnabas.broker.metrics.node import node_sources
-        from barnabas.broker.metrics.requests import RequestWindow
         from barnabas.controller.link.traffic import LinkTraffic
 
         if self._partitions is None:
             return None
-        if self._window is None:
-            self._window = RequestWindow(self._runtime, self._dispatcher.metrics)
         for_controllers = self._security.controller_sasl
         of_links = {} if for_controllers is None else for_controllers.authentications
         state = None if self._lifecycle is None else self._lifecycle.state
@@ -771,7 +771,7 @@ class Node:
                 lambda: 0 if self._fetchers is None else self._fetchers.max_lag(),
                 LinkTraffic() if self._member is None else self._member.links.traffic,
                 lag,
-                self._window,
+                window,
             ),
             *self._extensions.metrics(),
         ]

@@ -1,7 +1,7 @@
 """The metrics of group and transaction coordinators, and the lag of groups under kafka_exporter's names.
 
-A group is shown by its coordinator. The lag of a partition is known where the coordinator has a replica of it; elsewhere
-`kafka_topic_partition_current_offset` of its leader minus `kafka_consumergroup_current_offset` is the lag.
+A group is shown by its coordinator. The lag of a partition is known where the coordinator has a replica of it; of others it is
+`kafka_topic_partition_current_offset` of the leader minus `kafka_consumergroup_current_offset`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from barnabas.broker.transactions.coordinator import TransactionCoordinator
     from barnabas.broker.transactions.verification import AddPartitionsToTxnManager
 
-GROUPS_AT_ONCE: Final = 50
+AT_ONCE: Final = 500  # groups and their partitions
 
 
 def group_metrics(
@@ -36,12 +36,16 @@ def group_metrics(
     yield from _load_times("group", coordinator.shards.load_times)
     counts: Counter[tuple[str, str]] = Counter()  # by type and state
     lags = _Lags(partitions, partitions_max)
+    done = 0  # since the last pause
     for shard in coordinator.shards.loaded():
-        for number, group in enumerate(tuple(shard.store.groups.values()), 1):
-            if not number % GROUPS_AT_ONCE:
-                yield None
+        for group in tuple(shard.store.groups.values()):
             counts[group.group_type, group.state_name] += 1
-            lags.add(group, shard.offsets.committed_topics(group.group_id))
+            topics = shard.offsets.committed_topics(group.group_id)
+            lags.add(group, topics)
+            done += 1 + sum(map(len, topics.values()))
+            if done >= AT_ONCE:
+                done = 0
+                yield None
     yield from _group_counts(counts)
     yield from lags.families()
 

@@ -10,11 +10,12 @@ Other requests are answered with an error. A new connection is accepted however 
 
 from __future__ import annotations
 
-import json
 import logging
 import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from barnabas.broker.config.listeners import format_address
 from barnabas.broker.metrics.families import CONTENT_TYPE, OPENMETRICS
@@ -89,7 +90,7 @@ class MetricsListener:
                 answer: dict[str, object] = {"status": "ready" if is_good else "booting"}
             else:
                 answer = {"status": "ok" if is_good else "unavailable", "reasons": health.reasons}
-            request.respond(200 if is_good else 503, _JSON, json.dumps(answer).encode() + b"\n")
+            request.respond(200 if is_good else 503, _JSON, msgspec.json.encode(answer) + b"\n")
 
     def _serve_metrics(self, request: HttpRequest) -> None:
         headers = request.head.headers

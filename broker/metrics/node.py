@@ -25,20 +25,20 @@ from barnabas.broker.metrics.process import (
     process_metrics,
     wall_clock_metrics,
 )
-from barnabas.broker.metrics.requests import connection_metrics, request_metrics
+from barnabas.broker.metrics.requests import RequestWindow, connection_metrics, request_metrics
 from barnabas.controller.config.validators import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from barnabas.broker.metrics.families import Source
     from barnabas.broker.metrics.health import Health
-    from barnabas.broker.metrics.requests import RequestWindow
     from barnabas.broker.network.authentication_counts import AuthenticationCounts
     from barnabas.broker.network.connection import Connections
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.quotas.connection_rates import ConnectionRates
     from barnabas.broker.requests.dispatch import Dispatcher
+    from barnabas.broker.requests.request_metrics import RequestMetrics
     from barnabas.broker.services import Services
     from barnabas.controller.link.traffic import LinkTraffic
     from barnabas.runtime.interface import Runtime
@@ -114,17 +114,20 @@ def node_sources(
 
 
 class NodeMetrics:
-    """The listener of a node, and the lag of its event loop, which is measured only where metrics are served."""
+    """The listener of a node, the lag of its event loop and the times of its last requests, which are measured only where metrics
+    are served."""
 
     def __init__(
         self,
         runtime: Runtime,
         host: str,
         port: int,
-        sources: Callable[[EventLoopLag], Sequence[Source] | None],
+        sources: Callable[[EventLoopLag, RequestWindow], Sequence[Source] | None],
+        requests: Callable[[], Iterable[RequestMetrics]],
         health: Callable[[], Health],
     ) -> None:
-        """`sources(lag)`: None before there are any. ConfigError when the address cannot be listened on."""
+        """`sources(lag, window)`: None before there are any. `requests()`: what is measured of requests. ConfigError when the address
+        cannot be listened on."""
         self._sources = sources
         self._lag = EventLoopLag(runtime)
         try:
@@ -134,14 +137,16 @@ class NodeMetrics:
                 f"cannot listen on {format_address(host, port)}: {error.strerror or error}; free it or choose another in "
                 f"barnabas.metrics.listener"
             ) from error
+        self._window = RequestWindow(runtime, requests)
         self._lag.start()
 
     def close(self) -> None:
         self._listener.close()
         self._lag.stop()
+        self._window.stop()
 
     def _page(self, openmetrics: bool) -> Iterator[bytes] | None:
-        sources = self._sources(self._lag)
+        sources = self._sources(self._lag, self._window)
         return None if sources is None else make_page(sources, openmetrics=openmetrics)
 
 

@@ -45,8 +45,12 @@ _NEVER_CONVERTED: Final = (
 
 def topic_metrics(topic_stats: BrokerTopicStats) -> Iterable[Family | None]:
     """BrokerTopicMetrics: once for all topics, and for each."""
-    topics = [(written_labels({"topic": name}), stats) for name, stats in topic_stats.topics()]
-    total = topic_stats.total()
+    topics, total = [], topic_stats.of_gone()
+    for number, (name, stats) in enumerate(topic_stats.topics(), 1):
+        topics.append((written_labels({"topic": name}), stats))
+        total.add(stats)
+        if not number % PARTITIONS_AT_ONCE:
+            yield None
     for name, attribute, help_text in _TOPIC_COUNTERS:
         family = Family(f"kafka_server_brokertopicmetrics_{name}_total", COUNTER, help_text)
         family.add(getattr(total, attribute))
@@ -63,37 +67,39 @@ def topic_metrics(topic_stats: BrokerTopicStats) -> Iterable[Family | None]:
         yield one(f"kafka_server_brokertopicmetrics_{name}_total", 0, help_text, COUNTER)
 
 
+def _gauge(name: str, help_text: str) -> Family:
+    return Family(name, GAUGE, help_text)
+
+
+def _min_isr(partition: Partition) -> int:
+    """Of a partition that is led here: how many replicas have to be in sync."""
+    return 1 if partition.leadership is None else partition.leadership.min_isr
+
+
 class _PartitionFamilies:
     """The families with one sample for each partition."""
 
     def __init__(self) -> None:
-        self.ends = self._gauge(
-            "kafka_log_log_logendoffset", "Offset behind the last record of each replica here"
-        )
-        self.starts = self._gauge(
+        self.ends = _gauge("kafka_log_log_logendoffset", "Offset behind the last record of each replica here")
+        self.starts = _gauge(
             "kafka_log_log_logstartoffset", "Offset of the first record of each replica here"
         )
-        self.sizes = self._gauge("kafka_log_log_size", "Bytes of each replica here")
-        self.segments = self._gauge("kafka_log_log_numlogsegments", "Segments of each replica here")
+        self.sizes = _gauge("kafka_log_log_size", "Bytes of each replica here")
+        self.segments = _gauge("kafka_log_log_numlogsegments", "Segments of each replica here")
         prefix = "kafka_cluster_partition"
-        self.under_replicated = self._gauge(f"{prefix}_underreplicated", "1: a replica is out of sync")
-        self.under_min_isr = self._gauge(f"{prefix}_underminisr", "1: fewer in sync than min.insync.replicas")
-        self.at_min_isr = self._gauge(f"{prefix}_atminisr", "1: just min.insync.replicas are in sync")
-        self.replicas = self._gauge(f"{prefix}_replicascount", "Replicas")
-        self.in_sync = self._gauge(f"{prefix}_insyncreplicascount", "Replicas in sync")
+        self.under_replicated = _gauge(f"{prefix}_underreplicated", "1: a replica is out of sync")
+        self.under_min_isr = _gauge(f"{prefix}_underminisr", "1: fewer in sync than min.insync.replicas")
+        self.at_min_isr = _gauge(f"{prefix}_atminisr", "1: just min.insync.replicas are in sync")
+        self.replicas = _gauge(f"{prefix}_replicascount", "Replicas")
+        self.in_sync = _gauge(f"{prefix}_insyncreplicascount", "Replicas in sync")
         prefix = "kafka_topic_partition"
-        self.newest = self._gauge(f"{prefix}_current_offset", "Offset behind the last committed record")
-        self.oldest = self._gauge(f"{prefix}_oldest_offset", "Offset of the first record")
-        self.leaders = self._gauge(f"{prefix}_leader", "Broker id of the leader")
-        self.exported_replicas = self._gauge(f"{prefix}_replicas", "Replicas")
-        self.exported_in_sync = self._gauge(f"{prefix}_in_sync_replica", "Replicas in sync")
-        self.exported_under = self._gauge(
-            f"{prefix}_under_replicated_partition", "1: a replica is out of sync"
-        )
-        self.preferred = self._gauge(f"{prefix}_leader_is_preferred", "1: the leader is the first replica")
-
-    def _gauge(self, name: str, help_text: str) -> Family:
-        return Family(name, GAUGE, help_text)
+        self.newest = _gauge(f"{prefix}_current_offset", "Offset behind the last committed record")
+        self.oldest = _gauge(f"{prefix}_oldest_offset", "Offset of the first record")
+        self.leaders = _gauge(f"{prefix}_leader", "Broker id of the leader")
+        self.exported_replicas = _gauge(f"{prefix}_replicas", "Replicas")
+        self.exported_in_sync = _gauge(f"{prefix}_in_sync_replica", "Replicas in sync")
+        self.exported_under = _gauge(f"{prefix}_under_replicated_partition", "1: a replica is out of sync")
+        self.preferred = _gauge(f"{prefix}_leader_is_preferred", "1: the leader is the first replica")
 
     def all(self) -> Iterator[Family]:
         return iter(vars(self).values())
@@ -111,7 +117,7 @@ class _PartitionFamilies:
         leadership, state = partition.leadership, partition.state
         replicas, in_sync = len(state.replicas), len(partition.isr)
         is_under_replicated = leadership is not None and leadership.is_under_replicated
-        min_isr = 1 if leadership is None else leadership.min_isr
+        min_isr = _min_isr(partition)
         self.under_replicated.add_labelled(is_under_replicated, labels)
         self.under_min_isr.add_labelled(in_sync < min_isr, labels)
         self.at_min_isr.add_labelled(in_sync == min_isr, labels)
@@ -146,8 +152,7 @@ class _Totals:
         self.late += log.producers.has_late_transaction(now_ms, transaction_timeout_max_ms)
         state, leadership = partition.state, partition.leadership
         self.reassigning += bool(state.adding_replicas or state.removing_replicas)
-        min_isr = 1 if leadership is None else leadership.min_isr
-        self.at_min_isr += len(partition.isr) == min_isr
+        self.at_min_isr += len(partition.isr) == _min_isr(partition)
         if leadership is not None:
             self.under_replicated += leadership.is_under_replicated
             self.under_min_isr += leadership.is_under_min_isr

@@ -53,27 +53,27 @@ class _Times:
         self.requests = 0
         self.buckets = tuple(new_buckets() for _ in _TIMES)
 
-    def add(self, metrics: RequestMetrics, sign: int = 1) -> None:
-        """`sign` -1: take away what had been counted before."""
+    def add(self, metrics: RequestMetrics) -> None:
         total, local, remote = self.buckets
+        self.requests += metrics.requests
+        remote[0] += sum(metrics.at_once)
+        _add(total, metrics.at_once)
+        _add(local, metrics.at_once)
         waits = metrics.waits
-        at_once = sum(metrics.at_once)
-        remote[0] += sign * at_once
-        self.requests += sign * metrics.requests
-        for buckets, parts in (
-            (total, (metrics.at_once, None if waits is None else waits.total)),
-            (local, (metrics.at_once, None if waits is None else waits.local)),
-            (remote, (None if waits is None else waits.remote,)),
-        ):
-            for part in parts:
-                if part is not None:
-                    for bucket, count in enumerate(part):
-                        if count:
-                            buckets[bucket] += sign * count
+        if waits is not None:
+            _add(total, waits.total)
+            _add(local, waits.local)
+            _add(remote, waits.remote)
+
+
+def _add(buckets: list[int], more: list[int]) -> None:
+    for bucket, count in enumerate(more):
+        if count:
+            buckets[bucket] += count
 
 
 class RequestWindow:
-    """The times of requests in the last minutes. `start` and `stop` once each."""
+    """The times of requests in the last minutes. `stop` once."""
 
     def __init__(self, runtime: Runtime, metrics: Callable[[], Iterable[RequestMetrics]]) -> None:
         self._metrics = metrics
@@ -111,6 +111,7 @@ class RequestWindow:
                 for quantile, value_s in _quantiles(recent, is_remote=name == "remotetimems"):
                     times.add(value_s * 1000, {"request": request, "quantile": quantile})
                 counts.add(of_request.requests, {"request": request})
+                yield None
             yield times
             yield counts
         for name, help_text in _NO_TIMES:

@@ -102,10 +102,15 @@ class BrokerTopicStats:
         if stats is not None:
             self._gone.add(stats)
 
+    def of_gone(self) -> TopicStats:
+        """What topics that have left have counted."""
+        counted = TopicStats()
+        counted.add(self._gone)
+        return counted
+
     def total(self) -> TopicStats:
         """Of all topics since the start, those that have left included."""
-        total = TopicStats()
-        total.add(self._gone)
+        total = self.of_gone()
         for stats in self._topics.values():
             total.add(stats)
         return total

@@ -162,31 +162,30 @@ class Dispatcher:
                 answer = self._dispatch_metered(
                     limits, quotas.monotonic, route, context, buffer, position, end, end - start
                 )
-                self._count(route, context, answer)
+                self._count(route, context, answer, self._monotonic())
                 return answer
         response: msgspec.Struct | Outcome | None = None
         fast_path = route.fast_path
         if fast_path is not None:
             body = fast_path(context, buffer, position, end)
             if isinstance(body, bytes):
-                microseconds = int((self._monotonic() - connection.peer.received_at) * 1e6)
-                if (
-                    microseconds < SHORT_US and route.metrics_of_followers is None
-                ):  # as `_count`, without calls
-                    route.at_once[microseconds] += 1
+                now, peer = self._monotonic(), connection.peer
+                microseconds = int((now - peer.received_at) * 1e6)
+                if microseconds < SHORT_US and (route.metrics_of_followers is None or peer.broker_id < 0):
+                    route.at_once[microseconds] += 1  # as `_count`, without calls
                 else:
-                    self._count(route, context, body)
+                    self._count(route, context, body, now)
                 return _pack_flexible_response_header(len(body) + 5, correlation_id) + body
             if isinstance(body, list):
                 size = sum(map(len, body)) + 5
                 body[0] = _pack_flexible_response_header(size, correlation_id) + body[0]  # type: ignore[operator]
-                self._count(route, context, body)
+                self._count(route, context, body, self._monotonic())
                 return body
             response = body
         if response is None:
             response = self._serve_generally(route, context, buffer, position, end)
         answer = response if isinstance(response, Outcome) else self._frame(route, context, response)
-        self._count(route, context, answer)
+        self._count(route, context, answer, self._monotonic())
         return answer
 
     def _serve_generally(
@@ -343,9 +342,11 @@ class Dispatcher:
         _metrics_of(route, context).count_errors(response)
         return _frame(route, context.correlation_id, response)
 
-    def _count(self, route: Route, context: RequestContext[Any], answer: Answer | Outcome) -> None:
+    def _count(
+        self, route: Route, context: RequestContext[Any], answer: Answer | Outcome, now: float
+    ) -> None:
         """A request has its answer, or its handler has returned PENDING."""
-        now, received_at = self._monotonic(), context.reply.peer.received_at
+        received_at = context.reply.peer.received_at
         if answer is Outcome.PENDING:
             context.waits_since = (received_at, now)
         else:

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -75,14 +74,12 @@ class Container:
 
         eventually(said, message=self.log)
 
-    def stop(self) -> float:
-        """As `docker stop`: SIGTERM to the first process. Seconds that it took."""
+    def stop(self) -> None:
+        """As `docker stop`: SIGTERM to the first process."""
         process, self._process = self._process, None
         assert process is not None
-        began = time.monotonic()
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, self.log()
-        return time.monotonic() - began
 
     def kill(self) -> None:
         if self._process is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from barnabas.broker.metrics.families import Family
 from barnabas.broker.metrics.process import EventLoopLag
+from barnabas.broker.metrics.requests import RequestWindow
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.virtual_client import Client
 from barnabas.controller.metadata.image import quota_record
@@ -53,7 +54,8 @@ def families() -> list[Family]:
     leader.ask(INIT_PRODUCER_ID, 4, InitProducerIdRequest("t", 1000))
     leader.runtime.advance(1)
     leader.node.services.add_partitions_to_txn.times_s.append(0.001)
-    sources = leader.node._metric_sources(EventLoopLag(leader.runtime))
+    window = RequestWindow(leader.runtime, leader.node._dispatcher.metrics)
+    sources = leader.node._metric_sources(EventLoopLag(leader.runtime), window)
     assert sources is not None
     found = [family for source in sources for family in source() if family is not None]
     return [*found, *nats_metrics([], [], 0)]

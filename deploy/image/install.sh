@@ -4,7 +4,7 @@
 set -e
 wheels=$1 root=$2
 here=$(dirname "$0")
-cp -a "$here/root/." "$root/"
+cp -a "$here/rootfs/." "$root/"
 python3 -m venv "$root/opt/barnabas"
 "$root/opt/barnabas/bin/python" -m pip install --quiet --no-index --find-links "$wheels" 'barnabas[cli,security]'
 "$root/opt/barnabas/bin/python" -m pip uninstall --quiet --yes pip setuptools

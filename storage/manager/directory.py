@@ -163,7 +163,8 @@ class LogDirectories:
         new_cluster_id: str | None = None,
         metadata_dir: str | None,
     ) -> None:
-        """`went_offline(path, reason)` is called when one has failed. `new_cluster_id`: of a cluster that begins here. The broker can't live without `metadata_dir`."""
+        """`went_offline(path, reason)` is called when one has failed. `new_cluster_id`: of a cluster that
+        begins here. The broker can't live without `metadata_dir`."""
         self._disk = disk
         self._runtime = runtime
         self._went_offline = went_offline
