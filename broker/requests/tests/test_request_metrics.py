@@ -125,3 +125,17 @@ def test_a_slow_request_is_logged(
     for _ in range(100):
         client.send(client.latest())
     assert "took" not in caplog.text, "counted, and logged once a minute"
+
+
+def test_fetches_of_brokers_are_counted_apart(tmp_path: Path) -> None:
+    leader = Leader(tmp_path)
+    leader.create(replicas=[1])
+    client = Client(leader)
+    client.send(client.produce("x", acks=1))
+    client.send(client.fetch())
+    (connection,) = leader.node._connections.open
+    connection.peer.broker_id = 2
+    client.send(client.fetch())
+    client.send(client.fetch())
+    of_consumers, of_followers = metrics(leader, FETCH)
+    assert (of_consumers.requests, of_followers.requests) == (1, 2)
