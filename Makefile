@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-tools test-transactions test-console screenshots check format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 help: ## this list
@@ -198,6 +198,16 @@ COVERAGE ?=
 unit: $(INSTALLED) ## the tests that need neither sockets nor processes, in a minute
 	$(UNIT_TEMP) $(PYTEST) $(UNIT_WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
 
+# The site's packages are in an environment of their own: the broker, its tests and its lock file know nothing of them.
+DOCS := .cache/docs
+docs: $(INSTALLED) $(DOCS)/.installed ## the documentation as a site, .cache/site/html/index.html
+	@$(BIN)/python -m compat_tests.docs.site
+
+$(DOCS)/.installed: docs/requirements.lock | $(BIN)/python
+	@$(PYTHON) -m venv $(DOCS) || { rm -rf $(DOCS); exit 1; }
+	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes -r docs/requirements.lock
+	@touch $@
+
 format: $(INSTALLED) ## format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
@@ -206,6 +216,8 @@ format: $(INSTALLED) ## format and mend what ruff can
 lock: $(INSTALLED) ## pin the dependencies anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	  pyproject.toml requirements-dev.in --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	  docs/requirements.in --output-file docs/requirements.lock
 
 clean: ## remove what make made (barnabas-data and barnabas-cluster-data stay)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -34,18 +35,28 @@ def anchors(path: Path) -> set[str]:
     return names
 
 
+def links_of(page: Path) -> Iterator[tuple[Path, str]]:
+    """The file that each relative link of a page leads to, and the heading in it."""
+    for link in LINK.findall(IN_LINE.sub("", CODE.sub("", page.read_text()))):
+        if "://" not in link and not link.startswith("mailto:"):
+            path, _, anchor = link.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links(page: Path) -> None:
-    text = IN_LINE.sub("", CODE.sub("", page.read_text()))
-    wrong = []
-    for link in LINK.findall(text):
-        if "://" in link or link.startswith("mailto:"):
-            continue
-        path, _, anchor = link.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in anchors(target)):
-            wrong.append(link)
+    wrong = [
+        f"{target}#{anchor}"
+        for target, anchor in links_of(page)
+        if not target.is_file() or (anchor and target.suffix == ".md" and anchor not in anchors(target))
+    ]
     assert not wrong
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    navigation = (ROOT / "docs" / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    listed = re.findall(r"[\w/-]+\.md", navigation)
+    assert sorted(listed) == sorted(str(page.relative_to(ROOT)) for page in PAGES)
 
 
 def test_readme_is_a_first_screen() -> None:
