@@ -135,6 +135,16 @@ def warnings_about(
             yield f"unknown property {name} is ignored{_hint(name, table)}"
 
 
+def without_effect() -> frozenset[str]:
+    """The properties of the table that never have an effect, as docs/properties.md lists them."""
+    used = (
+        *_OF_SASL,
+        *(name for name in BROKER_CONFIGS if name.startswith(_OF_TLS) and name not in _OF_JAVA),
+    )
+    secure = {name for name in BROKER_CONFIGS if name.startswith(_WITHOUT_EFFECT_BEGINNINGS)}
+    return _WITHOUT_EFFECT | secure.difference(used)
+
+
 def check_names(names: Iterable[str], table: ConfigDef) -> None:
     """ConfigError for unknown names, where they are not from a file that Kafka reads as well."""
     for name in names:

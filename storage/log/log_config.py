@@ -65,13 +65,15 @@ _PROPERTY_OF = {
 }
 
 
+def property_of(setting: str) -> str:
+    """The name of the property that is this attribute."""
+    return _PROPERTY_OF.get(setting, setting.replace("_", "."))
+
+
 @functools.cache
 def _table() -> list[tuple[str, str, object]]:
     """(attribute, Kafka's name, type) of each setting. Computed once: that takes longer than the rest of parsing."""
-    return [
-        (field.name, _PROPERTY_OF.get(field.name, field.name.replace("_", ".")), field.type)
-        for field in msgspec.structs.fields(LogConfig)
-    ]
+    return [(field.name, property_of(field.name), field.type) for field in msgspec.structs.fields(LogConfig)]
 
 
 def _parse(kind: object, text: str) -> object:
