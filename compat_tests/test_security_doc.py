@@ -6,13 +6,8 @@ Ports are other ones, and Kafka's tools are scripts that start them from the jar
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,71 +17,19 @@ from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.sources import parse_properties
 from barnabas.broker.security.sasl_config import controller_login
 from barnabas.testing.ports import free_port
+from compat_tests.docs.pages import DOCS, read_page
+from compat_tests.docs.shell import Shell
 from compat_tests.harness.java_tools import JAVA_FLAGS, TOOLS
 from compat_tests.harness.kafka_jars import ensure_jars, java_executable
-from compat_tests.nats.recipes import Block, read_page
 from compat_tests.virtual.runtime import VirtualRuntime
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "security.md"
+PAGE = DOCS / "security.md"
 SECTIONS = read_page(PAGE)
 # The sections of the cluster, in their order
 CLUSTER = ["Certificates", "server.properties", "Users", "A topic, and who may use it"]
 _PORTS = re.compile(r"\b(90|91|92)9(?=\$n|[1-3]\b)")
 
 pytestmark = [pytest.mark.barnabas_only]
-
-
-class Shell:
-    """Runs blocks of the page in a folder, in one group of processes that ends with `close`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._first_ports = dict(zip(("90", "91", "92"), _decades(), strict=True))
-        scripts = folder / "bin"
-        scripts.mkdir()
-        command = shlex.join([java_executable(), *JAVA_FLAGS, "-cp", f"{ensure_jars()}/*"])
-        for tool, main_class in TOOLS.items():
-            _write_script(scripts / f"{tool}.sh", f'exec {command} {main_class} "$@"')
-        _write_script(scripts / "barnabas", f'exec {sys.executable} -m barnabas.cli "$@"')
-        self._environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
-        self._groups: list[int] = []
-        self._umask = -1  # as it is
-
-    def run(self, block: Block) -> str:
-        """What it prints. AssertionError where a command fails."""
-        text = _PORTS.sub(lambda found: self._first_ports[found[1]], block.text)
-        words = (
-            ["bash", "-euo", "pipefail", "-c", text] if block.kind == "sh" else [sys.executable, "-c", text]
-        )
-        with tempfile.TemporaryFile("w+") as printed, tempfile.TemporaryFile("w+") as errors:
-            process = subprocess.Popen(
-                words,
-                cwd=self.folder,
-                env=self._environment,
-                stdout=printed,
-                stderr=errors,
-                start_new_session=True,
-                umask=self._umask,
-            )
-            if "umask 077" in text:  # of a shell that goes on, on the page
-                self._umask = 0o077
-            self._groups.append(process.pid)
-            code = process.wait(240)
-            errors.seek(0)
-            assert code == 0, f"line {block.line} of {PAGE.name}:\n{errors.read()}\n{self._logs()}"
-            printed.seek(0)
-            return printed.read()
-
-    def _logs(self) -> str:
-        return "\n".join(path.read_text()[-3000:] for path in sorted(self.folder.glob("node-?.log")))
-
-    def close(self) -> None:
-        """kill -9 of what the blocks have left in the background."""
-        for group in self._groups:
-            try:
-                os.killpg(group, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 def _decades() -> Iterator[str]:
@@ -97,14 +40,14 @@ def _decades() -> Iterator[str]:
     yield from map(str, found)
 
 
-def _write_script(path: Path, text: str) -> None:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o700)
-
-
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(tmp_path)
+    first_ports = dict(zip(("90", "91", "92"), _decades(), strict=True))
+    (tmp_path / "page").mkdir()
+    made = Shell(tmp_path / "page", lambda text: _PORTS.sub(lambda found: first_ports[found[1]], text))
+    command = shlex.join([java_executable(), *JAVA_FLAGS, "-cp", f"{ensure_jars()}/*"])
+    for tool, main_class in TOOLS.items():
+        made.add_script(f"{tool}.sh", f'exec {command} {main_class} "$@"')
     yield made
     made.close()
 
@@ -118,9 +61,7 @@ def test_a_secured_cluster_from_nothing(shell: Shell) -> None:
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             if block.kind == "text":
                 continue
-            printed = shell.run(block)
-            wanted = following.text if following is not None and following.kind == "text" else ""
-            assert printed == wanted, f"line {block.line} of {PAGE.name}"
+            shell.run(block, following.text if following is not None and following.kind == "text" else "")
     modes = {path.stat().st_mode & 0o077 for path in shell.folder.iterdir() if path.is_file()}
     assert modes == {0}, "others can read a file"
     logs = "".join(path.read_text() for path in shell.folder.glob("node-?.log"))
@@ -131,7 +72,7 @@ def test_a_secured_cluster_from_nothing(shell: Shell) -> None:
 
 def test_the_example_of_a_test_broker(shell: Shell) -> None:
     example, *_ = (block for block in SECTIONS["In a test suite"] if block.kind == "python")
-    assert shell.run(example) == ""
+    shell.run(example, "")
 
 
 @pytest.mark.parametrize("role", ["broker", "controller"])

@@ -15,14 +15,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from importlib.metadata import distribution
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from barnabas.controller.extension import ConfigTables
 from barnabas.extensions import EXTENSIONS
+from compat_tests.docs.pages import DOCS, Block
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.confluent_admin import (
     AlterConfigOpType,
@@ -36,39 +36,10 @@ from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
 from compat_tests.harness.nats_server import NatsServer
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "nats.md"
+PAGE = DOCS / "nats.md"
 KAFKA, NATS, METRICS = "127.0.0.1:9092", "127.0.0.1:4222", "127.0.0.1:9404"
 
-_HEADING = re.compile(r"#{2,3} (?:\d+\. )?(.+)")
-_FENCE = re.compile(r"```(\w*)")
 _CONFIG = re.compile(r"([a-z.]+)=(\[[^\]]*\]|[^,]*)(?:,|$)")  # as kafka-configs.sh parses them
-
-
-class Block(NamedTuple):
-    kind: str  # python, sh or text
-    text: str
-    line: int  # of its first line in the page
-
-
-def read_page(page: Path = PAGE) -> dict[str, list[Block]]:
-    """The blocks below each heading, without the numbers of recipes."""
-    sections: dict[str, list[Block]] = {}
-    heading, kind, start = "", "", 0
-    lines: list[str] = []
-    for number, line in enumerate(page.read_text().splitlines(), 1):
-        if not kind and (found := _HEADING.fullmatch(line)):
-            heading = found[1]
-            assert heading not in sections, heading
-            sections[heading] = []
-        elif kind and line == "```":
-            sections[heading].append(Block(kind, "".join(f"{each}\n" for each in lines), start))
-            kind = ""
-        elif not kind and (found := _FENCE.fullmatch(line)):
-            kind, start, lines = found[1], number + 1, []
-        elif kind:
-            lines.append(line)
-    assert not kind, "a code block is not closed"
-    return sections
 
 
 def commands(text: str) -> Iterator[list[str]]:

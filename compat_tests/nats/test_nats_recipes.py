@@ -10,6 +10,7 @@ import pytest
 from nats.aio.client import Client as NatsClient
 
 from barnabas.nats.configs import BROKER_TABLE, TOPIC_TABLE
+from compat_tests.docs.pages import Block, read_page
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.java_tools import JavaTools
@@ -18,10 +19,8 @@ from compat_tests.nats.recipes import (
     METRICS,
     NATS,
     PAGE,
-    Block,
     RecipeRunner,
     commands,
-    read_page,
     settings_of,
 )
 from compat_tests.nats.streams import read_all
@@ -41,7 +40,7 @@ RECIPES = [
     "Watch",
     "Debug: why does nothing arrive?",
 ]
-SECTIONS = read_page()
+SECTIONS = read_page(PAGE)
 
 
 def _runner(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from barnabas.api_table import registrations
-from compat_tests.nats.recipes import read_page
+from compat_tests.docs.pages import DOCS, read_page
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "schema-registry.md"
+PAGE = DOCS / "schema-registry.md"
 
 pytestmark = pytest.mark.barnabas_only
 
