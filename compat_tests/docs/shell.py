@@ -31,9 +31,10 @@ from compat_tests.docs.pages import ROOT, Block
 from compat_tests.harness.eventually import eventually
 
 _ADDRESS: Final = re.compile(r"\b(127\.0\.0\.1|localhost):(\d{4,5})\b")
-_SERVER: Final = re.compile(r"^barnabas (?:start|testbroker)\b[^&|\n]*$", re.MULTILINE)
+_SERVER: Final = re.compile(r"^(.*&& )?(barnabas (?:start|testbroker)\b[^&|\n]*)$", re.MULTILINE)
+_TESTS: Final = re.compile(r"^(?:async )?def test_", re.MULTILINE)
 _DEFAULT_PORT: Final = "9092"
-_TIMEOUT_S: Final = 240
+_TIMEOUT_S: Final = 120
 
 # Kafka's port where the command line names none
 _BARNABAS: Final = """\
@@ -120,19 +121,20 @@ class Shell:
             if block.file:
                 (self.folder / block.file).write_text(self._rename(block.text))
             elif block.kind in ("sh", "python"):
-                is_shown = following is not None and following.kind == "text"
-                self.run(block, following.text if following is not None and is_shown else None)
+                self.run(block, following.text if following is not None and following.is_output else None)
 
     def run(self, block: Block, wanted: str | None = None) -> str:
         """What a block prints, which must be like `wanted`."""
         self._runs += 1
-        own = self._scripts / f"block-{self._runs}"
-        printed, errors, script = (own.with_suffix(f".{kind}") for kind in ("out", "err", block.kind))
+        own = self._scripts / f"test_block_{self._runs}"
+        printed, errors, script = (own.with_suffix(f".{kind}") for kind in ("out", "err", "py"))
         text = self._rename(block.text)
+        command = f"python {script}"
         if block.kind == "sh":
-            text = self._beside(text, printed)
+            text, command = self._beside(text, printed), f". {script}"
+        elif _TESTS.search(text):
+            command = f"pytest -q {script}"
         script.write_text(text)
-        command = f". {script}" if block.kind == "sh" else f"python {script}"
         self._send(f"{{ {command}\n}} < /dev/null > {printed} 2> {errors}\necho done\n")
         if not self._is_done():
             raise AssertionError(
@@ -176,16 +178,18 @@ class Shell:
         """Whether the shell has come to the end of a block; it ends where a command fails."""
         assert self._bash.stdout is not None
         ready, _, _ = select.select([self._bash.stdout], [], [], _TIMEOUT_S)
-        assert ready, "a block does not end"
+        if not ready:
+            raise AssertionError("a block does not end")
         return self._bash.stdout.readline() == "done\n"
 
     def _beside(self, text: str, printed: Path) -> str:
         """Servers of the block in the background."""
 
         def start(found: re.Match[str]) -> str:
-            command = found[0].partition("  #")[0]
+            before, command = found[1], found[2].partition("  #")[0]
             own = f"{printed}.server"
-            return f"{command} > {own} &\nuntil grep ^ready {own}; do kill -0 $!; sleep 0.02; done"
+            first = f"{before}true\n" if before else ""
+            return f"{first}{command} > {own} &\nuntil grep ^ready {own}; do kill -0 $!; sleep 0.02; done"
 
         return _SERVER.sub(start, text)
 

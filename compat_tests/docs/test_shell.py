@@ -29,11 +29,13 @@ def sh(text: str) -> Block:
 
 def test_what_a_page_has(tmp_path: Path) -> None:
     page = tmp_path / "a.md"
-    page.write_text("# A\n\nSave it as `a.py`:\n\n```python\n1\n```\n\n## 1. B\n\n```sh\n# no heading\n```\n")
+    page.write_text(
+        "# A\n\nSave it as `a.py`:\n\n```python\n1\n```\n\n## 1. B\n\n```sh\n# no heading\n```\n\n```text\n1\n```\n"
+    )
     assert read_page(page) == {
         "": [],
         "A": [Block("python", "1\n", 6, "a.py")],
-        "B": [Block("sh", "# no heading\n", 12)],
+        "B": [Block("sh", "# no heading\n", 12), Block("text", "1\n", 16, is_output=True)],
     }
 
 
@@ -43,7 +45,13 @@ def test_it_is_one_terminal(shell: Shell) -> None:
 
 
 def test_a_file_and_what_runs_it(shell: Shell) -> None:
-    shell.run_all([Block("python", "print(12)\n", 1, "a.py"), sh("python a.py\n"), Block("text", "12\n", 3)])
+    shell.run_all(
+        [
+            Block("python", "print(12)\n", 1, "a.py"),
+            sh("python a.py\n"),
+            Block("text", "12\n", 3, is_output=True),
+        ]
+    )
 
 
 def test_outputs_are_compared_without_widths(shell: Shell) -> None:
