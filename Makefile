@@ -25,22 +25,30 @@ unexport PYTHONDONTWRITEBYTECODE
   test-languages test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
-help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-22s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+# A target's heading is the word before the colon; without one of these it is among the others.
+HEADINGS := run,test,long tests,bench,others
+help: ## others: this list
+	@awk -v headings='$(HEADINGS)' '/^[a-z-]+:.*## / { \
+	    target = $$1; sub(/:.*/, "", target); text = $$0; sub(/.*## /, "", text); heading = text; sub(/: .*/, "", heading); \
+	    if (index("," headings ",", "," heading ",")) sub(/[^:]*: /, "", text); else heading = "others"; \
+	    lines[heading] = lines[heading] sprintf("  make %-22s %s\n", target, text) } \
+	  END { count = split(headings, order, ","); for (i = 1; i <= count; i++) printf "%s\n%s", order[i], lines[order[i]] }' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) ## the environment in .venv
+setup: $(INSTALLED) ## others: the environment in .venv
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 	  { echo 'Python 3.11 or newer is needed as $(PYTHON); set PYTHON=/path/to/python3.11'; exit 1; }
 	@# A failed venv (Debian without python3-venv) leaves a Python without pip, which the next make would take for whole
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 # The lock file names every package, so pip need not look for dependencies: with them, pip 23 refuses pytest-cov's
 # coverage[toml] as not pinned as soon as there is a newer coverage than the locked one.
 $(INSTALLED): requirements.lock pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@echo 'installing the packages of requirements.lock in $(VENV)'
+	@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --no-deps --require-hashes -r requirements.lock && \
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .; } > $(VENV)/install.log 2>&1 || \
+	  { cat $(VENV)/install.log; exit 1; }
 	@touch $@
 
 .PHONY: java
@@ -48,7 +56,7 @@ java:
 	@found=$$(java -version 2>&1 | sed -n 's/.* version "\([0-9][^"]*\)".*/\1/p'); major=$${found%%[!0-9]*}; [ "$${major:-0}" -ge 17 ] || \
 	  { echo "Java 17 or newer is needed for this target (Debian: openjdk-17-jre-headless); java on the PATH: $${found:-none}"; exit 1; }
 
-kafka: $(JARS) ## Kafka's jars in .cache
+kafka: $(JARS) ## others: Kafka's jars in .cache
 
 $(JARS): compat_tests/harness/kafka_jars.py compat_tests/harness/class_archive.py | $(INSTALLED) java
 	$(BIN)/python -m compat_tests.harness.kafka_jars
@@ -60,21 +68,21 @@ $(KAFKA_PYTHON): compat_tests/suites/sdist.py | $(INSTALLED)
 	$(BIN)/python -m compat_tests.suites.sdist
 	@touch $@
 
-run: $(INSTALLED) ## a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")
+run: $(INSTALLED) ## run: a broker on 127.0.0.1:9092 (PROPERTIES=file, ARGS="--set name=value")
 	@exec $(BIN)/barnabas start $(PROPERTIES) $(ARGS)
 
-cluster: $(INSTALLED) ## three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")
+cluster: $(INSTALLED) ## run: three nodes on this machine, 127.0.0.1:9092 to 9094 (ARGS="--port 19092")
 	@exec $(BIN)/python -m compat_tests.harness.cluster_local $(ARGS)
 
 # One of spark_examples/: flights, exactly_once, transactions, enrichment, nats, backfill, failover.
 EXAMPLE ?= flights
-spark: $(INSTALLED) java ## an example of spark_examples/ (EXAMPLE=flights, exactly_once, enrichment, ...)
+spark: $(INSTALLED) java ## run: an example of spark_examples/ (EXAMPLE=flights, exactly_once, enrichment, ...)
 	@$(BIN)/python -m spark_examples $(EXAMPLE) $(ARGS)
 
-demo: ## real flights through the broker into Spark and back
+demo: ## run: real flights through the broker into Spark and back
 	@$(MAKE) --no-print-directory spark EXAMPLE=flights
 
-demo-nats: ## the same flights, from NATS subjects into Spark and back to subjects
+demo-nats: ## run: the same flights, from NATS subjects into Spark and back to subjects
 	@$(MAKE) --no-print-directory spark EXAMPLE=nats
 
 # Everything (what is skipped, and why, stands at the end), then once more on asyncio's own loop what tests sockets, TLS, timers,
@@ -83,109 +91,109 @@ ON_ASYNCIO := compat_tests/cluster/test_cluster_kill.py compat_tests/fuzz \
   $(patsubst %,compat_tests/test_%.py,sasl_hostile bad_input limits groups tls quotas bounded_records bounded_memory restart startup \
     sasl metrics records smoke) \
   compat_tests/nats/test_nats_core.py
-test: $(JARS) $(KAFKA_PYTHON) ## everything, with real clients; needs Java 17 or newer
+test: $(JARS) $(KAFKA_PYTHON) ## test: everything, with real clients; needs Java 17 or newer
 	$(PYTEST) $(WORKERS) --durations=10 -rfEs $(ARGS)
 	$(PYTEST) $(WORKERS) $(ON_ASYNCIO) -m 'not jvm and not long' --loop asyncio $(ARGS)
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
-test-durability: $(JARS) ## fifty rounds of kill -9 under load, thousands of simulated crashes, a thousand examples of each property
+test-durability: $(JARS) ## long tests: fifty rounds of kill -9 under load, thousands of simulated crashes, a thousand examples of each property
 	$(PYTEST) $(UNIT_WORKERS) -q --no-sockets -m hypothesis --hypothesis-profile long wire storage controller broker barnabas $(ARGS)
 	BARNABAS_CRASH_SEEDS=5000 $(PYTEST) -q storage/tests/test_crashes.py $(ARGS)
 	BARNABAS_RAFT_SEEDS=1000 $(PYTEST) -q controller/raft/tests/test_raft_chaos.py $(ARGS)
 	BARNABAS_KILL_ROUNDS=50 $(PYTEST) -q compat_tests/test_kill.py $(ARGS)
 
 # BARNABAS_CHAOS_ROUNDS: how often each kind of death comes; the other tests' long forms run once.
-chaos: $(JARS) ## clusters under load whose nodes die, stand still and lose their network
+chaos: $(JARS) ## long tests: clusters under load whose nodes die, stand still and lose their network
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-10} $(PYTEST) -q compat_tests/cluster $(ARGS)
 
 # Fifty moved leaders and twenty killed ones a round; ten million messages each way.
-chaos-nats: $(JARS) ## bound topics whose leaders move and die; ten million messages
+chaos-nats: $(JARS) ## long tests: bound topics whose leaders move and die; ten million messages
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-2} BARNABAS_NATS_MESSAGES=$${BARNABAS_NATS_MESSAGES:-10000000} \
 	  $(PYTEST) -q compat_tests/nats compat_tests/simulation/test_bound_topics.py $(ARGS)
 
 # So many mutated requests of each kind; what fails prints the command that runs its case alone.
-fuzz: $(INSTALLED) ## hostile requests, with a client beside them (BARNABAS_FUZZ_SEEDS=5000)
+fuzz: $(INSTALLED) ## long tests: hostile requests, with a client beside them (BARNABAS_FUZZ_SEEDS=5000)
 	BARNABAS_FUZZ_SEEDS=$${BARNABAS_FUZZ_SEEDS:-5000} $(PYTEST) -q -s compat_tests/fuzz $(ARGS)
 	BARNABAS_FUZZ_SEEDS=100 $(PYTEST) -q wire/tests/test_hostile_bytes.py $(ARGS)
 
 # Every example as a program, and all that the default run leaves out of compat_tests/spark.
-test-spark: $(JARS) ## every Spark example and all Spark tests
+test-spark: $(JARS) ## long tests: every Spark example and all Spark tests
 	$(PYTEST) -m '' --durations=10 compat_tests/spark $(ARGS)
 
 # All that `make test` has of them, and copiers in a cluster whose brokers and clients are stopped and killed.
-test-transactions: $(JARS) ## transactions of the Java copier, Streams, Connect and kafkajs (ARGS="--broker apache")
+test-transactions: $(JARS) ## long tests: transactions of the Java copier, Streams, Connect and kafkajs (ARGS="--broker apache")
 	$(PYTEST) -m '' --durations=10 compat_tests/company compat_tests/test_transactions.py compat_tests/languages/test_transactions.py $(ARGS)
 
-test-apache: $(JARS) ## the client tests against Apache Kafka
+test-apache: $(JARS) ## long tests: the client tests against Apache Kafka
 	$(PYTEST) compat_tests --broker apache --durations=10 $(ARGS)
 
 # Fails when a test fails that compat_tests/suites/kafka_python_*.toml do not list, and when a listed one passes.
-test-kafka-python: $(KAFKA_PYTHON) ## the integration tests that kafka-python comes with (ARGS="--broker apache")
+test-kafka-python: $(KAFKA_PYTHON) ## long tests: the integration tests that kafka-python comes with (ARGS="--broker apache")
 	$(BIN)/python -m compat_tests.suites $(ARGS)
 
 # The same for franz_go.toml.
-test-franz-go: $(INSTALLED) ## those of franz-go; needs Go 1.26 or newer
+test-franz-go: $(INSTALLED) ## long tests: those of franz-go; needs Go 1.26 or newer
 	$(BIN)/python -m compat_tests.suites.franz_go $(ARGS)
 
 # Those of compat_tests/languages whose toolchain is here; of another a line says what is missing.
-test-languages: $(INSTALLED) ## tests in Java, Go and Node on the test broker, where their toolchains are
+test-languages: $(INSTALLED) ## test: tests in Java, Go and Node on the test broker, where their toolchains are
 	$(BIN)/python -m compat_tests.languages $(ARGS)
 
 # Chromium is Debian's, or that of the variable CHROMIUM; without one the pages are left out, with a line that says so.
-test-console: $(INSTALLED) ## the web console's pages in Chromium, where it is installed
+test-console: $(INSTALLED) ## test: the web console's pages in Chromium, where it is installed
 	$(PYTEST) -q -rs -m "" compat_tests/console barnabas/console barnabas/testing/control/tests/test_console.py $(ARGS)
 
-screenshots: $(INSTALLED) ## pictures of the web console in docs/images, with Chromium
+screenshots: $(INSTALLED) ## others: pictures of the web console in docs/images, with Chromium
 	$(BIN)/python -m compat_tests.console.screenshots
 
 # debootstrap in place of the base image; needs root's rights.
-test-image: $(INSTALLED) ## the container image under chroot, as Testcontainers' modules and compose files start it
+test-image: $(INSTALLED) ## long tests: the container image under chroot, as Testcontainers' modules and compose files start it
 	$(BIN)/python -m compat_tests.image.root
 	$(PYTEST) -q -m "" compat_tests/image $(ARGS)
 
 # Those of compat_tests/tools; promtool comes from Debian's package prometheus, into .cache, where it is not installed.
-test-tools: $(INSTALLED) ## tools of others on this broker, where they are: promtool
+test-tools: $(INSTALLED) ## test: tools of others on this broker, where they are: promtool
 	$(BIN)/python -m compat_tests.tools $(ARGS)
 
-conform: $(JARS) ## every API and version, this broker and Apache Kafka side by side
+conform: $(JARS) ## test: every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
 
-bench: $(JARS) ## this broker and Apache Kafka under load
+bench: $(JARS) ## bench: this broker and Apache Kafka under load
 	$(BIN)/python -m compat_tests.bench $(ARGS)
 
-bench-security: $(JARS) ## TLS, logins and ACLs of both
+bench-security: $(JARS) ## bench: TLS, logins and ACLs of both
 	$(BIN)/python -m compat_tests.bench.security $(ARGS)
 
-bench-groups: $(JARS) ## groups of both: 1,000 members, 10,000 groups
+bench-groups: $(JARS) ## bench: groups of both: 1,000 members, 10,000 groups
 	$(BIN)/python -m compat_tests.bench.groups $(ARGS)
 
-bench-partitions: $(JARS) ## both with 10,000 partitions
+bench-partitions: $(JARS) ## bench: both with 10,000 partitions
 	$(BIN)/python -m compat_tests.bench.partitions $(ARGS)
 
 # A failing seed prints the command that replays it.
 SEEDS ?= 1000
-simulate: $(INSTALLED) ## whole clusters under a seeded scheduler (SEEDS=1000)
+simulate: $(INSTALLED) ## long tests: whole clusters under a seeded scheduler (SEEDS=1000)
 	$(BIN)/python -m compat_tests.simulation --seeds $(SEEDS) $(ARGS)
 
 # As `make simulate`, for transactions, with the bugs that Kafka's had (transaction_bugs.py).
-simulate-transactions: $(INSTALLED) ## transactional clients in simulated clusters (SEEDS=1000)
+simulate-transactions: $(INSTALLED) ## long tests: transactional clients in simulated clusters (SEEDS=1000)
 	$(BIN)/python -m compat_tests.simulation.transactions --seeds $(SEEDS) $(ARGS)
 
-bench-cluster: $(JARS) ## three nodes of each
+bench-cluster: $(JARS) ## bench: three nodes of each
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)
 
-bench-spark: $(JARS) ## Spark on both: batch read, batch write, streams
+bench-spark: $(JARS) ## bench: Spark on both: batch read, batch write, streams
 	$(BIN)/python -m compat_tests.bench.spark $(ARGS)
 
-bench-testing: $(INSTALLED) ## what the in-process broker costs a test suite
+bench-testing: $(INSTALLED) ## bench: what the in-process broker costs a test suite
 	$(BIN)/python -m compat_tests.bench.in_process $(ARGS)
 
-bench-nats: $(INSTALLED) ## NATS messages into topics, JetStream and a script written by hand
+bench-nats: $(INSTALLED) ## bench: NATS messages into topics, JetStream and a script written by hand
 	$(BIN)/python -m compat_tests.bench.nats $(ARGS)
 
-check: lint unit ## lint, then the tests that need neither sockets nor processes
+check: lint unit ## test: lint, then the tests that need neither sockets nor processes
 
-lint: $(INSTALLED) ## format, lint, types, import rules, generated code
+lint: $(INSTALLED) ## test: format, lint, types, import rules, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p barnabas
@@ -195,31 +203,32 @@ lint: $(INSTALLED) ## format, lint, types, import rules, generated code
 
 # With COVERAGE set, a report of what these tests run.
 COVERAGE ?=
-unit: $(INSTALLED) ## the tests that need neither sockets nor processes, in a minute
+unit: $(INSTALLED) ## test: the tests that need neither sockets nor processes, in a minute
 	$(UNIT_TEMP) $(PYTEST) $(UNIT_WORKERS) --no-sockets -q $(if $(COVERAGE),--cov=barnabas --cov-report=term:skip-covered) wire storage controller broker barnabas $(ARGS)
 
 # The site's packages are in an environment of their own: the broker, its tests and its lock file know nothing of them.
 DOCS := .cache/docs
-docs: $(INSTALLED) $(DOCS)/.installed ## the documentation as a site, .cache/site/html/index.html
+docs: $(INSTALLED) $(DOCS)/.installed ## others: the documentation as a site, .cache/site/html/index.html
 	@$(BIN)/python -m compat_tests.docs.site
 
 $(DOCS)/.installed: docs/requirements.lock | $(BIN)/python
 	@$(PYTHON) -m venv $(DOCS) || { rm -rf $(DOCS); exit 1; }
-	$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes -r docs/requirements.lock
+	@echo 'installing the packages of docs/requirements.lock in $(DOCS)'
+	@$(DOCS)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes -r docs/requirements.lock
 	@touch $@
 
-format: $(INSTALLED) ## format and mend what ruff can
+format: $(INSTALLED) ## others: format and mend what ruff can
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
 # Pin the dependencies anew, for every supported Python.
-lock: $(INSTALLED) ## pin the dependencies anew
+lock: $(INSTALLED) ## others: pin the dependencies anew
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	  pyproject.toml requirements-dev.in --output-file requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
 	  docs/requirements.in --output-file docs/requirements.lock
 
-clean: ## remove what make made (barnabas-data and barnabas-cluster-data stay)
+clean: ## others: remove what make made (barnabas-data and barnabas-cluster-data stay)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	  build dist *.egg-info spark-warehouse metastore_db derby.log \
 	  compat_tests/languages/java/target compat_tests/languages/node/node_modules

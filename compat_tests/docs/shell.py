@@ -34,7 +34,7 @@ _ADDRESS: Final = re.compile(r"\b(127\.0\.0\.1|localhost):(\d{4,5})\b")
 _SERVER: Final = re.compile(r"^(.*&& )?(barnabas (?:start|testbroker)\b[^&|\n]*)$", re.MULTILINE)
 _TESTS: Final = re.compile(r"^(?:async )?def test_", re.MULTILINE)
 _DEFAULT_PORT: Final = "9092"
-_TIMEOUT_S: Final = 120
+_TIMEOUT_S: Final = 240
 
 # Kafka's port where the command line names none
 _BARNABAS: Final = """\
