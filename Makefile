@@ -151,8 +151,8 @@ test-image: $(INSTALLED) ## long tests: the container image under chroot, as Tes
 	$(BIN)/python -m compat_tests.image.root
 	$(PYTEST) -q -m "" compat_tests/image $(ARGS)
 
-# Those of compat_tests/tools; promtool comes from Debian's package prometheus, into .cache, where it is not installed.
-test-tools: $(INSTALLED) ## test: tools of others on this broker, where they are: promtool
+# Those of compat_tests/tools (docs/tools.md), each from its registry into .cache/tools, the first time.
+test-tools: $(INSTALLED) ## long tests: tools of others on this broker: kcat, Quix Streams, Faust, ... (ARGS="kcat --broker apache")
 	$(BIN)/python -m compat_tests.tools $(ARGS)
 
 conform: $(JARS) ## test: every API and version, this broker and Apache Kafka side by side

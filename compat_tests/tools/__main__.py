@@ -1,17 +1,30 @@
-"""`python -m compat_tests.tools [promtool] ...`: tools of others on this broker, all or these; a line for each.
+"""`python -m compat_tests.tools [kcat] ... [--broker apache]`: tools of others on this broker, all or these; a line for each.
 
-Exits 1 when one fails. A tool that is not here is left out, with a line that names what is missing.
+Exits 1 when one fails. A tool that is not here and cannot be installed is left out, with a line that names what is missing.
+With `--broker apache` they run on Apache Kafka: a check that fails there is a wrong check, or the tool's own defect.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
+import time
+from pathlib import Path
 
+from compat_tests.tools.arroyo import ARROYO
+from compat_tests.tools.bytewax import BYTEWAX
+from compat_tests.tools.celery import CELERY
+from compat_tests.tools.faststream import FASTSTREAM
+from compat_tests.tools.faust import FAUST
+from compat_tests.tools.kafka_viewer import KAFKA_VIEWER
+from compat_tests.tools.kafkatop import KAFKATOP
+from compat_tests.tools.kcat import KCAT
 from compat_tests.tools.prometheus import PROMTOOL
-from compat_tests.tools.tool import ToolFailed
+from compat_tests.tools.quix import QUIX
+from compat_tests.tools.tool import BROKERS, Trial
 
-TOOLS = (PROMTOOL,)
+TOOLS = (KCAT, QUIX, FASTSTREAM, FAUST, BYTEWAX, CELERY, ARROYO, KAFKA_VIEWER, KAFKATOP, PROMTOOL)
 
 
 def main() -> int:
@@ -19,25 +32,34 @@ def main() -> int:
     names = [each.name for each in TOOLS]
     parser = argparse.ArgumentParser(prog="compat_tests.tools", description="tools of others on this broker")
     parser.add_argument("names", nargs="*", metavar="|".join(names))
-    wanted: list[str] = parser.parse_args().names
-    unknown = set(wanted) - set(names)
+    parser.add_argument("--broker", choices=tuple(BROKERS), default="barnabas")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(names)
     if unknown:
         parser.error(f"no tool {', '.join(sorted(unknown))}")
     failed = 0
     for tool in TOOLS:
-        if wanted and tool.name not in wanted:
+        if arguments.names and tool.name not in arguments.names:
+            continue
+        if tool.barnabas_only and arguments.broker != "barnabas":
+            print(f"{tool.name}: left out, as it is about this broker alone")
             continue
         missing = tool.missing()
         if missing:
             print(f"{tool.name}: left out, as it needs {missing}")
             continue
-        try:
-            checked = tool.check()
-        except ToolFailed as error:
-            failed += 1
-            print(f"{tool.name} {tool.version()}: {error}\n{tool.name}: FAILED")
-        else:
-            print(f"{tool.name} {tool.version()}: {checked}", flush=True)
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory() as directory:
+            try:
+                checked = tool.check(Trial(Path(directory), arguments.broker))
+            except Exception as error:  # noqa: BLE001 - whatever a check raises, the other tools have their turn
+                failed += 1
+                print(f"{tool.name} {tool.version()}: {error!r}\n{error}\n{tool.name}: FAILED", flush=True)
+            else:
+                print(
+                    f"{tool.name} {tool.version()}: {checked} ({time.monotonic() - started:.0f} s)",
+                    flush=True,
+                )
     return 1 if failed else 0
 
 

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 
-from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.monitoring.busy import SETTINGS, busy_page
 from compat_tests.monitoring.rules import ALERT_TESTS, ALERTS, DASHBOARD, OTHER_NAMES, queries_of, rules_of
 from compat_tests.tools import promtool
-from compat_tests.tools.tool import Tool
+from compat_tests.tools.tool import Tool, Trial
 
 _VARIABLES = {"$__rate_interval": "5m", "$job": "barnabas", "$instance": "node"}
 
 
-def check() -> str:
+def check(trial: Trial) -> str:
     """All of it; returns what there was."""
-    with tempfile.TemporaryDirectory() as directory:
-        broker = BarnabasBroker(Path(directory) / "broker", SETTINGS)
-        broker.start()
-        try:
-            page = busy_page(broker)
-        finally:
-            broker.stop()
-        promtool.check_page(page)
-        promtool.run(("check", "rules", ALERTS, OTHER_NAMES))
-        promtool.run(("test", "rules", ALERT_TESTS))
-        queries = queries_of(DASHBOARD)
-        promtool.run(("check", "rules", _as_rules(queries, Path(directory))))
+    with trial.broker(SETTINGS) as broker:
+        page = busy_page(broker)
+    promtool.check_page(page)
+    promtool.run(("check", "rules", ALERTS, OTHER_NAMES))
+    promtool.run(("test", "rules", ALERT_TESTS))
+    queries = queries_of(DASHBOARD)
+    promtool.run(("check", "rules", _as_rules(queries, trial.directory)))
     rules = rules_of(ALERTS) + rules_of(OTHER_NAMES)
     alerts = sum(rule.kind == "alert" for rule in rules)
     return (
@@ -49,4 +42,4 @@ def _as_rules(queries: list[str], directory: Path) -> Path:
     return path
 
 
-PROMTOOL = Tool("promtool", promtool.missing, promtool.version, check)
+PROMTOOL = Tool("promtool", promtool.missing, promtool.version, check, barnabas_only=True)

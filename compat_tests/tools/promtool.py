@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from compat_tests.tools.installed import DebianTool
 from compat_tests.tools.tool import ToolFailed
 
-CACHE = Path(__file__).resolve().parents[2] / ".cache"
-_FETCHED = CACHE / "prometheus"
-_FETCH_S = 180
+_PROMTOOL = DebianTool("promtool", ("prometheus",))
 _LINT_FAULTS = 3  # the exit code of `check metrics`
 _AS_EXPORTERS_DO = (
     'non-summary metrics should not have "quantile" label',
@@ -26,41 +21,7 @@ _AS_EXPORTERS_DO = (
 
 def missing() -> str:
     """What is not here and could not be fetched; nothing when promtool is here."""
-    if _path() is not None:
-        return ""
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        return "promtool (Debian: prometheus)"
-    CACHE.mkdir(exist_ok=True)
-    with (CACHE / "prometheus.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        return "" if _path() is not None else _fetch()
-
-
-def _path() -> str | None:
-    fetched = _FETCHED / "usr" / "bin" / "promtool"
-    return shutil.which("promtool") or (str(fetched) if fetched.exists() else None)
-
-
-def _fetch() -> str:
-    with tempfile.TemporaryDirectory(dir=CACHE, prefix="prometheus-") as temporary:
-        try:
-            subprocess.run(
-                ("apt-get", "download", "prometheus"),
-                cwd=temporary,
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=_FETCH_S,
-            )
-            (package,) = Path(temporary).glob("*.deb")
-            unpacked = Path(temporary) / "unpacked"
-            subprocess.run(("dpkg", "-x", package, unpacked), check=True, capture_output=True, text=True)
-        except (subprocess.SubprocessError, ValueError) as error:
-            why = getattr(error, "stderr", None) or str(error)
-            return f"promtool (Debian: prometheus; fetching it failed: {str(why).strip().splitlines()[-1]})"
-        # Whole or not at all: a run that is broken off leaves nothing that looks finished.
-        os.rename(unpacked, _FETCHED)
-    return ""
+    return _PROMTOOL.missing()
 
 
 def version() -> str:
@@ -87,9 +48,7 @@ def check_page(page: str) -> None:
 
 
 def _output(arguments: Sequence[str | Path], given: str) -> tuple[int, str]:
-    path = _path()
-    assert path is not None, "missing() says so"
     result = subprocess.run(
-        (path, *arguments), input=given, capture_output=True, text=True, timeout=120, check=False
+        _PROMTOOL.command(*arguments), input=given, capture_output=True, text=True, timeout=120, check=False
     )
     return result.returncode, result.stdout + result.stderr

@@ -1,0 +1,201 @@
+"""Installs tools into .cache/tools, each with its registry's own client: Debian packages without installing them on the system,
+Python packages into an environment of their own, npm packages into a folder.
+
+A folder is whole or not there: a run that is broken off leaves nothing that looks finished.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from compat_tests.tools.tool import CACHE, Tool, Trial
+
+_FETCH_S = 900
+_STAMP = ".installed"  # with what was asked for: another list installs anew
+_PROGRAMS = Path(__file__).parent / "programs"
+
+
+@dataclass(frozen=True, slots=True)
+class DebianTool:
+    """A program on the path, or from these packages (dependencies that a small system lacks among them)."""
+
+    program: str
+    packages: Sequence[str]
+
+    def missing(self) -> str:
+        """What is not here and cannot be fetched."""
+        if self._on_path() is not None:
+            return ""
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            return f"{self.program} (Debian: {' '.join(self.packages)})"
+        return _install(
+            self._folder, f"Debian: {' '.join(self.packages)}", " ".join(self.packages), self._fetch
+        )
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """The command line."""
+        return [self._on_path() or str(self.find(self.program)), *map(str, arguments)]
+
+    def environment(self) -> dict[str, str]:
+        """With the libraries of the packages."""
+        return {} if self._on_path() else {"LD_LIBRARY_PATH": str(self.libraries)}
+
+    @property
+    def libraries(self) -> Path:
+        """The folder of shared libraries."""
+        root = Path("/") if self._on_path() else self._folder
+        return root / "usr" / "lib" / str(sysconfig.get_config_var("MULTIARCH") or "")
+
+    def find(self, name: str) -> Path:
+        """A program of the packages."""
+        return next(path for part in ("bin", "sbin") if (path := self._folder / "usr" / part / name).exists())
+
+    def _on_path(self) -> str | None:
+        return shutil.which(self.program)
+
+    @property
+    def _folder(self) -> Path:
+        return CACHE / self.program
+
+    def _fetch(self, folder: Path) -> None:
+        with tempfile.TemporaryDirectory(dir=folder) as archives:
+            _call(("apt-get", "download", *self.packages), Path(archives))
+            for package in Path(archives).glob("*.deb"):
+                _call(("dpkg", "-x", str(package), str(folder)), folder)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonTool:
+    """Python packages, the first of them the tool itself, as `name==version`."""
+
+    name: str
+    requirements: Sequence[str]
+
+    def missing(self) -> str:
+        """What cannot be installed."""
+        text = " ".join(self.requirements)
+        return _install(self._folder, f"PyPI: {text}", f"{sys.version_info[:2]} {text}", self._fetch)
+
+    def tool(self, name: str, check: Callable[[Trial], str]) -> Tool:
+        """With this check; the version is that of the first package."""
+        version = self.requirements[0].partition("==")[2]
+        return Tool(name, self.missing, lambda: version, check, pinned=version)
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """A script that the packages brought, with its arguments."""
+        script, *further = map(str, arguments)
+        return [str(self._folder / "bin" / script), *further]
+
+    def program(self, name: str, *arguments: str | Path) -> list[str]:
+        """One of `programs/`, which is not on the import path of its process: they are named as what they import."""
+        return self.command("python", "-P", _PROGRAMS / f"{name}.py", *arguments)
+
+    def package(self, name: str) -> Path:
+        """The folder of an installed package."""
+        (found,) = self._folder.glob(f"lib/python*/site-packages/{name}")
+        return found
+
+    @property
+    def _folder(self) -> Path:
+        return CACHE / self.name
+
+    def _fetch(self, folder: Path) -> None:
+        uv = Path(sys.executable).parent / "uv"
+        # relocatable: it is made in a folder with another name
+        _call(
+            (str(uv), "venv", "--relocatable", "--allow-existing", "--python", sys.executable, str(folder)),
+            folder,
+        )
+        python = str(folder / "bin" / "python")
+        _call((str(uv), "pip", "install", "--python", python, *self.requirements), folder)
+
+
+@dataclass(frozen=True, slots=True)
+class NpmTool:
+    """A package of npm with a command."""
+
+    name: str
+    pinned: str
+
+    def missing(self) -> str:
+        """What is not here and cannot be installed."""
+        if shutil.which("node") is None or shutil.which("npm") is None:
+            return "Node with npm"
+        return _install(self._folder, f"npm: {self.name}@{self.pinned}", self.pinned, self._fetch)
+
+    def tool(self, check: Callable[[Trial], str]) -> Tool:
+        """With this check."""
+        return Tool(self.name, self.missing, lambda: self.pinned, check, pinned=self.pinned)
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """The command with arguments."""
+        return [str(self._folder / "node_modules" / ".bin" / self.name), *map(str, arguments)]
+
+    @property
+    def _folder(self) -> Path:
+        return CACHE / self.name
+
+    def _fetch(self, folder: Path) -> None:
+        options = ("--no-audit", "--no-fund", "--cache", str(CACHE.parent / "npm"))
+        _call(("npm", "install", *options, "--prefix", str(folder), f"{self.name}@{self.pinned}"), folder)
+
+
+class InstallFailed(Exception):
+    """A command of an installation failed."""
+
+
+def _install(folder: Path, source: str, wanted: str, fetch: Callable[[Path], None]) -> str:
+    """Nothing, or what is missing and why."""
+    stamp = folder / _STAMP
+    with _locked(folder.name):
+        if stamp.exists() and stamp.read_text() == wanted:
+            return ""
+        print(f"{folder.name}: installing ({source})", file=sys.stderr, flush=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{folder.name}-") as temporary:
+            unfinished = Path(temporary) / folder.name
+            unfinished.mkdir()
+            try:
+                fetch(unfinished)
+            except InstallFailed as error:
+                return f"{folder.name} ({source}; installing it failed: {error})"
+            (unfinished / _STAMP).write_text(wanted)
+            os.rename(unfinished, folder)
+    return ""
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _call(command: Sequence[str], directory: Path) -> None:
+    try:
+        subprocess.run(
+            command,
+            cwd=directory,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=_FETCH_S,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.CalledProcessError as error:
+        lines = re.findall(r"\S.*", error.stderr) or [str(error)]
+        raise InstallFailed(lines[-1]) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        raise InstallFailed(str(error)) from error
