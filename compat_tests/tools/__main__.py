@@ -17,14 +17,29 @@ from compat_tests.tools.bytewax import BYTEWAX
 from compat_tests.tools.celery import CELERY
 from compat_tests.tools.faststream import FASTSTREAM
 from compat_tests.tools.faust import FAUST
+from compat_tests.tools.kafka_console import KAFKA_CONSOLE
 from compat_tests.tools.kafka_viewer import KAFKA_VIEWER
 from compat_tests.tools.kafkatop import KAFKATOP
 from compat_tests.tools.kcat import KCAT
 from compat_tests.tools.prometheus import PROMTOOL
 from compat_tests.tools.quix import QUIX
+from compat_tests.tools.rsyslog import RSYSLOG
 from compat_tests.tools.tool import BROKERS, Trial
 
-TOOLS = (KCAT, QUIX, FASTSTREAM, FAUST, BYTEWAX, CELERY, ARROYO, KAFKA_VIEWER, KAFKATOP, PROMTOOL)
+TOOLS = (
+    KCAT,
+    QUIX,
+    FASTSTREAM,
+    FAUST,
+    BYTEWAX,
+    CELERY,
+    ARROYO,
+    KAFKA_VIEWER,
+    KAFKATOP,
+    KAFKA_CONSOLE,
+    RSYSLOG,
+    PROMTOOL,
+)
 
 
 def main() -> int:

@@ -23,6 +23,8 @@ from compat_tests.tools.tool import CACHE, Tool, Trial
 
 _FETCH_S = 900
 _STAMP = ".installed"  # with what was asked for: another list installs anew
+_SYSTEM = Path("/")
+_LIBRARIES = Path("usr", "lib", str(sysconfig.get_config_var("MULTIARCH") or ""))
 _PROGRAMS = Path(__file__).parent / "programs"
 
 
@@ -32,6 +34,7 @@ class DebianTool:
 
     program: str
     packages: Sequence[str]
+    beside: str = ""  # a file among the libraries without which the program on the path is of no use
 
     def missing(self) -> str:
         """What is not here and cannot be fetched."""
@@ -54,15 +57,15 @@ class DebianTool:
     @property
     def libraries(self) -> Path:
         """The folder of shared libraries."""
-        root = Path("/") if self._on_path() else self._folder
-        return root / "usr" / "lib" / str(sysconfig.get_config_var("MULTIARCH") or "")
+        return (_SYSTEM if self._on_path() else self._folder) / _LIBRARIES
 
     def find(self, name: str) -> Path:
         """A program of the packages."""
         return next(path for part in ("bin", "sbin") if (path := self._folder / "usr" / part / name).exists())
 
     def _on_path(self) -> str | None:
-        return shutil.which(self.program)
+        found = shutil.which(self.program)
+        return found if (_SYSTEM / _LIBRARIES / self.beside).exists() else None
 
     @property
     def _folder(self) -> Path:
@@ -123,24 +126,31 @@ class PythonTool:
 
 @dataclass(frozen=True, slots=True)
 class NpmTool:
-    """A package of npm with a command."""
+    """A package of npm with a command, and those that it needs besides, as `name@version`; `node` is one of them."""
 
     name: str
-    pinned: str
+    version: str
+    further: Sequence[str] = ()
 
     def missing(self) -> str:
         """What is not here and cannot be installed."""
-        if shutil.which("node") is None or shutil.which("npm") is None:
+        if shutil.which("npm") is None:
             return "Node with npm"
-        return _install(self._folder, f"npm: {self.name}@{self.pinned}", self.pinned, self._fetch)
+        text = " ".join(self._packages)
+        return _install(self._folder, f"npm: {text}", text, self._fetch)
 
     def tool(self, check: Callable[[Trial], str]) -> Tool:
         """With this check."""
-        return Tool(self.name, self.missing, lambda: self.pinned, check, pinned=self.pinned)
+        return Tool(self.name, self.missing, lambda: self.version, check, pinned=self.version)
 
     def command(self, *arguments: str | Path) -> list[str]:
         """The command with arguments."""
-        return [str(self._folder / "node_modules" / ".bin" / self.name), *map(str, arguments)]
+        programs = self._folder / "node_modules" / ".bin"
+        return [str(programs / "node"), str(programs / self.name), *map(str, arguments)]
+
+    @property
+    def _packages(self) -> tuple[str, ...]:
+        return (f"{self.name}@{self.version}", *self.further)
 
     @property
     def _folder(self) -> Path:
@@ -148,7 +158,7 @@ class NpmTool:
 
     def _fetch(self, folder: Path) -> None:
         options = ("--no-audit", "--no-fund", "--cache", str(CACHE.parent / "npm"))
-        _call(("npm", "install", *options, "--prefix", str(folder), f"{self.name}@{self.pinned}"), folder)
+        _call(("npm", "install", *options, "--prefix", str(folder), *self._packages), folder)
 
 
 class InstallFailed(Exception):
