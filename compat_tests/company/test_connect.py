@@ -3,69 +3,20 @@ a kill -9 of the worker."""
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from barnabas.testing.ports import free_port
+from compat_tests.company.connect import WORKER, Rest, worker_properties
 from compat_tests.company.read import read_all
 from compat_tests.harness.broker import Broker
-from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.java_program import JavaProgram
 
 pytestmark = pytest.mark.jvm
 
-CONFLICT = 409
-WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILE_CONNECTOR = "org.apache.kafka.connect.file.FileStream{}Connector"
-
-
-class Rest:
-    """Client of the worker's REST API."""
-
-    def __init__(self, port: int) -> None:
-        self._base = f"http://127.0.0.1:{port}"
-
-    def get(self, path: str) -> object:
-        """The decoded answer; None while there is none."""
-        try:
-            with urllib.request.urlopen(self._base + path, timeout=10) as answer:
-                return json.load(answer)
-        except (OSError, urllib.error.URLError):
-            return None
-
-    def put(self, path: str, body: Mapping[str, str]) -> None:
-        """PUT JSON; repeated while the worker refuses it because of a rebalance."""
-        request = urllib.request.Request(
-            self._base + path,
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
-            method="PUT",
-        )
-
-        def is_taken() -> bool:
-            try:
-                urllib.request.urlopen(request, timeout=60).close()
-            except urllib.error.HTTPError as error:
-                if error.code != CONFLICT:
-                    raise
-                return False
-            return True
-
-        eventually(is_taken)
-
-    def runs(self, connector: str) -> bool:
-        """Whether the connector and its task run."""
-        status = self.get(f"/connectors/{connector}/status")
-        if not isinstance(status, dict):
-            return False
-        tasks = [task["state"] for task in status["tasks"]]
-        return status["connector"]["state"] == "RUNNING" and tasks == ["RUNNING"]
 
 
 def test_file_connectors_copy_through_a_topic_and_continue_after_a_restart(
@@ -77,7 +28,7 @@ def test_file_connectors_copy_through_a_topic_and_continue_after_a_restart(
     _append(source, lines[:300])
     port = free_port()
     rest = Rest(port)
-    properties = _worker_properties(broker, group, port, tmp_path)
+    properties = worker_properties(broker, group, port, tmp_path)
 
     with JavaProgram(WORKER, [str(properties)], tmp_path) as worker:
         worker.wait_until(lambda: rest.get("/connectors") == [])
@@ -106,7 +57,7 @@ def test_a_source_is_copied_exactly_once_over_a_kill(
     _append(source, lines[:200])
     port = free_port()
     rest = Rest(port)
-    properties = _worker_properties(
+    properties = worker_properties(
         broker, group, port, tmp_path, **{"exactly.once.source.support": "enabled"}
     )
     connector = {
@@ -136,28 +87,6 @@ def test_a_source_is_copied_exactly_once_over_a_kill(
 def _copied(broker: Broker, topic: str, *, committed: bool = True) -> list[str]:
     values = [value for _, value in read_all(broker.bootstrap, topic, committed=committed)]
     return [value.decode() for value in values if value is not None]
-
-
-def _worker_properties(broker: Broker, group: str, port: int, directory: Path, **further: str) -> Path:
-    settings = {
-        "bootstrap.servers": broker.bootstrap,
-        "group.id": group,
-        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "offset.flush.interval.ms": "500",
-        "session.timeout.ms": "6000",
-        "heartbeat.interval.ms": "1000",
-        "scheduled.rebalance.max.delay.ms": "0",
-        "plugin.discovery": "service_load",
-        "listeners": f"http://127.0.0.1:{port}",
-        **{f"{kind}.storage.topic": f"{group}-{kind}s" for kind in ("config", "offset")},
-        "status.storage.topic": f"{group}-status",
-        **{f"{kind}.storage.replication.factor": "1" for kind in ("config", "offset", "status")},
-        **further,
-    }
-    path = directory / "worker.properties"
-    path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    return path
 
 
 def _file_connector(kind: str, file: Path, **topic: str) -> dict[str, str]:

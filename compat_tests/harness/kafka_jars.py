@@ -68,7 +68,7 @@ def ensure_jars() -> Path:
     if _is_complete(wanted):
         return JAR_DIRECTORY
     java = java_executable()
-    ivy = _ivy_jar()
+    ivy = ivy_jar()
     with _exclusive(CACHE / "kafka-jars.lock"):
         if not _is_complete(wanted):
             _fetch(java, ivy, wanted)
@@ -100,7 +100,8 @@ def _ivy_xml() -> str:
     return "\n".join(lines)
 
 
-def _ivy_jar() -> Path:
+def ivy_jar() -> Path:
+    """The jar of Ivy, which fetches from the Maven repository."""
     # find_spec, because importing pyspark takes seconds
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:

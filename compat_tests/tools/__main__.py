@@ -15,6 +15,7 @@ from pathlib import Path
 from compat_tests.tools.arroyo import ARROYO
 from compat_tests.tools.bytewax import BYTEWAX
 from compat_tests.tools.celery import CELERY
+from compat_tests.tools.debezium import DEBEZIUM
 from compat_tests.tools.faststream import FASTSTREAM
 from compat_tests.tools.faust import FAUST
 from compat_tests.tools.kafka_console import KAFKA_CONSOLE
@@ -22,6 +23,7 @@ from compat_tests.tools.kafka_viewer import KAFKA_VIEWER
 from compat_tests.tools.kafkatop import KAFKATOP
 from compat_tests.tools.kcat import KCAT
 from compat_tests.tools.prometheus import PROMTOOL
+from compat_tests.tools.pyflink import PYFLINK
 from compat_tests.tools.quix import QUIX
 from compat_tests.tools.rsyslog import RSYSLOG
 from compat_tests.tools.tool import BROKERS, Trial
@@ -38,6 +40,8 @@ TOOLS = (
     KAFKATOP,
     KAFKA_CONSOLE,
     RSYSLOG,
+    PYFLINK,
+    DEBEZIUM,
     PROMTOOL,
 )
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from compat_tests.harness.kafka_jars import ivy_jar
 from compat_tests.tools.tool import CACHE, Tool, Trial
 
 _FETCH_S = 900
@@ -35,6 +36,7 @@ class DebianTool:
     program: str
     packages: Sequence[str]
     beside: str = ""  # a file among the libraries without which the program on the path is of no use
+    folder: str = ""  # where the program is, if not in a folder of the path
 
     def missing(self) -> str:
         """What is not here and cannot be fetched."""
@@ -43,12 +45,13 @@ class DebianTool:
         if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
             return f"{self.program} (Debian: {' '.join(self.packages)})"
         return _install(
-            self._folder, f"Debian: {' '.join(self.packages)}", " ".join(self.packages), self._fetch
+            self._cached, f"Debian: {' '.join(self.packages)}", " ".join(self.packages), self._fetch
         )
 
     def command(self, *arguments: str | Path) -> list[str]:
         """The command line."""
-        return [self._on_path() or str(self.find(self.program)), *map(str, arguments)]
+        program = self._on_path() or next(path for path in self._places(self._cached) if path.exists())
+        return [str(program), *map(str, arguments)]
 
     def environment(self) -> dict[str, str]:
         """With the libraries of the packages."""
@@ -57,18 +60,19 @@ class DebianTool:
     @property
     def libraries(self) -> Path:
         """The folder of shared libraries."""
-        return (_SYSTEM if self._on_path() else self._folder) / _LIBRARIES
-
-    def find(self, name: str) -> Path:
-        """A program of the packages."""
-        return next(path for part in ("bin", "sbin") if (path := self._folder / "usr" / part / name).exists())
+        return (_SYSTEM if self._on_path() else self._cached) / _LIBRARIES
 
     def _on_path(self) -> str | None:
-        found = shutil.which(self.program)
-        return found if (_SYSTEM / _LIBRARIES / self.beside).exists() else None
+        if not (_SYSTEM / _LIBRARIES / self.beside).exists():
+            return None
+        installed = (str(path) for path in self._places(_SYSTEM) if path.exists())
+        return next(installed, None) or shutil.which(self.program)
+
+    def _places(self, root: Path) -> list[Path]:
+        return [root / part / self.program for part in (self.folder or "usr/bin", "usr/sbin")]
 
     @property
-    def _folder(self) -> Path:
+    def _cached(self) -> Path:
         return CACHE / self.program
 
     def _fetch(self, folder: Path) -> None:
@@ -159,6 +163,57 @@ class NpmTool:
     def _fetch(self, folder: Path) -> None:
         options = ("--no-audit", "--no-fund", "--cache", str(CACHE.parent / "npm"))
         _call(("npm", "install", *options, "--prefix", str(folder), *self._packages), folder)
+
+
+@dataclass(frozen=True, slots=True)
+class MavenFile:
+    """One file of the Maven repository, without its dependencies; fetched with Java alone, by the Ivy of pyspark."""
+
+    organisation: str
+    module: str
+    version: str
+    extension: str = "jar"
+    classifier: str = ""
+
+    def missing(self) -> str:
+        """What is not here and cannot be fetched."""
+        if shutil.which("java") is None:
+            return "Java 17 or newer (Debian: openjdk-17-jre-headless)"
+        text = f"{self.organisation}:{self.module}:{self.version}"
+        return _install(self._folder, f"Maven: {text}", text, self._fetch)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._folder / f"{self.module}.{self.extension}"
+
+    @property
+    def _folder(self) -> Path:
+        return CACHE / self.module
+
+    def _fetch(self, folder: Path) -> None:
+        classifier = f' m:classifier="{self.classifier}"' if self.classifier else ""
+        (folder / "ivy.xml").write_text(
+            f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="barnabas" module="tools"/>
+  <dependencies>
+    <dependency org="{self.organisation}" name="{self.module}" rev="{self.version}" conf="default->master" transitive="false">
+      <artifact name="{self.module}" type="{self.extension}" ext="{self.extension}"{classifier}/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
+        )
+        ivy = CACHE.parent / "ivy"
+        retrieved = folder / "[artifact].[ext]"
+        options = (
+            f"-Divy.default.ivy.user.dir={ivy}",
+            f"-Divy.home={ivy}",
+            "-cp",
+            str(ivy_jar()),
+            "org.apache.ivy.Main",
+        )
+        _call(("java", *options, "-ivy", str(folder / "ivy.xml"), "-retrieve", str(retrieved)), folder)
 
 
 class InstallFailed(Exception):
