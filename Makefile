@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons dist test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -154,6 +154,13 @@ test-image: $(INSTALLED) ## long tests: the container image under chroot, as Tes
 # Those of compat_tests/tools (docs/tools.md), each from its registry into .cache/tools, the first time.
 test-tools: $(INSTALLED) ## long tests: tools of others on this broker: kcat, Quix Streams, Faust, ... (ARGS="kcat --broker apache")
 	$(BIN)/python -m compat_tests.tools $(ARGS)
+
+# Those of python3.11 to python3.14 that are here, each with an environment of its own in .cache/python-VERSION.
+test-pythons: $(INSTALLED) ## long tests: what needs no JVM, under each Python of this machine (ARGS="3.13" for one)
+	$(BIN)/python -m compat_tests.pythons $(ARGS)
+
+dist: $(INSTALLED) ## others: wheel and source distribution in dist/, checked and used under each Python of this machine
+	$(BIN)/python -m compat_tests.packages $(ARGS)
 
 conform: $(JARS) ## test: every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)

@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from barnabas.tests.product import ROOMS, ROOT, imported_as, product_files
+from barnabas.tests.product import ROOT, imported_as, product_files
+from compat_tests.packages.build import build
+from compat_tests.packages.contents import expected, faults_of_sdist, faults_of_wheel
 
 
 def modules() -> set[str]:
@@ -26,41 +29,49 @@ def test_every_folder_with_code_is_a_package() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made of the source distribution, which is made of a copy: setuptools leaves its folders beside the sources."""
-    source = tmp_path_factory.mktemp("source")
-    wanted = ["pyproject.toml", "README.md", "LICENSE", *ROOMS]
-    subprocess.run(["cp", "-r", *[str(ROOT / name) for name in wanted], str(source)], check=True)
-    build = "import sys, setuptools.build_meta as build; build.build_sdist(sys.argv[1])"
-    sdist = tmp_path_factory.mktemp("sdist")
-    command = [sys.executable, "-c", build, str(sdist)]
-    subprocess.run(command, cwd=source, check=True, capture_output=True, timeout=110)
-    (archive,) = sdist.glob("*.tar.gz")
-    directory = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        + ["--wheel-dir", str(directory), str(archive)],
-        check=True,
-        timeout=110,
-    )
-    (built,) = directory.glob("*.whl")
-    return built
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Source distribution and wheel."""
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: tuple[Path, Path]) -> Path:
+    return distributions[1]
 
 
 @pytest.mark.sockets
-def test_the_wheel_has_every_module_once(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".py")]
-    assert len(names) == len(set(names))
-    assert set(names) == modules()
+def test_both_have_every_module_once_and_the_data_and_no_tests(distributions: tuple[Path, Path]) -> None:
+    sdist, wheel = distributions
+    assert faults_of_sdist(sdist) == []
+    assert faults_of_wheel(wheel) == []
+    assert {
+        "barnabas/py.typed",
+        "barnabas/console/page/index.html",
+        "barnabas/wire/record_batch.py",
+    } <= expected()
 
 
-@pytest.mark.sockets
-def test_the_wheel_has_the_page_of_the_console(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if name.startswith("barnabas/console/page/")}
-    page = ROOT / "barnabas" / "console" / "page"
-    assert names == {str(path.relative_to(ROOT)) for path in page.iterdir()}
+def test_what_is_missing_or_does_not_belong_is_found(tmp_path: Path) -> None:
+    """Links, tests and caches among them."""
+    names = sorted(expected())
+    wheel = tmp_path / "barnabas-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name in (*names[1:], "barnabas/tests/test_cli.py"):
+            archive.writestr(name, "")
+    assert faults_of_wheel(wheel) == [
+        f"{wheel.name}: {names[0]} is missing",
+        f"{wheel.name}: barnabas/tests/test_cli.py does not belong there",
+    ]
+    sdist = tmp_path / "barnabas-1.tar.gz"
+    with tarfile.open(sdist, "w:gz") as tar:
+        link = tarfile.TarInfo("barnabas-1/barnabas/wire")
+        link.type, link.linkname = tarfile.SYMTYPE, "../wire"
+        tar.addfile(link)
+        tar.addfile(tarfile.TarInfo("barnabas-1/barnabas/__pycache__/cli.cpython-311.pyc"))
+    faults = faults_of_sdist(sdist)
+    assert f"{sdist.name}: barnabas-1/barnabas/wire is a link" in faults
+    assert f"{sdist.name}: barnabas/__pycache__/cli.cpython-311.pyc does not belong there" in faults
+    assert f"{sdist.name}: barnabas/cli.py is missing" in faults
 
 
 @pytest.mark.sockets
