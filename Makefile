@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons dist test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons dist publish-python publish-npm publish-files test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -159,8 +159,18 @@ test-tools: $(INSTALLED) ## long tests: tools of others on this broker: kcat, Qu
 test-pythons: $(INSTALLED) ## long tests: what needs no JVM, under each Python of this machine (ARGS="3.13" for one)
 	$(BIN)/python -m compat_tests.pythons $(ARGS)
 
-dist: $(INSTALLED) ## others: wheel and source distribution in dist/, checked and used under each Python of this machine
+dist: $(INSTALLED) ## others: all packages in dist/: wheel and source distribution, used under each Python of this machine; jars, npm's tarball
 	$(BIN)/python -m compat_tests.packages $(ARGS)
+
+# Of what `make dist` has left in dist/; .github/workflows/release.yml runs them, which the indexes trust.
+publish-python: $(INSTALLED)
+	$(BIN)/uv publish --trusted-publishing always dist/barnabas-*.tar.gz dist/barnabas-*.whl
+
+publish-npm:
+	npm publish --access public --provenance dist/barnabas-testbroker-*.tgz
+
+publish-files:
+	gh release create $(TAG) --verify-tag --generate-notes dist/*
 
 conform: $(JARS) ## test: every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
@@ -238,5 +248,5 @@ lock: $(INSTALLED) ## others: pin the dependencies anew
 clean: ## others: remove what make made (barnabas-data and barnabas-cluster-data stay)
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
 	  build dist *.egg-info spark-warehouse metastore_db derby.log \
-	  compat_tests/languages/java/target compat_tests/languages/node/node_modules
+	  compat_tests/languages/java/target compat_tests/languages/node/node_modules deploy/junit/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

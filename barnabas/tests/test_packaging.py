@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from barnabas import __version__
 from barnabas.tests.product import ROOT, imported_as, product_files
 from compat_tests.packages.build import build
 from compat_tests.packages.contents import expected, faults_of_sdist, faults_of_wheel
+from compat_tests.packages.versions import versions
 
 
 def modules() -> set[str]:
@@ -26,6 +29,42 @@ def modules() -> set[str]:
 def test_every_folder_with_code_is_a_package() -> None:
     files = modules()
     assert {str(Path(file).parent / "__init__.py") for file in files} <= files
+
+
+def test_every_package_has_the_same_version() -> None:
+    assert set(versions().values()) == {__version__}
+
+
+@pytest.mark.parametrize(
+    "copy", ["deploy/go/LICENSE", "deploy/npm/LICENSE", "deploy/junit/src/main/resources/META-INF/LICENSE"]
+)
+def test_every_package_has_the_licence(copy: str) -> None:
+    assert (ROOT / copy).read_text() == (ROOT / "LICENSE").read_text()
+
+
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_workflows_call_targets_that_are_there(name: str) -> None:
+    """And actions in a version of their own, or a commit. Read line by line, as nothing here reads YAML."""
+    text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text()
+    commands = re.findall(r"- run: (.+)", text)
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert commands
+    for command in commands:
+        assert re.match(r"make ([a-z-]+)( [A-Z]+=|$)", command), command
+        assert command.split()[1] in targets
+    actions = re.findall(r"uses: (.+)", text)
+    assert actions
+    for action in actions:
+        assert re.fullmatch(r"actions/[a-z-]+@(v\d+(\.\d+\.\d+)?|[0-9a-f]{40})", action), action
+
+
+def test_only_the_job_that_publishes_may_do_so() -> None:
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    build, publish = text.split("\n  publish:\n")
+    assert "write" not in build
+    assert "id-token: write" in publish
+    assert "secrets." not in text
+    assert "run: make publish" not in build
 
 
 @pytest.fixture(scope="module")

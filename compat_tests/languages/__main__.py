@@ -1,6 +1,6 @@
-"""`python -m compat_tests.languages [java] [go] [node]`: the examples of tests in other languages, all or these.
+"""`python -m compat_tests.languages [java] [go] [node]`: packages and examples of tests in other languages, all or these.
 
-Exits 1 when one fails. An example without its toolchain is skipped, with a line that names what is missing.
+Exits 1 when one fails. A language without its toolchain is skipped, with a line that names what is missing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 
-from compat_tests.languages.toolchains import LANGUAGES, ExampleFailed, run
+from compat_tests.languages.toolchains import LANGUAGES, ExampleFailed, run, run_package
 
 
 def main() -> int:
@@ -30,12 +30,15 @@ def main() -> int:
             continue
         started = time.monotonic()
         try:
-            count = run(language)
+            own, count = run_package(language), run(language)
         except ExampleFailed as error:
             failed += 1
             print(f"{language.name}: {error}\n{language.name}: FAILED")
         else:
-            print(f"{language.name}: {count} passed in {time.monotonic() - started:.1f} s", flush=True)
+            print(
+                f"{language.name}: {own} of the package and {count} of the example passed in {time.monotonic() - started:.1f} s",
+                flush=True,
+            )
     return 1 if failed else 0
 
 

@@ -1,19 +1,23 @@
-"""`python -m compat_tests.packages`: builds wheel and source distribution in dist/, and checks them.
+"""`python -m compat_tests.packages`: builds all packages in dist/: wheel and source distribution, which it checks, jars, npm's tarball.
 
 twine checks what the package says of itself, contents.py which files there are, installed.py uses the wheel under each Python of
-this machine; one that is not here is left out, with a line that says so. Exits 1 when anything is wrong.
+this machine. Those in other languages are built where the toolchain is, and run their own tests. What is left out has a line that
+says why. Exits 1 when anything is wrong.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from compat_tests.languages.toolchains import LANGUAGES, ExampleFailed, run_package
 from compat_tests.packages.build import ROOT, build
 from compat_tests.packages.contents import expected, faults_of_sdist, faults_of_wheel
 from compat_tests.packages.installed import try_wheel
+from compat_tests.packages.versions import versions
 from compat_tests.pythons.interpreters import CACHE, VERSIONS, InstallFailed, find, full_version, pip
 
 DIST = ROOT / "dist"
@@ -22,8 +26,41 @@ _TWINE = "twine==6.2.0"  # in an environment of its own, as nothing else here ne
 
 def main() -> int:
     """Build and check; a line for each step."""
-    for old in (*DIST.glob("barnabas-*.tar.gz"), *DIST.glob("barnabas-*.whl")):
-        old.unlink()
+    parser = argparse.ArgumentParser(prog="compat_tests.packages", description="builds all packages in dist/")
+    parser.add_argument("--tag", help="fail unless it is v and the version of all packages")
+    tag: str | None = parser.parse_args().tag
+    if tag is not None and (
+        wrong := {place: each for place, each in versions().items() if f"v{each}" != tag}
+    ):
+        print(f"the tag is {tag}, and these have another version: {wrong}")
+        return 1
+    for pattern in ("*.tar.gz", "*.whl", "*.jar", "*.tgz"):
+        for old in DIST.glob(f"barnabas-{pattern}"):
+            old.unlink()
+    return max(_build_for_python(), _build_for_other_languages())
+
+
+def _build_for_other_languages() -> int:
+    failed = 0
+    for language in LANGUAGES:
+        missing = language.missing()
+        if missing:
+            print(f"{language.name}: left out, as it needs {missing}")
+            continue
+        try:
+            passed = run_package(language)
+        except ExampleFailed as error:
+            failed = 1
+            print(f"{language.name}: FAILED: {error}", flush=True)
+            continue
+        for path in language.artifacts():
+            shutil.copy(path, DIST)
+        names = ", ".join(path.name for path in language.artifacts()) or "nothing to build"
+        print(f"{language.name}: {names}; {passed} tests passed", flush=True)
+    return failed
+
+
+def _build_for_python() -> int:
     sdist, wheel = build(DIST)
     for path in (sdist, wheel):
         print(f"{path.relative_to(ROOT)}: {path.stat().st_size:,} bytes", flush=True)

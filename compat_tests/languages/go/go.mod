@@ -3,6 +3,7 @@ module orders
 go 1.26.0
 
 require (
+	barnabas.example/testbroker v0.1.0
 	github.com/twmb/franz-go v1.22.2
 	github.com/twmb/franz-go/pkg/sr v1.8.0
 )
@@ -12,3 +13,5 @@ require (
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	github.com/twmb/franz-go/pkg/kmsg v1.15.0 // indirect
 )
+
+replace barnabas.example/testbroker => ../../../deploy/go

@@ -9,16 +9,17 @@ import (
 	"testing"
 	"time"
 
+	"barnabas.example/testbroker"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-var broker *TestBroker
+var broker *testbroker.Broker
 
-type fields map[string]any
+type fields = testbroker.Fields
 
 func TestMain(m *testing.M) {
 	var err error
-	if broker, err = StartTestBroker(); err != nil {
+	if broker, err = testbroker.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -66,8 +67,12 @@ func TestTheConsumerConnectsAgain(t *testing.T) {
 // wiped empties the broker and makes the topic.
 func wiped(t *testing.T) context.Context {
 	t.Helper()
-	ask(t, "POST", "/reset", nil, nil)
-	ask(t, "POST", "/topics", fields{"name": "orders"}, nil)
+	if err := broker.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	if err := broker.CreateTopic("orders", 1); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
@@ -80,17 +85,23 @@ func ask(t *testing.T, method, path string, body, answer any) {
 	}
 }
 
-func addRule(t *testing.T, body fields) (made Rule) {
+func addRule(t *testing.T, body fields) testbroker.Rule {
 	t.Helper()
-	ask(t, "POST", "/rules", body, &made)
-	return made
+	rule, err := broker.AddRule(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rule
 }
 
-func hitOnce(t *testing.T, rule Rule) {
+func hitOnce(t *testing.T, rule testbroker.Rule) {
 	t.Helper()
-	ask(t, "GET", fmt.Sprintf("/rules/%d", rule.ID), nil, &rule)
-	if rule.Hits != 1 {
-		t.Fatalf("the rule has acted on %d requests, not on one", rule.Hits)
+	hits, err := broker.Hits(rule)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hits != 1 {
+		t.Fatalf("the rule has acted on %d requests, not on one", hits)
 	}
 }
 

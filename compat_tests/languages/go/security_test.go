@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"barnabas.example/testbroker"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
@@ -18,7 +19,7 @@ import (
 
 // A broker that wants TLS and a login, at which alice has rights and bob has none.
 func TestSecurity(t *testing.T) {
-	secured, err := StartTestBroker("--security", "SASL_SSL", "--acls", "--client-auth", "requested",
+	secured, err := testbroker.Start("--security", "SASL_SSL", "--acls", "--client-auth", "requested",
 		"--user", "alice=alice-secret", "--user", "bob=bob-secret")
 	if err != nil {
 		t.Fatal(err)

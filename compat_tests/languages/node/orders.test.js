@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { after, afterEach, before, beforeEach, test } from "node:test";
+import { startTestBroker } from "barnabas-testbroker";
 import { Kafka, logLevel, Partitioners } from "kafkajs";
-import { startTestBroker } from "./broker.js";
 
 const clients = []; // to disconnect, also those of a test that fails: node ends when no connection is left
 let broker;
@@ -15,8 +15,8 @@ before(async () => {
 after(() => broker?.stop());
 
 beforeEach(async () => {
-  await broker.ask("POST", "/reset");
-  await broker.ask("POST", "/topics", { name: "orders" });
+  await broker.reset();
+  await broker.createTopic("orders");
 });
 
 afterEach(() => Promise.all(clients.splice(0).map((client) => client.disconnect())));
@@ -27,9 +27,9 @@ test("what is produced is consumed", { timeout: 60_000 }, async () => {
 });
 
 test("the producer looks for the leader again", { timeout: 60_000 }, async () => {
-  const rule = await addRule({ api: "Produce", topic: "orders", times: 1, error: "NOT_LEADER_OR_FOLLOWER" });
+  const rule = await broker.addRule({ api: "Produce", topic: "orders", times: 1, error: "NOT_LEADER_OR_FOLLOWER" });
   await produce(["12"]);
-  assert.equal(await hits(rule), 1);
+  assert.equal(await broker.hits(rule), 1);
   assert.deepEqual(await consume(1), ["12"]);
 });
 
@@ -38,27 +38,19 @@ for (const [idempotent, expected] of [[true, ["12", "13"]], [false, ["12", "12",
   const count = idempotent ? "no duplicate" : "a duplicate";
   const kind = idempotent ? "an idempotent producer" : "another";
   test(`an acknowledgement that is lost makes ${count} of ${kind}`, { timeout: 60_000 }, async () => {
-    const rule = await addRule({ api: "Produce", topic: "orders", times: 1, close: true, served: true });
+    const rule = await broker.addRule({ api: "Produce", topic: "orders", times: 1, close: true, served: true });
     await produce(["12", "13"], { idempotent });
-    assert.equal(await hits(rule), 1);
+    assert.equal(await broker.hits(rule), 1);
     assert.deepEqual(await consume(expected.length), expected);
   });
 }
 
 test("the consumer connects again", { timeout: 60_000 }, async () => {
   await produce(["12"]);
-  const rule = await addRule({ api: "Fetch", topic: "orders", nth: 1, close: true });
+  const rule = await broker.addRule({ api: "Fetch", topic: "orders", nth: 1, close: true });
   assert.deepEqual(await consume(1), ["12"]);
-  assert.equal(await hits(rule), 1);
+  assert.equal(await broker.hits(rule), 1);
 });
-
-async function addRule(rule) {
-  return (await broker.ask("POST", "/rules", rule)).id;
-}
-
-async function hits(rule) {
-  return (await broker.ask("GET", `/rules/${rule}`)).hits;
-}
 
 function kafka() {
   const retry = { initialRetryTime: 20 }; // ms; kafkajs waits 300 otherwise

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { after, before, beforeEach, test } from "node:test";
 import kafkajsRegistry from "@kafkajs/confluent-schema-registry";
+import { startTestBroker } from "barnabas-testbroker";
 import { Kafka, logLevel, Partitioners } from "kafkajs";
-import { startTestBroker } from "./broker.js";
 
 const { SchemaRegistry, SchemaType } = kafkajsRegistry;
 const subject = "orders-value";
@@ -21,8 +21,8 @@ before(async () => {
 after(() => broker?.stop());
 
 beforeEach(async () => {
-  await broker.ask("POST", "/reset");
-  await broker.ask("POST", "/topics", { name: "orders" });
+  await broker.reset();
+  await broker.createTopic("orders");
   const { schema_registry_url: host } = await broker.ask("GET", "/status");
   registry = new SchemaRegistry({ host });
 });

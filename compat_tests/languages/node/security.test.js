@@ -2,8 +2,8 @@
 
 import assert from "node:assert/strict";
 import { after, afterEach, before, test } from "node:test";
+import { startTestBroker } from "barnabas-testbroker";
 import { Kafka, logLevel } from "kafkajs";
-import { startTestBroker } from "./broker.js";
 
 const clients = [];
 let broker;
@@ -15,7 +15,7 @@ before(async () => {
     ...["--client-auth", "requested"],
   );
   ({ ca } = await broker.ask("GET", "/security"));
-  await broker.ask("POST", "/topics", { name: "orders" });
+  await broker.createTopic("orders");
   const acls = [
     { principal: "User:alice", operation: "ALL", topic: "orders" },
     { principal: "User:alice", operation: "READ", group: "shop-", prefixed: true },

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 import { randomUUID } from "node:crypto";
+import { startTestBroker } from "barnabas-testbroker";
 import { Kafka, logLevel, Partitioners } from "kafkajs";
-import { startTestBroker } from "./broker.js";
 
 const GIVEN = process.env.BOOTSTRAP_SERVERS;
 const timeout = 120_000; // ms

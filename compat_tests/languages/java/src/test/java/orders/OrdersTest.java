@@ -2,6 +2,8 @@ package orders;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
+import barnabas.junit.BarnabasExtension;
+import barnabas.junit.TestBroker;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -11,33 +13,20 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.serialization.StringSerializer;
-import org.junit.jupiter.api.AfterAll;
-import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.extension.RegisterExtension;
 
-/** What the Java client makes of a broker that misbehaves. One broker for the class, wiped before each test. */
+/** What the Java client makes of a broker that misbehaves. One broker for the class, reset before each test. */
 @Timeout(60)
 class OrdersTest {
-  private static TestBroker broker;
-
-  @BeforeAll
-  static void start() throws Exception {
-    broker = new TestBroker();
-  }
-
-  @AfterAll
-  static void stop() throws Exception {
-    if (broker != null) {
-      broker.close();
-    }
-  }
+  @RegisterExtension
+  static final BarnabasExtension kafka = new BarnabasExtension();
 
   @BeforeEach
-  void wipe() throws Exception {
-    broker.ask("POST", "/reset", "");
-    broker.ask("POST", "/topics", "{\"name\": \"orders\"}");
+  void makeTheTopic(TestBroker broker) {
+    broker.createTopic("orders", 1);
   }
 
   @Test
@@ -47,8 +36,8 @@ class OrdersTest {
   }
 
   @Test
-  void theProducerLooksForTheLeaderAgain() throws Exception {
-    int rule = broker.rule(
+  void theProducerLooksForTheLeaderAgain(TestBroker broker) throws Exception {
+    int rule = broker.addRule(
         """
         {"api": "Produce", "topic": "orders", "times": 1, "error": "NOT_LEADER_OR_FOLLOWER"}""");
     produce("12");
@@ -58,8 +47,8 @@ class OrdersTest {
 
   /** The broker has written the record, but the producer does not know, and sends it again: it is there once. */
   @Test
-  void anAcknowledgementThatIsLostMakesNoDuplicate() throws Exception {
-    int rule = broker.rule(
+  void anAcknowledgementThatIsLostMakesNoDuplicate(TestBroker broker) throws Exception {
+    int rule = broker.addRule(
         """
         {"api": "Produce", "topic": "orders", "times": 1, "close": true, "served": true}""");
     produce("12");
@@ -69,15 +58,15 @@ class OrdersTest {
   }
 
   @Test
-  void theConsumerConnectsAgain() throws Exception {
+  void theConsumerConnectsAgain(TestBroker broker) throws Exception {
     produce("12");
-    int rule = broker.rule("{\"api\": \"Fetch\", \"topic\": \"orders\", \"nth\": 1, \"close\": true}");
+    int rule = broker.addRule("{\"api\": \"Fetch\", \"topic\": \"orders\", \"nth\": 1, \"close\": true}");
     assertEquals(List.of("12"), consume(1));
     assertEquals(1, broker.hits(rule));
   }
 
   private static void produce(String... values) throws Exception {
-    Map<String, Object> config = Map.of("bootstrap.servers", broker.bootstrapServers);
+    Map<String, Object> config = Map.of("bootstrap.servers", kafka.broker().bootstrapServers());
     try (var producer = new KafkaProducer<>(config, new StringSerializer(), new StringSerializer())) {
       for (String value : values) {
         producer.send(new ProducerRecord<>("orders", value)).get();
@@ -88,7 +77,7 @@ class OrdersTest {
   /** The first {@code count} values of the topic, read by a group. */
   private static List<String> consume(int count) {
     Map<String, Object> config = Map.of(
-        "bootstrap.servers", broker.bootstrapServers, "group.id", "billing", "auto.offset.reset", "earliest");
+        "bootstrap.servers", kafka.broker().bootstrapServers(), "group.id", "billing", "auto.offset.reset", "earliest");
     List<String> values = new ArrayList<>();
     try (var consumer = new KafkaConsumer<>(config, new StringDeserializer(), new StringDeserializer())) {
       consumer.subscribe(List.of("orders"));

@@ -1,0 +1,3 @@
+module barnabas.example/testbroker
+
+go 1.26.0
