@@ -24,7 +24,7 @@ def texts() -> dict[str, str]:
     return {
         str(path.relative_to(DEPLOY)): path.read_text()
         for path in sorted(DEPLOY.rglob("*"))
-        if path.is_file() and path.suffix not in (".json", ".png")
+        if path.is_file() and path.suffix not in (".json", ".png") and "target" not in path.parts  # Maven's
     }
 
 

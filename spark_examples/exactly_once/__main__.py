@@ -20,6 +20,7 @@ from spark_examples.exactly_once.killed import kill_in_the_middle
 from spark_examples.shared.flights import flight_records, load_flights, totals_by
 from spark_examples.shared.measures import collected, parsed
 from spark_examples.shared.program import Run, program, say
+from spark_examples.shared.spark_session import is_submitted
 from spark_examples.shared.streams import read_topic
 from spark_examples.shared.topics import FOREVER, create_topics, produce
 
@@ -29,6 +30,10 @@ BATCHES = 12  # into which the topic is cut, about
 
 def run(at: Run) -> None:
     """The whole example."""
+    if is_submitted():
+        raise SystemExit(
+            "this example starts its job itself, to kill it: give it --master in place of spark-submit"
+        )
     flights = load_flights(at.flights or FLIGHTS)
     expected = totals_by(flights, "carrier")
     batch = max(1, len(flights) // BATCHES)
@@ -38,7 +43,7 @@ def run(at: Run) -> None:
 
     folder = at.folder / "job"
     folder.mkdir()
-    unknown = kill_in_the_middle(at.bootstrap, folder, batch)
+    unknown = kill_in_the_middle(at.bootstrap, folder, batch, at.target)
 
     spark = at.spark()
     say("the same job again, from its checkpoints")

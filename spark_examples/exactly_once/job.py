@@ -1,7 +1,7 @@
 """The streaming job that gets killed: flights from a topic into files, and into a second topic.
 
-Run as a program of its own (`python -m spark_examples.exactly_once.job BOOTSTRAP FOLDER BATCH`), so that kill -9 takes all of
-it, Python and Java; started again on the same folder it continues from its checkpoints. The file sink records the files of
+Run as a program of its own (`python -m spark_examples.exactly_once.job BOOTSTRAP FOLDER BATCH MASTER CONF`, the last one JSON),
+so that kill -9 takes all of it, Python and Java; started again on the same folder it continues from its checkpoints. The file sink records the files of
 each finished batch in a log of its own, `_spark_metadata`; files of a killed batch are not in the log, so readers of the
 folder ignore them. The Kafka sink has no such log: a batch that was killed is written again, and its first records are in
 the topic twice. Each record has an id here, the position of its flight in the source, by which a reader removes duplicates.
@@ -9,6 +9,7 @@ the topic twice. Each record has an id here, the position of its flight in the s
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_examples.shared.measures import parsed
 from spark_examples.shared.program import say
-from spark_examples.shared.spark_session import local_spark
+from spark_examples.shared.spark_session import Target, start_spark
 from spark_examples.shared.streams import into_topic, run_to_end, stream_topic
 
 FLIGHTS_TOPIC, COPIES_TOPIC = "once-flights", "once-copies"
@@ -61,5 +62,6 @@ def run_job(spark: SparkSession, bootstrap: str, folder: Path, batch: int) -> No
 
 if __name__ == "__main__":
     where = Path(sys.argv[2])
-    with local_spark("a job that is killed", where) as own:
+    target = Target(sys.argv[4], json.loads(sys.argv[5]))
+    with start_spark("a job that is killed", where, target) as own:
         run_job(own, sys.argv[1], where, int(sys.argv[3]))

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from spark_examples.exactly_once.job import COPIES_TOPIC, FLIGHTS_TOPIC, copies_checkpoint
 from spark_examples.shared.program import say
+from spark_examples.shared.spark_session import Target
 from spark_examples.shared.topics import PARTITIONS
 
 _ATTEMPTS = 8
@@ -50,7 +51,7 @@ def records_held(consumer: Consumer) -> int:
     )
 
 
-def kill_in_the_middle(bootstrap: str, folder: Path, batch: int) -> int:
+def kill_in_the_middle(bootstrap: str, folder: Path, batch: int, target: Target) -> int:
     """Run the job and kill it within a batch; return the number of written records that are in no checkpoint.
 
     A batch may still be committed between the check and the kill; then start and kill the job again. Raises RuntimeError
@@ -60,7 +61,7 @@ def kill_in_the_middle(bootstrap: str, folder: Path, batch: int) -> int:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "nobody", "log_level": 2})
     try:
         for attempt in range(1, _ATTEMPTS + 1):
-            with _job(bootstrap, folder, batch) as process:
+            with _job(bootstrap, folder, batch, target) as process:
                 say(f"started the job, process {process.pid}")
                 _await_half_a_batch(process, consumer, checkpoint)
                 os.killpg(process.pid, signal.SIGKILL)
@@ -79,9 +80,10 @@ def kill_in_the_middle(bootstrap: str, folder: Path, batch: int) -> int:
 
 
 @contextmanager
-def _job(bootstrap: str, folder: Path, batch: int) -> Iterator[subprocess.Popen[bytes]]:
+def _job(bootstrap: str, folder: Path, batch: int, target: Target) -> Iterator[subprocess.Popen[bytes]]:
     """The job in a process group of its own, so that its Java dies with it."""
     command = [sys.executable, "-m", "spark_examples.exactly_once.job", bootstrap, str(folder), str(batch)]
+    command += [target.master, json.dumps(dict(target.conf))]
     process = subprocess.Popen(command, cwd=Path(__file__).parents[2], start_new_session=True)
     try:
         yield process

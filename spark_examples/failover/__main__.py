@@ -12,7 +12,6 @@ of it yourself while the flights run.
 from __future__ import annotations
 
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from barnabas.testing import BrokerProcesses
 from spark_examples.shared.flights import flight_records, load_flights, totals_by
 from spark_examples.shared.measures import collected, parsed
-from spark_examples.shared.program import Run, arguments, say, verdict
+from spark_examples.shared.program import Run, arguments, say, started, verdict
 from spark_examples.shared.streams import read_topic, stream_topic
 from spark_examples.shared.topics import FOREVER, Record, create_topics, produce
 
@@ -160,16 +159,17 @@ def new_leader(cluster: BrokerProcesses, dead: int) -> int:
 def main() -> int:
     """Parse the command line, run the example, clean up; the exit status."""
     options = arguments("A Spark stream, while a cluster fails over.").parse_args()
-    with tempfile.TemporaryDirectory(prefix="spark-example-") as name, ExitStack() as running:
-        folder = Path(name)
-        cluster = None
-        bootstrap = options.bootstrap_servers
-        if not bootstrap:
-            cluster = running.enter_context(BrokerProcesses(nodes=3))
-            bootstrap = cluster.bootstrap_servers
-            say(f"three nodes are at {bootstrap}")
-        at = Run(bootstrap, folder, options.flights, running=running)
-        run(at, cluster)
+    clusters: list[BrokerProcesses] = []
+
+    def find_broker(running: ExitStack, _folder: Path) -> str:
+        if options.bootstrap_servers:
+            return str(options.bootstrap_servers)
+        clusters.append(running.enter_context(BrokerProcesses(nodes=3)))
+        say(f"three nodes are at {clusters[0].bootstrap_servers}")
+        return clusters[0].bootstrap_servers
+
+    with started(options, find_broker) as at:
+        run(at, clusters[0] if clusters else None)
     return verdict(at.checks)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from spark_examples.shared.delays_table import render_table
 from spark_examples.shared.flights import airline_names, load_flights, totals_by_hour
 from spark_examples.shared.local_broker import local_broker
 from spark_examples.shared.local_nats import local_nats
-from spark_examples.shared.program import Run, arguments, say, verdict
+from spark_examples.shared.program import Run, arguments, say, started, verdict
 
 
 async def circle(at: Run, url: str) -> None:
@@ -84,13 +83,16 @@ def main() -> int:
     bootstrap, url = options.bootstrap_servers, options.nats
     if bool(bootstrap) != bool(url):
         parser.error("--bootstrap-servers and --nats go together")
-    with tempfile.TemporaryDirectory(prefix="spark-example-") as name, ExitStack() as running:
-        folder = Path(name)
+
+    def find_broker(running: ExitStack, folder: Path) -> str:
+        nonlocal bootstrap, url
         if not bootstrap:
             url = running.enter_context(local_nats(folder))
             bootstrap = running.enter_context(local_broker(folder, {"nats.servers": url}))
         say(f"the broker is at {bootstrap}, nats-server at {url}")
-        at = Run(bootstrap, folder, options.flights, running=running)
+        return str(bootstrap)
+
+    with started(options, find_broker) as at:
         at.spark()  # before anything is published, so that no message waits for it
         asyncio.run(circle(at, url))
     return verdict(at.checks)

@@ -12,8 +12,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +21,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from spark_examples.shared.local_broker import local_broker
-from spark_examples.shared.spark_session import local_spark
+from spark_examples.shared.spark_session import Target, is_submitted, start_spark
 
 _Found = TypeVar("_Found")
 _Expected = TypeVar("_Expected")
@@ -76,17 +76,18 @@ class Run:
     """One run of an example."""
 
     bootstrap: str
-    folder: Path  # for checkpoints and output; gone afterwards
+    folder: Path  # for checkpoints and output; all machines of a Spark cluster see it
     flights: int | None = None  # how many of the flights to take, all when None
     session: SparkSession | None = None  # a Spark that runs already
     checks: Checks = field(default_factory=Checks)
     running: ExitStack = field(default_factory=ExitStack)  # closed at the end of the example
+    target: Target = field(default_factory=Target)
 
     def spark(self) -> SparkSession:
         """The example's Spark session, started by the first call."""
         if self.session is None:
             say("starting Spark (the first time, it fetches its Kafka connector)")
-            self.session = self.running.enter_context(local_spark("spark-examples", self.folder))
+            self.session = self.running.enter_context(start_spark("spark-examples", self.folder, self.target))
         return self.session
 
 
@@ -104,7 +105,50 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--flights", type=int, metavar="N", help="N flights, spread over the year; default: all of them"
     )
+    parser.add_argument(
+        "--master",
+        metavar="URL",
+        default="",
+        help="Spark's master, such as spark://HOST:7077; default: spark-submit's, otherwise local[2]",
+    )
+    parser.add_argument(
+        "--conf", metavar="NAME=VALUE", action="append", default=[], help="a property of Spark; any number"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="PATH",
+        help="checkpoints and results go into a folder of their own below it, and stay; all machines of a Spark cluster have to "
+        "see it, so that it is needed with one; default: a temporary one",
+    )
     return parser
+
+
+@contextmanager
+def started(options: argparse.Namespace, find_broker: Callable[[ExitStack, Path], str]) -> Iterator[Run]:
+    """The run that these options ask for; `find_broker` gets what is closed at the end and the folder, and returns addresses."""
+    target = _target(options)
+    if options.folder is None and not target.is_local:
+        raise SystemExit("a Spark cluster needs --folder PATH, which all of its machines see")
+    with ExitStack() as running:
+        if options.folder is None:
+            folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="spark-example-")))
+        else:
+            options.folder.mkdir(parents=True, exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix="spark-example-", dir=options.folder.absolute()))
+            folder.chmod(0o777)  # executors may be another user's
+            say(f"checkpoints and results go to {folder}")
+        bootstrap = find_broker(running, folder)
+        yield Run(bootstrap, folder, options.flights, running=running, target=target)
+
+
+def _target(options: argparse.Namespace) -> Target:
+    for pair in options.conf:
+        if "=" not in pair:
+            raise SystemExit(f"--conf takes NAME=VALUE, not {pair!r}")
+    if options.master and is_submitted():
+        raise SystemExit("under spark-submit --master is an option of spark-submit")
+    return Target(options.master, dict(pair.split("=", 1) for pair in options.conf))
 
 
 def program(description: str, run: Callable[[Run], None], settings: Mapping[str, str] | None = None) -> int:
@@ -113,15 +157,16 @@ def program(description: str, run: Callable[[Run], None], settings: Mapping[str,
     `settings` are properties of the broker that is started.
     """
     options = arguments(description).parse_args()
-    with tempfile.TemporaryDirectory(prefix="spark-example-") as name, ExitStack() as running:
-        folder = Path(name)
+
+    def find_broker(running: ExitStack, folder: Path) -> str:
         if options.bootstrap_servers:
-            bootstrap = options.bootstrap_servers
-            say(f"using the broker at {bootstrap}")
-        else:
-            bootstrap = running.enter_context(local_broker(folder, settings))
-            say(f"started a broker at {bootstrap}")
-        at = Run(bootstrap, folder, options.flights, running=running)
+            say(f"using the broker at {options.bootstrap_servers}")
+            return str(options.bootstrap_servers)
+        bootstrap = running.enter_context(local_broker(folder, settings))
+        say(f"started a broker at {bootstrap}")
+        return bootstrap
+
+    with started(options, find_broker) as at:
         run(at)
     return verdict(at.checks)
 

@@ -1,12 +1,13 @@
-"""A small local Spark session with the stock Kafka connector of the installed pyspark version."""
+"""A Spark session, on this machine or on a cluster, with the stock Kafka connector of the installed pyspark version."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
@@ -34,35 +35,50 @@ def connector() -> str:
     return f"org.apache.spark:spark-sql-kafka-0-10_{scala}:{version}"
 
 
+LOCAL = "local[2]"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where Spark runs: `master` as spark-submit takes it (empty: what spark-submit says, otherwise this machine), and further
+    properties, which override ours."""
+
+    master: str = ""
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the tasks run in the driver's process."""
+        return (self.master or LOCAL).startswith("local") and not is_submitted()
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit runs this program: then its Java runs already, with its --master, --conf and --packages."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 @contextmanager
 def local_spark(name: str, folder: Path, java_options: str = SHORT_LIVED) -> Iterator[SparkSession]:
-    """Yield a session on two cores, without the web page.
+    """Yield a session on two cores of this machine."""
+    with start_spark(name, folder, Target(LOCAL), java_options) as spark:
+        yield spark
 
-    Its scratch files and the output of its Java process (`spark.log`) go into `folder`.
+
+@contextmanager
+def start_spark(
+    name: str, folder: Path, target: Target, java_options: str = SHORT_LIVED
+) -> Iterator[SparkSession]:
+    """Yield a session there, without the web page unless `target` asks for it.
+
+    Scratch files of the driver and the output of its Java process (`spark.log`) go into `folder`.
     Raises RuntimeError, with the end of that log, if Spark does not start.
     """
     if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
         raise RuntimeError("Spark needs Java 17 or newer: install a JRE, or set JAVA_HOME")
     log = folder / "spark.log"
-    scratch = folder / "java"  # where native libraries unpack themselves: a killed Java leaves them behind
-    scratch.mkdir(exist_ok=True)
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .appName(name)
-        .config("spark.jars.packages", connector())
-        .config("spark.jars.ivy", str(JAR_CACHE))
-        .config("spark.local.dir", str(folder / "spark"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", f"-Djava.io.tmpdir={scratch} {java_options}")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-    )
+    builder = SparkSession.builder.appName(name)
+    for property_name, value in {**_properties(folder, target, java_options), **target.conf}.items():
+        builder = builder.config(property_name, value)
     try:
         with _error_output_to(log):
             spark = builder.getOrCreate()
@@ -72,6 +88,34 @@ def local_spark(name: str, folder: Path, java_options: str = SHORT_LIVED) -> Ite
         yield spark
     finally:
         spark.stop()
+
+
+def _properties(folder: Path, target: Target, java_options: str) -> dict[str, str]:
+    session = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "2"}
+    if is_submitted():
+        return session
+    scratch = folder / "java"  # where native libraries unpack themselves: a killed Java leaves them behind
+    scratch.mkdir(exist_ok=True)
+    of_the_driver = {
+        "spark.master": target.master or LOCAL,
+        "spark.jars.packages": connector(),
+        "spark.jars.ivy": str(JAR_CACHE),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} {java_options}",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+    }
+    if not target.is_local:
+        return {**session, **of_the_driver}
+    return {
+        **session,
+        **of_the_driver,
+        "spark.local.dir": str(folder / "spark"),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
 
 
 @contextmanager
