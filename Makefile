@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons dist publish-python publish-npm publish-files test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -171,6 +171,10 @@ publish-npm:
 
 publish-files:
 	gh release create $(TAG) --verify-tag --generate-notes dist/*
+
+# helm is on the PATH or .cache/helm/helm; without it the chart is not rendered, with a line that says so.
+test-helm: $(INSTALLED) ## long tests: the Helm chart, rendered where helm is
+	$(PYTEST) -q -rs -m "" compat_tests/helm $(ARGS)
 
 conform: $(JARS) ## test: every API and version, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
