@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -205,6 +205,9 @@ bench-cluster: $(JARS) ## bench: three nodes of each
 
 bench-spark: $(JARS) ## bench: Spark on both: batch read, batch write, streams
 	$(BIN)/python -m compat_tests.bench.spark $(ARGS)
+
+bench-spark-sizing: $(INSTALLED) java ## bench: Spark's rate by partitions, tasks and sizes of batches
+	$(BIN)/python -m compat_tests.bench.spark_sizing $(ARGS)
 
 bench-testing: $(INSTALLED) ## bench: what the in-process broker costs a test suite
 	$(BIN)/python -m compat_tests.bench.in_process $(ARGS)
