@@ -48,15 +48,17 @@ def newest_airlines(spark: SparkSession, bootstrap: str) -> DataFrame:
 
 
 def named_flights(spark: SparkSession, bootstrap: str) -> DataFrame:
-    """Flights with their airline's name, as records.
+    """Flights with their airline's name, as records, and the place that each has in the source.
 
     The table is no stream, so Spark keeps no state for it: it reads the topic again in every batch, which is right for
     a topic that is small.
     """
-    flights = parsed(stream_topic(spark, bootstrap, FLIGHTS_TOPIC), "timestamp")
+    flights = parsed(stream_topic(spark, bootstrap, FLIGHTS_TOPIC), "timestamp", "partition", "offset")
     airlines = newest_airlines(spark, bootstrap)
     joined = flights.join(airlines, flights["carrier"] == airlines["code"], "left_outer")
-    named = joined.select("carrier", F.coalesce("name", F.lit(UNKNOWN)).alias("name"), "origin", "timestamp")
+    place = F.concat_ws("-", "partition", "offset").alias("place")
+    name = F.coalesce("name", F.lit(UNKNOWN)).alias("name")
+    named = joined.select("carrier", name, "origin", "timestamp", place)
     return named.select(F.col("carrier").alias("key"), F.to_json(F.struct("*")).alias("value"))
 
 
@@ -94,13 +96,16 @@ def run(at: Run) -> None:
     finally:
         query.stop()
 
-    rows = [json.loads(str(record.value)) for record in read_all(at.bootstrap, NAMED_TOPIC)]
-    found = Counter((row["carrier"], row["name"]) for row in rows)
+    records = [json.loads(str(record.value)) for record in read_all(at.bootstrap, NAMED_TOPIC)]
+    # The sink is at-least-once: a task that is run again writes its records again.
+    rows = {row["place"]: row for row in records}
+    say(f"{NAMED_TOPIC} holds {len(records) - len(rows):,} records twice")
+    found = Counter((row["carrier"], row["name"]) for row in rows.values())
     later = {code: name for code, name in (names | dict([MERGED])).items() if code != DELETED}
     expected = _named(first, names) + _named(second, later)
     for (code, name), count in sorted(found.items()):
         say(f"{count:6,} flights of {code}, {name}")
-    at.checks.that(f"all {len(flights):,} flights came out, once each", len(rows) == len(flights), len(rows))
+    at.checks.that(f"all {len(flights):,} flights came out", len(rows) == len(flights), len(rows))
     at.checks.same("each flight has the name of its time, as pandas joins them", found, expected)
 
 

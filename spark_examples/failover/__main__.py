@@ -67,6 +67,7 @@ class Followed:
 
     def __init__(self, query: StreamingQuery) -> None:
         self.stop = query.stop
+        self.read_all = query.processAllAvailable
         self._query = query
         self._rows_by_batch: dict[int, int] = {}
 
@@ -113,7 +114,7 @@ def run(at: Run, cluster: BrokerProcesses | None) -> None:
         if source.failure:
             raise RuntimeError(f"not all flights could be sent: {source.failure}")
         say(f"{source.acknowledged:,} flights are acknowledged")
-        query.await_rows(len(flights))
+        query.read_all()
     finally:
         query.stop()
 
