@@ -30,6 +30,7 @@ from barnabas.broker.groups.coordinator import GroupCoordinator
 from barnabas.broker.network.connection import Connections
 from barnabas.broker.network.listeners import Listeners
 from barnabas.broker.partitions.alter_partition import AlterPartitionManager
+from barnabas.broker.partitions.isr_hedge import IsrHedge
 from barnabas.broker.partitions.isr_rules import IsrRules
 from barnabas.broker.partitions.log_directories import LogDirectories, log_manager_settings, move_rate
 from barnabas.broker.partitions.partition_manager import PartitionManager
@@ -348,6 +349,7 @@ class Node:
                 config.node_id,
                 runtime.monotonic,
                 lambda: controller.image,
+                IsrHedge(runtime),
                 lag_time_max_s=config.replica_lag_time_max_ms / 1000,
                 may_take_over=self._extensions.may_take_over,
                 on_append_failed=self._hand_over,

@@ -200,6 +200,14 @@ def partition_metrics(
         ("isrexpands", manager.rules.isr_expands, "ISRs of partitions led here that have grown"),
     ):
         yield one(f"kafka_server_replicamanager_{name}_total", value, help_text, COUNTER)
+    hedges = Family(
+        "barnabas_isr_hedges_total",
+        COUNTER,
+        "Times a replica has left the ISR as it held up acknowledgements",
+    )
+    for broker_id, count in sorted(manager.rules.hedge.hedges.items()):
+        hedges.add(count, {"replica": str(broker_id)})
+    yield hedges
     yield one(
         "barnabas_metrics_partitions_left_out",
         left_out,

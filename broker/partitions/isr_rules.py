@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from barnabas.broker.partitions.isr_hedge import IsrHedge
     from barnabas.broker.partitions.replica import LocalReplica, RemoteReplica
     from barnabas.controller.metadata.image import MetadataImage
 
@@ -20,6 +21,7 @@ class IsrRules:
         node_id: int,
         now: Callable[[], float],
         image: Callable[[], MetadataImage],
+        hedge: IsrHedge,
         *,
         lag_time_max_s: float = LAG_TIME_MAX_S,
         may_take_over: Callable[[LocalReplica, RemoteReplica], bool],
@@ -31,6 +33,7 @@ class IsrRules:
         self.node_id = node_id
         self.now = now
         self._image = image
+        self.hedge = hedge
         self.lag_time_max_s = lag_time_max_s
         self.may_take_over = may_take_over
         self.on_append_failed = on_append_failed

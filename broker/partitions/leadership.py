@@ -10,6 +10,8 @@ The rules, Kafka's (Partition.scala, KIP-497, KIP-841, KIP-903, KIP-966):
 - A follower joins the ISR when it has reached the high watermark and the start of the leader's epoch: what was
   committed before may lie above the high watermark that is known here, but not above that start. Where an extension
   requires more of a leader than its log, a follower joins when it has that, too (`IsrRules.may_take_over`).
+- A replica that holds up acknowledgements is hedged out: it leaves the ISR early, and is not waited for as it joins
+  (isr_hedge.py). This is not Kafka's.
 - One proposal at a time; the state that the controller has committed is applied from its answer or from the metadata,
   whichever arrives first.
 
@@ -26,6 +28,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.partitions.alter_partition import IsrChange
+from barnabas.broker.partitions.isr_hedge import HEDGED_ISR_MIN
 from barnabas.broker.partitions.replica import RemoteReplica
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
@@ -212,10 +215,14 @@ class PartitionLeadership:
         ISR has become too small), with NOT_LEADER_OR_FOLLOWER when this broker stops leading before."""
         if self._partition.log.high_watermark >= end_offset:
             call(self._commit_error())
-        elif not self._waiting or self._waiting[-1][0] <= end_offset:
-            self._waiting.append((end_offset, call))
+            return
+        waiting = self._waiting
+        if not waiting or waiting[-1][0] <= end_offset:
+            waiting.append((end_offset, call))
         else:
-            insort(self._waiting, (end_offset, call), key=_OFFSET)
+            insort(waiting, (end_offset, call), key=_OFFSET)
+        if len(waiting) == 1 and self._partition.log.config.isr_hedge_ms >= 0:
+            self._rules.hedge.watch(self)
 
     def _commit_error(self) -> ErrorCode:
         if len(self._maximal) < self.min_isr:
@@ -261,6 +268,7 @@ class PartitionLeadership:
         if (
             end_offset >= self._partition.log.high_watermark
             and end_offset >= self.epoch_start_offset
+            and not replica.is_resting
             and self._may_be_in_sync(replica)
             and self._rules.may_take_over(self._partition, replica)
         ):
@@ -316,6 +324,45 @@ class PartitionLeadership:
                 log_end,
             )
             self._propose(kept)
+
+    # -- the hedge (isr_hedge.py)
+
+    @property
+    def hedge_s(self) -> float:
+        """barnabas.isr.hedge.ms in seconds; negative: a slow replica is waited for as in Kafka."""
+        return self._partition.log.config.isr_hedge_ms / 1000
+
+    @property
+    def held_up_at(self) -> int:
+        """The high watermark, while acknowledgements wait for it to move; else -1."""
+        return self._partition.log.high_watermark if self._waiting else -1
+
+    def hedge(self) -> None:
+        """Wait no longer for the replicas that lack the oldest record that waits: they leave the ISR if enough stay, and are not
+        waited for as joining. They return when they have rested and caught up."""
+        oldest_end = self._waiting[0][0]
+        if self._pending is not None or self._partition.log.replica_end_offset < oldest_end:
+            return  # the controller decides; or this broker's own disk is slow
+        slow = {each.broker_id: each for each in self.replicas.values() if each.end_offset < oldest_end}
+        kept = [broker_id for broker_id in self.isr if broker_id not in slow]
+        if len(kept) < max(HEDGED_ISR_MIN, self.min_isr):
+            kept = list(self.isr)
+        now = self._rules.now()
+        for broker_id, replica in slow.items():
+            if broker_id not in kept and (broker_id in self.isr or self._is_joining(replica)):
+                replica.rest(now)
+                self._rules.hedge.hedges[broker_id] += 1
+        if len(kept) < len(self.isr):
+            log.info(
+                "%s: the ISR is to shrink from %s to %s, so that acknowledgements wait no longer (end %d)",
+                self._partition.name,
+                self.isr,
+                kept,
+                oldest_end,
+            )
+            self._propose(kept)
+        else:
+            self.advance()
 
     # -- the controller
 
@@ -383,6 +430,8 @@ class PartitionLeadership:
             self._committed(high_watermark, stable_offset)
 
     def _is_joining(self, replica: RemoteReplica) -> bool:
+        if replica.is_resting:
+            return False
         rules = self._rules
         log_end = self._partition.log.log_end_offset
         return replica.is_caught_up(log_end, rules.now(), rules.lag_time_max_s) and self._may_be_in_sync(

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = -1
 NEVER: Final = float("-inf")
+REST_S_MIN: Final = 0.25
+REST_S_MAX: Final = 30.0
+STEADY_RESTS: Final = 10  # after so many times its last rest a replica counts as steady again
 
 
 class PartitionListener(Protocol):
@@ -115,9 +118,12 @@ class RemoteReplica:
         "broker_epoch",
         "broker_id",
         "end_offset",
+        "is_resting",
         "last_caught_up",
         "last_fetch",
         "leader_end_at_last_fetch",
+        "rest_s",
+        "rests_until",
         "start_offset",
     )
 
@@ -129,10 +135,14 @@ class RemoteReplica:
         self.last_caught_up = NEVER
         self.last_fetch = NEVER
         self.leader_end_at_last_fetch = UNKNOWN
+        self.is_resting = False  # hedged out, and not caught up since the end of its rest
+        self.rest_s = 0.0
+        self.rests_until = NEVER
 
     def reset(self, now: float, leader_end_offset: int, *, in_sync: bool) -> None:
         """A new leader epoch has begun. `in_sync`: the follower is in the ISR."""
         self.leader_end_at_last_fetch = leader_end_offset
+        self.is_resting = False
         self.last_fetch = self.last_caught_up = now if in_sync else NEVER
 
     def fetched(self, offset: int, start_offset: int, now: float, leader_end: int, broker_epoch: int) -> bool:
@@ -142,6 +152,8 @@ class RemoteReplica:
             self.last_caught_up = now
         elif offset >= self.leader_end_at_last_fetch and self.last_fetch > self.last_caught_up:
             self.last_caught_up = self.last_fetch
+        if self.is_resting and self.last_caught_up >= self.rests_until:
+            self.is_resting = False
         self.last_fetch = now
         self.leader_end_at_last_fetch = leader_end
         self.start_offset = start_offset
@@ -156,6 +168,15 @@ class RemoteReplica:
         self.leader_end_at_last_fetch = self.end_offset
         self.last_fetch = max(self.last_fetch, until)
         self.last_caught_up = max(self.last_caught_up, until)
+
+    def rest(self, now: float) -> None:
+        """It has held up acknowledgements (isr_hedge.py): nothing waits for it until it has rested and caught up. The rest is twice
+        as long as the one before where that ended not long ago, so that a replica which is slow again and again changes the ISR
+        rarely."""
+        is_again = now - self.rests_until < STEADY_RESTS * self.rest_s
+        self.rest_s = min(2 * self.rest_s, REST_S_MAX) if is_again else REST_S_MIN
+        self.rests_until = now + self.rest_s
+        self.is_resting = True
 
     def is_caught_up(self, leader_end: int, now: float, lag_max_s: float) -> bool:
         """Whether it has all there is, or had within the lag that is allowed (replica.lag.time.max.ms)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from barnabas.broker.partitions.alter_partition import AlterPartitionManager
+from barnabas.broker.partitions.isr_hedge import IsrHedge
 from barnabas.broker.partitions.isr_rules import IsrRules
 from barnabas.broker.partitions.partition_manager import PartitionManager
 from barnabas.controller.metadata.image import MetadataImage
@@ -20,7 +21,12 @@ def make_partition_manager(
     return PartitionManager(
         log_manager,
         IsrRules(
-            1, runtime.monotonic, lambda: image, may_take_over=lambda *_: True, on_append_failed=lambda: None
+            1,
+            runtime.monotonic,
+            lambda: image,
+            IsrHedge(runtime),
+            may_take_over=lambda *_: True,
+            on_append_failed=lambda: None,
         ),
         AlterPartitionManager(runtime, 1, lambda *_: None, lambda: -1),
         lambda _image, _topic: configs or {},

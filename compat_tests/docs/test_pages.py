@@ -29,6 +29,7 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
     },
     "cluster.md": {
         "Start": "the environment of a clone, which make makes, and a file in /etc",
+        "A slow replica": _KAFKAS_TOOLS,
         "Grow": _KAFKAS_TOOLS,
         "Observers": _KAFKAS_TOOLS,
         "Controllers": _KAFKAS_TOOLS,

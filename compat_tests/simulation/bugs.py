@@ -18,6 +18,7 @@ from barnabas.broker.fetch import reader as fetch_read
 from barnabas.broker.groups.consumer import changes, reconciliation
 from barnabas.broker.groups.streams import changes as streams_changes
 from barnabas.broker.groups.streams import reconciliation as streams_reconciliation
+from barnabas.broker.partitions import leadership
 from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.partitions.partition_manager import PartitionManager
@@ -78,6 +79,27 @@ def _wiped_replica_counts() -> list[Patch]:
 def _early_acknowledgement() -> list[Patch]:
     """A leader answers acks=all as soon as its own log has the records."""
     return [(PartitionLeadership, "when_committed", lambda _self, _end_offset, call: call(ErrorCode.NONE))]
+
+
+def _hedged_replicas_stay_electable() -> list[Patch]:
+    """A leader acknowledges without the replicas that it hedges out before the controller has removed them from the ISR."""
+    hedge = PartitionLeadership.hedge
+
+    def hedged(self: PartitionLeadership) -> None:
+        hedge(self)
+        if self._pending is not None:
+            self._maximal = frozenset(self._pending.isr)
+            self.advance()
+
+    return [(PartitionLeadership, "hedge", hedged)]
+
+
+def _hedges_below_min_isr() -> list[Patch]:
+    """A hedge leaves the leader alone, and min.insync.replicas does not hold it back."""
+    return [
+        (leadership, "HEDGED_ISR_MIN", 1),
+        (PartitionLeadership, "min_isr", 1),
+    ]
 
 
 def _unclean_member_stays() -> list[Patch]:
@@ -232,6 +254,8 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
     "early-acknowledgement": _early_acknowledgement,
+    "hedged-replicas-stay-electable": _hedged_replicas_stay_electable,
+    "hedges-below-min-isr": _hedges_below_min_isr,
     "unclean-member-stays": _unclean_member_stays,
     "without-h1": _without_h1,
     "without-h2": _without_h2,
@@ -282,6 +306,8 @@ FOUND_BY = {
     "no-epoch-check": 1,
     "wiped-replica-counts": 16,
     "early-acknowledgement": 4,
+    "hedged-replicas-stay-electable": 4,
+    "hedges-below-min-isr": 2,
     "unclean-member-stays": 5,
     "without-h1": 162,
     "without-h2": 4,

@@ -181,6 +181,7 @@ class Simulation:
             "replica.lag.time.max.ms": chance.choice(("1000", "2500")),
             "replica.fetch.wait.max.ms": "200",
             "barnabas.controller.secret.file": _secret_file(),
+            "barnabas.isr.hedge.ms": random.Random(f"hedge {self.seed}").choice(("-1", "2", "10", "100")),
             "log.flush.interval.messages": chance.choice(("1", str((1 << 63) - 1), str((1 << 63) - 1))),
             "metadata.log.max.record.bytes.between.snapshots": chance.choice(("2000", "20971520")),
             "replica.selector.class": chance.choice(

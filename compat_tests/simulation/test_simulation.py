@@ -28,9 +28,17 @@ def details(outcome: Outcome) -> str:
     return "\n".join([*outcome.log, outcome.details])
 
 
+# Planted bugs of the default suite; `make simulate` looks for all of them.
+SOON_FOUND = (
+    "no-epoch-check",
+    "early-acknowledgement",
+    "hedged-replicas-stay-electable",
+    "nothing-is-owned-any-more",
+    "locks-never-expire",
+)
 # With these no other run is needed to see that a failure is that of a planted bug. 0, 4 and 102 cover all that is common, and 3 what a
 # share group does.
-SEEDS = sorted({seed for bug, seed in FOUND_BY.items() if bug not in CIRCUMSTANCES} | {0, 3, 4, 102})
+SEEDS = sorted({FOUND_BY[bug] for bug in SOON_FOUND if bug not in CIRCUMSTANCES} | {0, 3, 4, 102})
 
 
 def nodes() -> set[int]:
@@ -77,7 +85,9 @@ def test_what_is_common_happens() -> None:
     assert not missing(counts, SEEDS_FOR_COMMON)
 
 
-@pytest.mark.parametrize("bug", BUGS)
+@pytest.mark.parametrize(
+    "bug", [pytest.param(bug, marks=() if bug in SOON_FOUND else pytest.mark.long) for bug in BUGS]
+)
 def test_a_planted_bug_is_found(bug: str) -> None:
     """The seed in FOUND_BY finds it. Changes of the code move it: `python -m compat_tests.simulation --bug NAME`
     finds a new one for FOUND_BY; until then any of 100 other seeds counts."""

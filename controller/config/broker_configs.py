@@ -21,6 +21,7 @@ replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 [0,...] 
 OWN_TABLE: Final = """
 barnabas.controller.secret.file string - * high
 barnabas.event.loop string auto in:auto,uvloop,asyncio low
+barnabas.isr.hedge.ms long -1 [-1,...] medium cluster
 barnabas.log.format string text in:text,json low
 barnabas.log.slow.request.ms long 1000 [-1,...] low
 barnabas.metrics.listener string "" * low

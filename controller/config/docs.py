@@ -42,6 +42,7 @@ segment.index.bytes|The largest size of a segment's index; a full index begins a
 segment.jitter.ms|At most this much is taken off segment.ms at random, so that segments do not all roll at once.
 segment.ms|The age in ms at which a segment is closed and a new one begun.
 unclean.leader.election.enable|Whether a replica that is not in sync may lead when no other can, at the price of lost records.
+barnabas.isr.hedge.ms|How long acknowledgements wait in ms until a replica that holds them up leaves the ISR, if two or min.insync.replicas stay; -1: as in Kafka, until replica.lag.time.max.ms.
 barnabas.observers|Ids of brokers that hold an observer of each partition: a replica for reads that never joins the ISR.
 barnabas.retention.messages|How many messages a partition keeps before its oldest segments go, by offsets; -1 is no limit.
 barnabas.validate.records|Whether each record inside a batch is checked when it is produced; otherwise batches pass unopened.

@@ -47,6 +47,7 @@ local.retention.bytes long -2 [-2,...] medium
 remote.log.copy.disable boolean false * medium
 remote.log.delete.on.disable boolean false * medium
 internal.segment.bytes int - * medium internal
+barnabas.isr.hedge.ms long -1 [-1,...] medium
 barnabas.observers list "" broker-ids medium
 barnabas.retention.messages long -1 [-1,...] medium
 barnabas.validate.records boolean false * medium
@@ -85,6 +86,7 @@ message.timestamp.before.max.ms log.message.timestamp.before.max.ms
 message.timestamp.after.max.ms log.message.timestamp.after.max.ms
 local.retention.ms log.local.retention.ms
 local.retention.bytes log.local.retention.bytes
+barnabas.isr.hedge.ms barnabas.isr.hedge.ms
 barnabas.retention.messages barnabas.retention.messages
 barnabas.validate.records barnabas.validate.records
 """

@@ -15,7 +15,8 @@ LONG_MAX = (1 << 63) - 1
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one topic. `observers`, `retention_messages` and `validate_records` are Barnabas's own."""
+    """Settings of one topic. `isr_hedge_ms`, `observers`, `retention_messages` and `validate_records`
+    are Barnabas's own."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_type: str = "producer"
@@ -24,6 +25,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
+    isr_hedge_ms: int = -1
     max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
@@ -59,6 +61,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _PROPERTY_OF = {
+    "isr_hedge_ms": "barnabas.isr.hedge.ms",
     "observers": "barnabas.observers",
     "retention_messages": "barnabas.retention.messages",
     "validate_records": "barnabas.validate.records",

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.broker.partitions.replica import REST_S_MAX
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.reply import Reply
 from barnabas.testing.memory_disk import MemoryDisk
@@ -23,9 +24,14 @@ NOTHING: tuple[tuple[int, int], set[int]] = ((-1, -1), set())
 class World:
     """A leader, two followers that keep what they have fetched, and a controller that may be out of reach."""
 
-    def __init__(self, min_isr: int) -> None:
+    def __init__(self, min_isr: int, hedge_ms: int = -1) -> None:
         self.min_isr = min_isr
-        self.leader = Leader("/d", MemoryDisk(), min_insync_replicas=str(min_isr))
+        self.leader = Leader(
+            "/d",
+            MemoryDisk(),
+            min_insync_replicas=str(min_isr),
+            barnabas_isr_hedge_ms=str(hedge_ms),
+        )
         self.leader.register(*FOLLOWERS)
         self.leader.create()
         self.ends = dict.fromkeys(FOLLOWERS, 0)  # of the followers' logs
@@ -170,9 +176,11 @@ steps = st.lists(
 )
 
 
-@given(steps=steps, min_isr=st.integers(1, 2))
-def test_what_a_leader_has_acknowledged_holds(steps: list[tuple[Any, ...]], min_isr: int) -> None:
-    world = World(min_isr)
+@given(steps=steps, min_isr=st.integers(1, 2), hedge_ms=st.sampled_from([-1, 10, 1000]))
+def test_what_a_leader_has_acknowledged_holds(
+    steps: list[tuple[Any, ...]], min_isr: int, hedge_ms: int
+) -> None:
+    world = World(min_isr, hedge_ms)
     for step in steps:
         match step:
             case ("produce", acks):
@@ -197,9 +205,10 @@ def test_what_a_leader_has_acknowledged_holds(steps: list[tuple[Any, ...]], min_
     for broker_id in FOLLOWERS:
         world.leader.fence(broker_id, False)
     world.leader.runtime.advance(1)
-    for _ in range(4):
+    for _ in range(8):
         for broker_id in FOLLOWERS:
             world.fetch(broker_id, False)
+        world.leader.runtime.advance(REST_S_MAX / 4)
     world.is_late = False
     world.check()
     assert sorted(world.leader.state.isr) == [1, 2, 3]
