@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -176,8 +176,9 @@ publish-files:
 test-helm: $(INSTALLED) ## long tests: the Helm chart, rendered where helm is
 	$(PYTEST) -q -rs -m "" compat_tests/helm $(ARGS)
 
-conform: $(JARS) ## test: every API and version, this broker and Apache Kafka side by side
+conform: $(JARS) ## test: every API and version, and the commands, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
+	$(PYTEST) -q -m "" compat_tests/test_command_line_beside_kafka.py
 
 bench: $(JARS) ## bench: this broker and Apache Kafka under load
 	$(BIN)/python -m compat_tests.bench $(ARGS)
@@ -202,6 +203,10 @@ simulate-transactions: $(INSTALLED) ## long tests: transactional clients in simu
 
 bench-cluster: $(JARS) ## bench: three nodes of each
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)
+
+# Open loop: a record is due every 2 ms.
+bench-slow-replica: $(JARS) ## bench: acks=all while one of three replicas is slow, with and without the hedge
+	$(BIN)/python -m compat_tests.bench.slow_replica $(ARGS)
 
 bench-spark: $(JARS) ## bench: Spark on both: batch read, batch write, streams
 	$(BIN)/python -m compat_tests.bench.spark $(ARGS)

@@ -1,6 +1,6 @@
 """Our commands beside Kafka's tools: the same arguments against the same broker print the same and exit alike.
 
-docs/command-line.md lists the differences that are meant.
+docs/command-line.md lists the differences that are meant. `make conform` runs all of them.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def test_topics(both: BothTools, unique: UniqueName) -> None:
         both.compare("topics", action, "--topic", one, "--if-exists")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -75,6 +76,7 @@ def test_topics_that_can_not_be_created(
     assert both.compare("topics", "--create", "--topic", unique("@"), *arguments).status == 1
 
 
+@pytest.mark.long
 def test_wrong_command_lines_of_topics(both: BothTools) -> None:
     for arguments in (
         (),
@@ -138,6 +140,7 @@ def test_console_producer_and_consumer(both: BothTools, unique: UniqueName) -> N
     both.compare("consume", "--include", f"{name[:-2]}.*", "--from-beginning", "--max-messages", "1")
 
 
+@pytest.mark.long
 def test_a_consumer_of_a_group(both: BothTools, unique: UniqueName) -> None:
     name = unique("@")
     consume = ("consume", "--topic", name, "--group", unique("@"), "--from-beginning")
@@ -148,6 +151,7 @@ def test_a_consumer_of_a_group(both: BothTools, unique: UniqueName) -> None:
     both.compare(*consume, "--timeout-ms", "5000")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -169,6 +173,7 @@ def test_wrong_command_lines_of_the_consumer(both: BothTools, arguments: tuple[s
     assert both.compare("consume", *arguments).status == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -183,6 +188,7 @@ def test_wrong_command_lines_of_the_producer(both: BothTools, arguments: tuple[s
     assert both.compare("produce", *arguments).status == 1
 
 
+@pytest.mark.long
 def test_a_group_without_members(both: BothTools, unique: UniqueName) -> None:
     name, group = unique("@"), unique("@-group")
     groups, of_group = "groups", ("--group", group)
@@ -225,6 +231,7 @@ def test_a_group_without_members(both: BothTools, unique: UniqueName) -> None:
         both.compare(groups, *action, *of_group)
 
 
+@pytest.mark.long
 def test_offsets_from_a_file(both: BothTools, unique: UniqueName, tmp_path: Path) -> None:
     name, group = unique("@"), unique("@-group")
     both.compare("topics", "--create", "--topic", name)
@@ -242,6 +249,7 @@ def test_offsets_from_a_file(both: BothTools, unique: UniqueName, tmp_path: Path
     both.compare("groups", "--describe", "--group", group)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("instance", ["", "static-1"])
 def test_a_group_with_a_member(
@@ -282,6 +290,7 @@ def test_a_group_with_a_member(
         member.wait()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -309,6 +318,7 @@ def test_wrong_command_lines_of_groups(both: BothTools, arguments: tuple[str, ..
     both.compare("groups", *arguments)
 
 
+@pytest.mark.long
 def test_configs_of_topics(both: BothTools, unique: UniqueName) -> None:
     name = unique("@")
     topic, alter = ("--entity-type", "topics", "--entity-name", name), ("configs", "--alter")
@@ -325,6 +335,7 @@ def test_configs_of_topics(both: BothTools, unique: UniqueName) -> None:
     both.compare("configs", "--describe", "--topic", unique("@none"))
 
 
+@pytest.mark.long
 def test_configs_of_brokers(both: BothTools) -> None:
     for broker in (
         ("--broker", "1"),
@@ -343,6 +354,7 @@ def test_configs_of_brokers(both: BothTools) -> None:
     both.compare("configs", "--alter", "--broker-logger", "1", "--add-config", "no.such.Logger=INFO")
 
 
+@pytest.mark.long
 def test_configs_of_groups_and_client_metrics(both: BothTools, unique: UniqueName) -> None:
     group, metrics = ("--group", unique("@")), ("--client-metrics", unique("@"))
     for entity, config in ((group, "consumer.session.timeout.ms=46000"), (metrics, "interval.ms=60000")):
@@ -354,6 +366,7 @@ def test_configs_of_groups_and_client_metrics(both: BothTools, unique: UniqueNam
         both.compare("configs", "--describe", *entity)
 
 
+@pytest.mark.long
 def test_quotas(both: BothTools, unique: UniqueName) -> None:
     user, client = ("--user", unique("@")), ("--client", unique("@"))
     alter = ("configs", "--alter")
@@ -379,6 +392,7 @@ def in_any_order(text: str) -> str:
     return "\n".join(sorted(" ".join(sorted(line.replace(",", " ").split())) for line in text.splitlines()))
 
 
+@pytest.mark.long
 def test_users(both: BothTools, unique: UniqueName) -> None:
     user, alter = ("--entity-type", "users", "--entity-name", unique("@")), ("configs", "--alter")
     both.compare("configs", "--describe", *user)
@@ -402,6 +416,7 @@ def test_users(both: BothTools, unique: UniqueName) -> None:
     both.compare(*alter, "--user-defaults", "--add-config", "SCRAM-SHA-256=[password=a]")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -428,6 +443,7 @@ def test_wrong_command_lines_of_configs(both: BothTools, arguments: tuple[str, .
     assert both.compare("configs", *arguments).status == 1
 
 
+@pytest.mark.long
 def test_offsets(both: BothTools, unique: UniqueName) -> None:
     name = unique("@")
     both.compare("topics", "--create", "--topic", name, "--partitions", "3")
@@ -452,6 +468,7 @@ def test_offsets(both: BothTools, unique: UniqueName) -> None:
         both.compare("offsets", *which)
 
 
+@pytest.mark.long
 def test_cluster_and_api_versions(both: BothTools) -> None:
     server = ("--bootstrap-server", both.bootstrap)
     both.compare("cluster", "cluster-id", *server, server=False)
@@ -472,6 +489,7 @@ def guarded(module_broker: BrokerFactory, java_tools: JavaTools) -> BothTools:
     return BothTools(module_broker(settings).bootstrap, java_tools)
 
 
+@pytest.mark.long
 def test_acls(guarded: BothTools, unique: UniqueName) -> None:
     topic, group = ("--topic", unique("@")), ("--group", unique("@-group"))
     alice = ("--allow-principal", "User:alice")
@@ -519,6 +537,7 @@ def test_acls(guarded: BothTools, unique: UniqueName) -> None:
         guarded.compare("acls", *arguments, view=without_order)
 
 
+@pytest.mark.long
 def test_acls_of_the_cluster(guarded: BothTools, unique: UniqueName) -> None:
     who = ("--allow-principal", unique("User:@"))
     for arguments in (
@@ -530,6 +549,7 @@ def test_acls_of_the_cluster(guarded: BothTools, unique: UniqueName) -> None:
         guarded.compare("acls", *arguments, view=without_order)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -553,6 +573,7 @@ def test_wrong_command_lines_of_acls(guarded: BothTools, arguments: tuple[str, .
     assert guarded.compare("acls", *arguments, view=first_line).status == 1
 
 
+@pytest.mark.long
 def test_acls_without_an_authorizer(both: BothTools) -> None:
     both.compare("acls", "--list", view=first_line)
 

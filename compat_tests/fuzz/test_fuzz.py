@@ -24,20 +24,20 @@ SEEDS = int(os.environ.get("BARNABAS_FUZZ_SEEDS", "0"))
 # cases of the default suite by kind; grouped by system, so that each is started once
 SHORT = {
     "broker": {
-        "requests": range(100),
-        "repetitions": range(0, 1000, 8),
-        "large": range(0, 1000, 25),
-        "pipelined": range(2, 1000, 8),
+        "requests": range(0, 100, 2),
+        "repetitions": range(0, 1000, 16),
+        "large": range(0, 1000, 50),
+        "pipelined": range(2, 1000, 16),
         "worst": range(1000),
         "metrics": range(15),
     },
     "test broker": {"control": range(15)},
     "cluster": {
-        "inter-broker": range(20),
-        "proof": range(10),
-        "follower": range(15),
-        "stranger": range(20),
-        "peer": range(25),
+        "inter-broker": range(10),
+        "proof": range(5),
+        "follower": range(8),
+        "stranger": range(10),
+        "peer": range(12),
     },
     "cluster without a secret": {"unguarded": range(0)},
 }
