@@ -94,6 +94,17 @@ def test_a_broker_that_does_not_answer(tmp_path: Path) -> None:
     assert "ECONNREFUSED" in line
 
 
+def test_a_command_says_what_it_waits_for(tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text("default.api.timeout.ms=2500\n")  # longer than the first attempt
+    server = f"127.0.0.1:{free_port()}"
+    done = barnabas("topics", "--list", "--bootstrap-server", server, "--command-config", str(file), status=1)
+    first, last = done.stderr.splitlines()
+    assert first.startswith(f"no connection to {server}: ")
+    assert first.endswith("; trying for 2.5 s")
+    assert last.startswith(f"no connection to {server}: ")
+
+
 @pytest.mark.parametrize("version", ["raise ModuleNotFoundError(name='kafka')", "__version__ = '2.3.0'"])
 def test_without_kafka_python(tmp_path: Path, version: str) -> None:
     """One line says what to install, also where an older one is."""
@@ -196,10 +207,10 @@ def test_a_secured_broker(tmp_path: Path, mechanism: str) -> None:
         consume = ("consume", *server, "--topic", "a", "--from-beginning", "--max-messages", "1")
         assert barnabas(*consume).stdout == "1\n"
         file.write_text(text.replace("secret", "wrong"))
-        (line,) = barnabas("topics", *server, "--list", status=1).stderr.splitlines()
+        *_, line = barnabas("topics", *server, "--list", status=1).stderr.splitlines()
         assert "Authentication failed" in line
         file.write_text("".join(each for each in text.splitlines(True) if "truststore" not in each))
-        (line,) = barnabas("topics", *server, "--list", status=1).stderr.splitlines()
+        *_, line = barnabas("topics", *server, "--list", status=1).stderr.splitlines()
         assert "CERTIFICATE_VERIFY_FAILED" in line
 
 

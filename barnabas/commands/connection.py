@@ -6,6 +6,7 @@ kafka-python is imported here, when a command needs it.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from time import monotonic, sleep, time  # noqa: TID251 - a client's process: it has no runtime, and nothing simulates it
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -122,18 +123,22 @@ def connect(kind: Any, options: Options, properties: Mapping[str, str], **settin
     log, failures = logging.getLogger("kafka"), _Failures()
     log.addHandler(failures)
     log.propagate = False
-    deadline = monotonic() + arguments["bootstrap_timeout_ms"] / 1000
+    timeout_s = arguments["bootstrap_timeout_ms"] / 1000
+    deadline = monotonic() + timeout_s
+    is_first = True
     try:
         while True:
             left_ms = (deadline - monotonic()) * 1000
             try:
                 return kind(**{**arguments, "bootstrap_timeout_ms": min(_ATTEMPT_MS, left_ms)})
             except errors.KafkaTimeoutError:
+                reason = f": {failures.last}" if failures.last else ""
+                what = f"no connection to {options.value('bootstrap-server')}{reason}"
                 if failures.is_refusal or monotonic() >= deadline:
-                    reason = f": {failures.last}" if failures.last else ""
-                    raise CommandFailed(
-                        f"no connection to {options.value('bootstrap-server')}{reason}"
-                    ) from None
+                    raise CommandFailed(what) from None
+                if is_first:
+                    print(f"{what}; trying for {timeout_s:g} s", file=sys.stderr)
+                is_first = False
             except errors.KafkaError as error:
                 raise CommandFailed(reason_of(error)) from None
     finally:

@@ -77,7 +77,8 @@ class _Lags:
     def __init__(self, partitions: PartitionManager, partitions_max: int) -> None:
         self._partitions = partitions
         self._room = partitions_max
-        self._left_out = 0
+        self._groups_room = partitions_max
+        self._left_out = self._groups_left_out = 0
         self._offsets = Family("kafka_consumergroup_current_offset", GAUGE, "The committed offset of a group")
         self._lag = Family("kafka_consumergroup_lag", GAUGE, "Records behind it")
         self._offset_sums = Family(
@@ -91,6 +92,10 @@ class _Lags:
         self._members = Family("kafka_consumergroup_members", GAUGE, "Members of a group")
 
     def add(self, group: Group, topics: dict[str, dict[int, CommittedOffset]]) -> None:
+        if self._groups_room <= 0:
+            self._groups_left_out += 1
+            return
+        self._groups_room -= 1
         named = {"consumergroup": group.group_id}
         self._members.add(len(group.members), named)
         for topic, positions in topics.items():
@@ -120,6 +125,11 @@ class _Lags:
             "barnabas_metrics_group_partitions_left_out",
             self._left_out,
             "Partitions of groups without metrics of their own, as there are more than barnabas.metrics.partitions.max",
+        )
+        yield one(
+            "barnabas_metrics_groups_left_out",
+            self._groups_left_out,
+            "Groups without metrics of their own, as there are more than barnabas.metrics.partitions.max",
         )
 
 

@@ -74,7 +74,7 @@ def node_sources(
                     "1 starting, 2 recovering logs, 3 running, 6 in controlled shutdown, 7 stopping",
                 )
             ],
-            partial(topic_metrics, services.partitions.topic_stats),
+            partial(topic_metrics, services.partitions.topic_stats, partitions_max),
             lambda: partition_metrics(
                 services.partitions,
                 services.runtime.time_ms(),

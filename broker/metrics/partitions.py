@@ -1,7 +1,7 @@
 """The metrics of topics, partitions and logs, as JMX exporters write Kafka's, and those of kafka_exporter.
 
 What belongs to a partition as a whole is shown by its leader, so that each is there once in a cluster. A node with many
-partitions shows those of the first `partitions_max`; the totals are of all.
+partitions or topics shows those of the first `partitions_max`; the totals are of all.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ _NEVER_CONVERTED: Final = (
 )
 
 
-def topic_metrics(topic_stats: BrokerTopicStats) -> Iterable[Family | None]:
-    """BrokerTopicMetrics: once for all topics, and for each."""
-    topics, total = [], topic_stats.of_gone()
-    for number, (name, stats) in enumerate(topic_stats.topics(), 1):
-        topics.append((written_labels({"topic": name}), stats))
+def topic_metrics(topic_stats: BrokerTopicStats, topics_max: int) -> Iterable[Family | None]:
+    """BrokerTopicMetrics: once for all topics, and for each of the first `topics_max`."""
+    topics, total, topic_count = [], topic_stats.of_gone(), 0
+    for topic_count, (name, stats) in enumerate(topic_stats.topics(), 1):
+        if topic_count <= topics_max:
+            topics.append((written_labels({"topic": name}), stats))
         total.add(stats)
-        if not number % PARTITIONS_AT_ONCE:
+        if not topic_count % PARTITIONS_AT_ONCE:
             yield None
     for name, attribute, help_text in _TOPIC_COUNTERS:
         family = Family(f"kafka_server_brokertopicmetrics_{name}_total", COUNTER, help_text)
@@ -65,6 +66,11 @@ def topic_metrics(topic_stats: BrokerTopicStats) -> Iterable[Family | None]:
         )
     for name, help_text in _NEVER_CONVERTED:
         yield one(f"kafka_server_brokertopicmetrics_{name}_total", 0, help_text, COUNTER)
+    yield one(
+        "barnabas_metrics_topics_left_out",
+        max(topic_count - topics_max, 0),
+        "Topics without metrics of their own, as there are more than barnabas.metrics.partitions.max",
+    )
 
 
 def _gauge(name: str, help_text: str) -> Family:

@@ -60,7 +60,7 @@ barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop
 barnabas.log.format|text, or json: one object a line, with timestamp, level, logger and message.
 barnabas.log.slow.request.ms|A request on which the broker has worked for longer is logged. -1: none is.
 barnabas.metrics.listener|Where Prometheus reads metrics, HOST:PORT, as http://HOST:PORT/metrics; port 0 picks one. Empty: nowhere. /livez, /readyz and /startupz tell the node's health there.
-barnabas.metrics.partitions.max|For how many partitions, of topics and of groups, there are metrics of their own.
+barnabas.metrics.partitions.max|For how many partitions, of topics and of groups, for how many topics and for how many groups there are metrics of their own.
 barnabas.ready.lines|Lines that are printed behind the one that begins with ready, for tools that wait for those of Kafka's images.
 broker.heartbeat.interval.ms|How often a broker reports to the active controller, in ms.
 broker.id|The node's id by its older name; node.id is the one to set.

@@ -210,6 +210,18 @@ def test_many_partitions_show_the_first_and_count_all(tmp_path: Path) -> None:
     assert found["barnabas_metrics_partitions_left_out"] == 2
 
 
+def test_many_topics_show_the_first_and_count_all(tmp_path: Path) -> None:
+    leader = Leader(tmp_path, barnabas_metrics_partitions_max="1")
+    for number in range(3):
+        leader.create(replicas=[1], name=f"t{number}", topic_id=bytes([number + 1]) * 16)
+    found = samples(leader)
+    assert [
+        name for name in found if name.startswith("kafka_server_brokertopicmetrics_messagesin_total{")
+    ] == ['kafka_server_brokertopicmetrics_messagesin_total{topic="t0"}']
+    assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 0
+    assert found["barnabas_metrics_topics_left_out"] == 2
+
+
 def test_the_cluster(tmp_path: Path) -> None:
     leader = Leader(tmp_path)
     leader.register(2)
