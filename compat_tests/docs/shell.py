@@ -7,7 +7,8 @@ stops at the first command that fails. What differs from a reader's machine:
   free port where the command's default is 9092.
 - A line that starts a server and does not end with `&` runs beside the others, as in a terminal of its own; the next line waits
   for its `ready`.
-- `pip install` checks that the extras exist, and gives the active environment the packages of this one.
+- `pip install` checks that the extras exist, and gives the active environment the packages of this one; with a `clone` pip installs
+  that, and what it needs from the package index.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ case "$1" in
 esac
 exec "$(dirname "$0")/python" -m barnabas.cli "$@"
 """
-_BASH: Final = """\
+_PIP: Final = """\
 set -eo pipefail
 pip() {
   test "$1" = install
@@ -63,12 +64,21 @@ pip() {
 """
 
 
+_REAL_PIP: Final = """\
+set -eo pipefail
+pip() { command pip "$@"; cp "@SCRIPTS@/barnabas" "$VIRTUAL_ENV/bin/"; }
+"""
+
+
 class Shell:
     """Runs blocks in `folder`; `close` kills what they have left in the background."""
 
-    def __init__(self, folder: Path, rename: Callable[[str], str] | None = None) -> None:
-        """`rename`: another way to give the page's text the ports of this run."""
+    def __init__(
+        self, folder: Path, rename: Callable[[str], str] | None = None, clone: Path | None = None
+    ) -> None:
+        """`rename`: another way to give the page's text the ports of this run. `clone`: what /path/to/barnabas is."""
         self.folder = folder
+        self._clone = clone
         self._rename = rename or self._with_free_ports
         self._ports: dict[str, int] = {}
         self._scripts = folder.parent / f"{folder.name}-bin"
@@ -83,10 +93,11 @@ class Shell:
             "PACKAGES": sysconfig.get_path("purelib"),
         }
         self.add_script("python", f'exec {sys.executable} "$@"')
-        # pip is a function below
-        self.add_script(
-            "python3", f'test "$1 $2" != "-m venv" || set -- "$@" --without-pip; exec {sys.executable} "$@"'
-        )
+        if clone is None:  # pip is a function below
+            self.add_script(
+                "python3",
+                f'test "$1 $2" != "-m venv" || set -- "$@" --without-pip; exec {sys.executable} "$@"',
+            )
         self.add_script("pytest", 'exec "$(dirname "$0")/python" -m pytest -p no:cacheprovider "$@"')
         self.add_script("barnabas", _filled(_BARNABAS, fill))
         kept = {
@@ -105,7 +116,7 @@ class Shell:
             text=True,
             start_new_session=True,
         )
-        self._send(_filled(_BASH, fill))
+        self._send(_filled(_PIP if clone is None else _REAL_PIP, fill))
 
     def add_script(self, name: str, text: str) -> None:
         """A command of this shell."""
@@ -199,6 +210,8 @@ class Shell:
         return self._ports[port]
 
     def _with_free_ports(self, text: str) -> str:
+        if self._clone is not None:
+            text = text.replace("/path/to/barnabas", str(self._clone))
         return _ADDRESS.sub(lambda found: f"{found[1]}:{self._port(found[2])}", text)
 
     def _as_on_the_page(self, text: str) -> str:

@@ -5,12 +5,14 @@ Every page of docs/ is run here, or has a test of its own, or is in the table of
 
 from __future__ import annotations
 
+import subprocess
 import textwrap
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from barnabas.tests.product import ROOMS
 from compat_tests.docs.pages import DOCS, ROOT, Block, read_page
 from compat_tests.docs.shell import Shell
 
@@ -111,6 +113,20 @@ def test_page(name: str, tmp_path: Path) -> None:
     shell = Shell(folder)
     try:
         shell.run_all(blocks)
+    finally:
+        shell.close()
+
+
+@pytest.mark.long
+def test_the_tutorial_with_a_real_installation(tmp_path: Path) -> None:
+    clone, folder = tmp_path / "barnabas", tmp_path / "page"
+    clone.mkdir()
+    folder.mkdir()
+    names = ["pyproject.toml", "README.md", "LICENSE", *ROOMS]
+    subprocess.run(["cp", "-r", *[str(ROOT / name) for name in names], str(clone)], check=True)
+    shell = Shell(folder, clone=clone)
+    try:
+        shell.run_all(runnable("tutorial.md"))
     finally:
         shell.close()
 
