@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -216,6 +216,10 @@ bench-spark-sizing: $(INSTALLED) java ## bench: Spark's rate by partitions, task
 
 bench-testing: $(INSTALLED) ## bench: what the in-process broker costs a test suite
 	$(BIN)/python -m compat_tests.bench.in_process $(ARGS)
+
+# kfake with Go, the embedded Kafka with Maven and a JDK; what is not there is left out.
+bench-doubles: $(INSTALLED) ## bench: what else a test suite can have in Kafka's place: kfake, librdkafka's mock, an embedded Kafka
+	$(BIN)/python -m compat_tests.bench.doubles $(ARGS)
 
 bench-nats: $(INSTALLED) ## bench: NATS messages into topics, JetStream and a script written by hand
 	$(BIN)/python -m compat_tests.bench.nats $(ARGS)

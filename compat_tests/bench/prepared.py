@@ -26,11 +26,11 @@ def batch(records: int, value_size: int) -> bytes:
     return struct.pack(">qiibI", 0, 9 + len(checked), -1, 2, crc32c(checked)) + checked
 
 
-def produce(topic: str, records: bytes, acks: int = 1) -> bytes:
-    """A Produce request with one batch for partition 0."""
+def produce(topic: str, records: bytes, acks: int = 1, version: int = 12) -> bytes:
+    """A Produce request with one batch for partition 0. Versions 9 to 12 have the same fields."""
     partition = struct.pack(">i", 0) + _compact(records) + b"\0"
     topics = _one(_compact(topic.encode()) + _one(partition) + b"\0")
-    return _flexible_request(_PRODUCE, 12, b"\0" + struct.pack(">hi", acks, 30_000) + topics + b"\0")
+    return _flexible_request(_PRODUCE, version, b"\0" + struct.pack(">hi", acks, 30_000) + topics + b"\0")
 
 
 def produced(topic: str, response: bytes | bytearray | memoryview) -> tuple[int, int]:

@@ -50,6 +50,14 @@ def go_environment() -> dict[str, str]:
     }
 
 
+def build_program(source: Path, program: Path) -> Path:
+    """Compile the program in the folder `source`, whose go.sum names all that Go fetches for it."""
+    if shutil.which("go") is None:
+        raise GoUnavailableError("no `go` on PATH")
+    _go("build", "-o", str(program), ".", folder=source)
+    return program
+
+
 def _go(*arguments: str, folder: Path) -> str:
     environment = {**os.environ, **go_environment()}
     result = subprocess.run(
