@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from barnabas.tests.test_links import PAGES, links_of
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = ROOT / "docs" / "mkdocs.yml"
+CONFIG, STYLE = (ROOT / "docs" / name for name in ("mkdocs.yml", "site.css"))
 SITE = ROOT / ".cache" / "site"
 BUILDER = ROOT / ".cache" / "docs" / "bin" / "zensical"
 
@@ -44,6 +44,7 @@ def lay_out(root: Path, folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     shutil.copyfile(CONFIG, folder / CONFIG.name)
+    shutil.copyfile(STYLE, pages / STYLE.name)
 
 
 def build(folder: Path) -> str:
