@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +65,7 @@ pip() {
 """
 
 
+_CURL: Final = "import sys, urllib.request as u; print(u.urlopen(sys.argv[-1]).read().decode())"
 _REAL_PIP: Final = """\
 set -eo pipefail
 pip() { command pip "$@"; cp "@SCRIPTS@/barnabas" "$VIRTUAL_ENV/bin/"; }
@@ -100,6 +102,8 @@ class Shell:
             )
         self.add_script("pytest", 'exec "$(dirname "$0")/python" -m pytest -p no:cacheprovider "$@"')
         self.add_script("barnabas", _filled(_BARNABAS, fill))
+        if shutil.which("curl") is None:
+            self.add_script("curl", f"exec {sys.executable} -c '{_CURL}' \"$@\"")
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("KAFKA_", "PYTEST"))
         }
