@@ -26,7 +26,7 @@ from compat_tests.tools.prometheus import PROMTOOL
 from compat_tests.tools.pyflink import PYFLINK
 from compat_tests.tools.quix import QUIX
 from compat_tests.tools.rsyslog import RSYSLOG
-from compat_tests.tools.tool import BROKERS, Trial
+from compat_tests.tools.tool import BROKERS, Tool, Trial
 
 TOOLS = (
     KCAT,
@@ -56,30 +56,29 @@ def main() -> int:
     unknown = set(arguments.names) - set(names)
     if unknown:
         parser.error(f"no tool {', '.join(sorted(unknown))}")
-    failed = 0
-    for tool in TOOLS:
-        if arguments.names and tool.name not in arguments.names:
-            continue
-        if tool.barnabas_only and arguments.broker != "barnabas":
-            print(f"{tool.name}: left out, as it is about this broker alone")
-            continue
-        missing = tool.missing()
-        if missing:
-            print(f"{tool.name}: left out, as it needs {missing}")
-            continue
-        started = time.monotonic()
-        with tempfile.TemporaryDirectory() as directory:
-            try:
-                checked = tool.check(Trial(Path(directory), arguments.broker))
-            except Exception as error:  # noqa: BLE001 - whatever a check raises, the other tools have their turn
-                failed += 1
-                print(f"{tool.name} {tool.version()}: {error!r}\n{error}\n{tool.name}: FAILED", flush=True)
-            else:
-                print(
-                    f"{tool.name} {tool.version()}: {checked} ({time.monotonic() - started:.0f} s)",
-                    flush=True,
-                )
+    wanted = [tool for tool in TOOLS if not arguments.names or tool.name in arguments.names]
+    failed = sum(not passes(tool, arguments.broker) for tool in wanted)
     return 1 if failed else 0
+
+
+def passes(tool: Tool, kind: str) -> bool:
+    """Check with it on a broker of this kind, and print a line. False when it fails, not when it is left out."""
+    if tool.barnabas_only and kind != "barnabas":
+        print(f"{tool.name}: left out, as it is about this broker alone")
+        return True
+    missing = tool.missing()
+    if missing:
+        print(f"{tool.name}: left out, as it needs {missing}")
+        return True
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            checked = tool.check(Trial(Path(directory), kind))
+        except Exception as error:  # noqa: BLE001 - whatever a check raises, the other tools have their turn
+            print(f"{tool.name} {tool.version()}: {error!r}\n{error}\n{tool.name}: FAILED", flush=True)
+            return False
+    print(f"{tool.name} {tool.version()}: {checked} ({time.monotonic() - started:.0f} s)", flush=True)
+    return True
 
 
 if __name__ == "__main__":

@@ -26,4 +26,4 @@ def check(trial: Trial) -> str:
     return f"{_ORDERS} records of 4 partitions read to their ends by two workers, counted by key, written once each"
 
 
-BYTEWAX = _BYTEWAX.tool("Bytewax", check)
+BYTEWAX = _BYTEWAX.tool("bytewax", check)

@@ -53,4 +53,4 @@ def check(trial: Trial) -> str:
     )
 
 
-CELERY = _CELERY.tool("Celery", check)
+CELERY = _CELERY.tool("celery", check)

@@ -109,4 +109,4 @@ def _missing() -> str:
     return _DEBEZIUM.missing() or postgres.missing()
 
 
-DEBEZIUM = Tool("Debezium", _missing, lambda: _DEBEZIUM.version, check, pinned=_DEBEZIUM.version)
+DEBEZIUM = Tool("debezium", _missing, lambda: _DEBEZIUM.version, check, pinned=_DEBEZIUM.version)

@@ -35,4 +35,4 @@ def check(trial: Trial) -> str:
     )
 
 
-FASTSTREAM = _FASTSTREAM.tool("FastStream", check)
+FASTSTREAM = _FASTSTREAM.tool("faststream", check)

@@ -49,4 +49,4 @@ def _send(broker: Broker, numbers: range) -> None:
     send(broker, "faust-orders", ((f"{order['number']}", json.dumps(order)) for order in orders))
 
 
-FAUST = _FAUST.tool("Faust", check)
+FAUST = _FAUST.tool("faust-streaming", check)

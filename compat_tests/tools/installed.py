@@ -80,6 +80,11 @@ class DebianTool:
             _call(("apt-get", "download", *self.packages), Path(archives))
             for package in Path(archives).glob("*.deb"):
                 _call(("dpkg", "-x", str(package), str(folder)), folder)
+        program = next(path for path in self._places(folder) if path.exists())
+        needed = _call(("env", f"LD_LIBRARY_PATH={folder / _LIBRARIES}", "ldd", str(program)), folder)
+        absent = re.findall(r"(\S+) => not found", needed)
+        if absent:
+            raise InstallFailed(f"no {', '.join(absent)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +253,10 @@ def _locked(name: str) -> Iterator[None]:
         yield
 
 
-def _call(command: Sequence[str], directory: Path) -> None:
+def _call(command: Sequence[str], directory: Path) -> str:
+    """Its standard output."""
     try:
-        subprocess.run(
+        return subprocess.run(
             command,
             cwd=directory,
             check=True,
@@ -258,9 +264,9 @@ def _call(command: Sequence[str], directory: Path) -> None:
             text=True,
             timeout=_FETCH_S,
             stdin=subprocess.DEVNULL,
-        )
+        ).stdout
     except subprocess.CalledProcessError as error:
-        lines = re.findall(r"\S.*", error.stderr) or [str(error)]
+        lines = re.findall(r"\S.*", error.stderr or error.stdout) or [str(error)]
         raise InstallFailed(lines[-1]) from error
     except (OSError, subprocess.SubprocessError) as error:
         raise InstallFailed(str(error)) from error

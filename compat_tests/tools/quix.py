@@ -65,4 +65,4 @@ def _send(broker: Broker, topic: str, numbers: range) -> None:
     send(broker, topic, ((f"{order['number']}", json.dumps(order)) for order in orders))
 
 
-QUIX = _QUIX.tool("Quix Streams", check)
+QUIX = _QUIX.tool("quixstreams", check)

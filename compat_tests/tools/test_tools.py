@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from compat_tests.tools.__main__ import TOOLS
+from compat_tests.tools.__main__ import TOOLS, passes
 from compat_tests.tools.prometheus import PROMTOOL
-from compat_tests.tools.tool import Tool, Trial
+from compat_tests.tools.tool import Tool, ToolFailed, Trial
 
 pytestmark = [pytest.mark.barnabas_only, pytest.mark.timeout(1800)]  # the first run installs them
 
@@ -28,3 +29,24 @@ def test_the_tool_finds_no_fault(tool: Tool, tmp_path: Path) -> None:
     if missing:
         pytest.skip(f"{tool.name} needs {missing}")
     assert tool.check(Trial(tmp_path))
+
+
+def test_a_tool_that_finds_fault_fails_and_one_that_is_missing_does_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def find_fault(_: Trial) -> str:
+        raise ToolFailed("3 of 4 records")
+
+    def tool(
+        *, missing: str = "", check: Callable[[Trial], str] = find_fault, barnabas_only: bool = False
+    ) -> Tool:
+        return Tool("reader", lambda: missing, lambda: "1.0", check, barnabas_only=barnabas_only)
+
+    assert not passes(tool(), "barnabas")
+    assert "3 of 4 records" in capsys.readouterr().out
+    assert passes(tool(check=lambda _: "4 records"), "barnabas")
+    assert capsys.readouterr().out == "reader 1.0: 4 records (0 s)\n"
+    assert passes(tool(missing="Node with npm"), "barnabas")
+    assert capsys.readouterr().out == "reader: left out, as it needs Node with npm\n"
+    assert passes(tool(barnabas_only=True), "apache")
+    assert "left out" in capsys.readouterr().out

@@ -41,6 +41,6 @@ tables.execute_sql(f"""
 tables.execute_sql(f"""
     CREATE TABLE totals (number INT, customer STRING, total BIGINT) WITH ({kafka},
       'topic' = 'totals-{naming}', 'sink.delivery-guarantee' = 'exactly-once', 'sink.transactional-id-prefix' = 'flink-{naming}',
-      'sink.transaction-naming-strategy' = '{naming}', 'properties.transaction.timeout.ms' = '60000')""")
+      'sink.transaction-naming-strategy' = '{naming}', 'properties.transaction.timeout.ms' = '900000')""")
 tables.execute_sql("""
     INSERT INTO totals SELECT number, customer, COUNT(*) OVER (PARTITION BY customer ORDER BY arrived) FROM orders""").wait()
