@@ -63,7 +63,7 @@ class DebianTool:
         return (_SYSTEM if self._on_path() else self._cached) / _LIBRARIES
 
     def _on_path(self) -> str | None:
-        if not (_SYSTEM / _LIBRARIES / self.beside).exists():
+        if self.beside and not (_SYSTEM / _LIBRARIES / self.beside).exists():
             return None
         installed = (str(path) for path in self._places(_SYSTEM) if path.exists())
         return next(installed, None) or shutil.which(self.program)
