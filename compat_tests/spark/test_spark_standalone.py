@@ -30,7 +30,7 @@ EXAMPLE = (sys.executable, "-m", "spark_examples")
 IN_THE_MIDDLE = {
     "backfill": (("--flights", "20000"), "backfill-flights", r"month 3 of 12 is written"),
     "enrichment": (("--flights", "10000"), "enrichment-flights", r"5,000 flights are named"),
-    "exactly_once": (("--flights", "60000"), "once-flights", r"copies, batch \d+|the same job again"),
+    "exactly_once": (("--flights", "24000"), "once-flights", r"the same job again"),
     "flights": (("--flights", "80000"), "demo-flights", r"stream, batch 0"),
     "transactions": (("--flights", "20000"), "transactions-flights", r"batch 1: "),
     "failover": (("--flights", "20000"), "failover-flights", r"now is the time to kill a node"),

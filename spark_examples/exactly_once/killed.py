@@ -25,7 +25,7 @@ from spark_examples.shared.topics import PARTITIONS
 
 _ATTEMPTS = 8
 _COMMITTED_FIRST = 2  # batches that are over before any kill
-_TIMEOUT_S = 240
+_TIMEOUT_S = 480
 
 
 def committed_batches(checkpoint: Path) -> list[int]:
