@@ -98,12 +98,6 @@ class SparkCluster:
         """As the master sees it."""
         return int(self._state()["aliveworkers"])
 
-    def executors(self, worker: int) -> int:
-        """How many Java processes the worker has started, which still run."""
-        group = self._workers[worker].pid
-        listed = subprocess.run(("pgrep", "-g", str(group)), capture_output=True, text=True, check=False)
-        return len(listed.stdout.split()) - 1
-
     def kill_worker(self, worker: int) -> None:
         """kill -9 of the worker and of its executors, and wait until the master has noticed."""
         before = self.alive_workers()

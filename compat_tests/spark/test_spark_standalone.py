@@ -103,7 +103,6 @@ def test_a_worker_and_a_leader_die(
     status, said = run(command, spark_cluster, line, deaths(spark_cluster, brokers, topic))
     assert status == 0, said
     assert re.search(r"all \d+ checks hold", said), said
-    assert spark_cluster.executors(1) == 0, "the executors ended with the program"
     request.node.user_properties.append((SUMMARY, f"{request.node.name:<40}{said.splitlines()[-1]}"))
 
 

@@ -8,19 +8,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+# Of the driver's and the executors' clients. When the leader that the driver's AdminClient is about to ask has died, it waits for
+# that node until default.api.timeout.ms, a minute otherwise, before Spark asks again.
+TIMEOUTS = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "20000"}
+
 Progress = Callable[[int, int], None]  # number of the batch, its rows
 
 
 def read_topic(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
     """What the topic holds, as a table of the connector's columns; Spark's default is all of it."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    return reader.option("subscribe", topic).options(**options).load()
+    return reader.option("subscribe", topic).options(**TIMEOUTS, **options).load()
 
 
 def stream_topic(spark: SparkSession, bootstrap: str, topic: str, **options: str) -> DataFrame:
     """The topic as a stream from its beginning."""
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", bootstrap)
-    return reader.option("subscribe", topic).option("startingOffsets", "earliest").options(**options).load()
+    return (
+        reader.option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .options(**TIMEOUTS, **options)
+        .load()
+    )
 
 
 def into_topic(records: DataFrame, bootstrap: str, topic: str, checkpoint: str) -> DataStreamWriter:
