@@ -167,7 +167,7 @@ publish-python: $(INSTALLED)
 	$(BIN)/uv publish --trusted-publishing always dist/barnabas-*.tar.gz dist/barnabas-*.whl
 
 publish-npm:
-	npm publish --access public --provenance dist/barnabas-testbroker-*.tgz
+	npm publish --access public dist/barnabas-testbroker-*.tgz
 
 publish-files:
 	gh release create $(TAG) --verify-tag --generate-notes dist/*

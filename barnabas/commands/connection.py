@@ -137,7 +137,7 @@ def connect(kind: Any, options: Options, properties: Mapping[str, str], **settin
                 if failures.is_refusal or monotonic() >= deadline:
                     raise CommandFailed(what) from None
                 if is_first:
-                    print(f"{what}; trying for {timeout_s:g} s", file=sys.stderr)
+                    sys.stderr.write(f"{what}; trying for {timeout_s:g} s\n")
                 is_first = False
             except errors.KafkaError as error:
                 raise CommandFailed(reason_of(error)) from None

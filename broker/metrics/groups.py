@@ -94,6 +94,7 @@ class _Lags:
     def add(self, group: Group, topics: dict[str, dict[int, CommittedOffset]]) -> None:
         if self._groups_room <= 0:
             self._groups_left_out += 1
+            self._left_out += sum(map(len, topics.values()))
             return
         self._groups_room -= 1
         named = {"consumergroup": group.group_id}

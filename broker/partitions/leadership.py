@@ -68,6 +68,7 @@ class PartitionLeadership:
 
     __slots__ = (
         "_deletions",
+        "_hedged",
         "_is_over",
         "_last_base_offset",
         "_maximal",
@@ -81,6 +82,7 @@ class PartitionLeadership:
         "epoch_start_offset",
         "isr",
         "replicas",
+        "wait",
     )
 
     def __init__(self, partition: LocalReplica, rules: IsrRules, proposals: AlterPartitionManager) -> None:
@@ -92,6 +94,8 @@ class PartitionLeadership:
         self.isr: list[int] = []  # as committed
         self._maximal: frozenset[int] = frozenset()
         self._pending: IsrChange | None = None
+        self._hedged: list[RemoteReplica] = []  # which the pending proposal hedges out
+        self.wait: object | None = None  # while IsrHedge watches it
         self.epoch_start_offset = 0
         self._waiting: list[tuple[int, Call]] = []  # (end offset, called once it is committed), ascending
         self._deletions: list[tuple[int, Call]] = []  # (low watermark, called once it is reached)
@@ -128,6 +132,11 @@ class PartitionLeadership:
         self._rules.isr_expands += len(isr) > len(self.isr)
         self.isr = list(isr)
         self._maximal = frozenset(isr)
+        hedged, self._hedged = self._hedged, []
+        for replica in hedged:
+            if replica.broker_id not in isr:
+                replica.rest(self._rules.now())
+                self._rules.hedge.hedges[replica.broker_id] += 1
 
     def resign(self) -> None:
         """This broker no longer leads, or no longer hosts, the partition."""
@@ -221,7 +230,7 @@ class PartitionLeadership:
             waiting.append((end_offset, call))
         else:
             insort(waiting, (end_offset, call), key=_OFFSET)
-        if len(waiting) == 1 and self._partition.log.config.isr_hedge_ms >= 0:
+        if self.wait is None and self._partition.log.config.isr_hedge_ms >= 0:
             self._rules.hedge.watch(self)
 
     def _commit_error(self) -> ErrorCode:
@@ -328,31 +337,32 @@ class PartitionLeadership:
     # -- the hedge (isr_hedge.py)
 
     @property
-    def hedge_s(self) -> float:
-        """barnabas.isr.hedge.ms in seconds; negative: a slow replica is waited for as in Kafka."""
-        return self._partition.log.config.isr_hedge_ms / 1000
+    def hedge_ms(self) -> int:
+        """barnabas.isr.hedge.ms; negative: a slow replica is waited for as in Kafka."""
+        return self._partition.log.config.isr_hedge_ms
 
     @property
-    def held_up_at(self) -> int:
+    def awaited_high_watermark(self) -> int:
         """The high watermark, while acknowledgements wait for it to move; else -1."""
         return self._partition.log.high_watermark if self._waiting else -1
 
+    def config_changed(self) -> None:
+        """The topic's settings have changed, maybe while acknowledgements wait."""
+        if self._waiting:
+            self._rules.hedge.watch(self)
+
     def hedge(self) -> None:
-        """Wait no longer for the replicas that lack the oldest record that waits: they leave the ISR if enough stay, and are not
-        waited for as joining. They return when they have rested and caught up."""
+        """Wait no longer for the replicas that lack the oldest record that waits, if enough stay: those in the ISR are to leave it, and
+        others are not waited for as joining. They return when they have rested and caught up."""
         oldest_end = self._waiting[0][0]
         if self._pending is not None or self._partition.log.replica_end_offset < oldest_end:
             return  # the controller decides; or this broker's own disk is slow
         slow = {each.broker_id: each for each in self.replicas.values() if each.end_offset < oldest_end}
         kept = [broker_id for broker_id in self.isr if broker_id not in slow]
         if len(kept) < max(HEDGED_ISR_MIN, self.min_isr):
-            kept = list(self.isr)
-        now = self._rules.now()
-        for broker_id, replica in slow.items():
-            if broker_id not in kept and (broker_id in self.isr or self._is_joining(replica)):
-                replica.rest(now)
-                self._rules.hedge.hedges[broker_id] += 1
-        if len(kept) < len(self.isr):
+            return
+        leaving = [replica for broker_id, replica in slow.items() if broker_id in self.isr]
+        if leaving:
             log.info(
                 "%s: the ISR is to shrink from %s to %s, so that acknowledgements wait no longer (end %d)",
                 self._partition.name,
@@ -361,7 +371,11 @@ class PartitionLeadership:
                 oldest_end,
             )
             self._propose(kept)
+            self._hedged = leaving
         else:
+            for replica in slow.values():
+                if self._is_joining(replica):
+                    replica.rest(self._rules.now())
             self.advance()
 
     # -- the controller

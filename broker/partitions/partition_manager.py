@@ -415,4 +415,6 @@ class PartitionManager:
             if topic not in image.topics:
                 return
             partition.log.update_config(self._log_config(image, topic))
+            if partition.leadership is not None:
+                partition.leadership.config_changed()
             yield

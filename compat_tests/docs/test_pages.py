@@ -40,6 +40,7 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
         "The image": "Docker; compat_tests/image builds it by its Dockerfile's commands",
         "Kubernetes": "Helm",
     },
+    "spark.md": {"On a cluster": "a cluster of Spark: test_spark_standalone.py"},
     "testing.md": {"Inspecting and changing the broker": "a list of calls, each on contents of its own"},
     "testing-faults.md": {
         "A test broker that misbehaves": _FRAGMENTS,

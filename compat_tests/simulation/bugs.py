@@ -95,10 +95,25 @@ def _hedged_replicas_stay_electable() -> list[Patch]:
 
 
 def _hedges_below_min_isr() -> list[Patch]:
-    """A hedge leaves the leader alone, and min.insync.replicas does not hold it back."""
+    """A hedge leaves the leader alone, and from then on min.insync.replicas does not hold it back."""
+    hedge, min_isr = PartitionLeadership.hedge, PartitionLeadership.min_isr
+    assert isinstance(min_isr, property)
+    assert min_isr.fget is not None
+    get = min_isr.fget
+    hedging: set[tuple[str, int]] = set()
+
+    def hedged(self: PartitionLeadership) -> None:
+        hedging.add((self._partition.name, self._partition.leader_epoch))
+        hedge(self)
+
+    def after_hedges(self: PartitionLeadership) -> int:
+        is_hedged = (self._partition.name, self._partition.leader_epoch) in hedging
+        return 1 if is_hedged else get(self)
+
     return [
         (leadership, "HEDGED_ISR_MIN", 1),
-        (PartitionLeadership, "min_isr", 1),
+        (PartitionLeadership, "hedge", hedged),
+        (PartitionLeadership, "min_isr", property(after_hedges)),
     ]
 
 

@@ -1,6 +1,7 @@
 """`python -m compat_tests.tools [kcat] ... [--broker apache]`: tools of others on this broker, all or these; a line for each.
 
-Exits 1 when one fails. A tool that is not here and cannot be installed is left out, with a line that names what is missing.
+Exits 1 when one fails. A tool that is not here and cannot be installed is left out, with a line that names what is missing;
+one that is asked for by name fails then.
 With `--broker apache` they run on Apache Kafka: a check that fails there is a wrong check, or the tool's own defect.
 """
 
@@ -57,19 +58,19 @@ def main() -> int:
     if unknown:
         parser.error(f"no tool {', '.join(sorted(unknown))}")
     wanted = [tool for tool in TOOLS if not arguments.names or tool.name in arguments.names]
-    failed = sum(not passes(tool, arguments.broker) for tool in wanted)
+    failed = sum(not passes(tool, arguments.broker, is_named=bool(arguments.names)) for tool in wanted)
     return 1 if failed else 0
 
 
-def passes(tool: Tool, kind: str) -> bool:
-    """Check with it on a broker of this kind, and print a line. False when it fails, not when it is left out."""
+def passes(tool: Tool, kind: str, *, is_named: bool) -> bool:
+    """Check with it on a broker of this kind, and print a line. False when it fails, or was asked for by name and is not here."""
     if tool.barnabas_only and kind != "barnabas":
         print(f"{tool.name}: left out, as it is about this broker alone")
         return True
     missing = tool.missing()
     if missing:
         print(f"{tool.name}: left out, as it needs {missing}")
-        return True
+        return not is_named
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         try:

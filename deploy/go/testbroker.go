@@ -13,7 +13,10 @@ import (
 	"regexp"
 	"strconv"
 	"syscall"
+	"time"
 )
+
+const stopLimit = 30 * time.Second
 
 var ready = regexp.MustCompile(`^ready .* bootstrap=(\S+) control=(\S+)\n$`)
 
@@ -64,9 +67,11 @@ func Start(arguments ...string) (*Broker, error) {
 	return broker, nil
 }
 
-// Stop ends the broker and waits for its end.
+// Stop ends the broker and waits for its end. One that does not end in 30 seconds is killed.
 func (b *Broker) Stop() {
 	_ = b.command.Process.Signal(syscall.SIGTERM)
+	limit := time.AfterFunc(stopLimit, func() { _ = b.command.Process.Kill() })
+	defer limit.Stop()
 	_ = b.command.Wait()
 }
 

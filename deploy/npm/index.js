@@ -4,6 +4,8 @@ import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { createInterface } from "node:readline";
 
+const STOP_LIMIT_MS = 30_000;
+
 /** Starts `barnabas testbroker`, which is on the path or named by BARNABAS, and resolves when it serves. */
 export async function startTestBroker(...args) {
   const program = process.env.BARNABAS || "barnabas";
@@ -62,9 +64,12 @@ export class TestBroker {
     return rule.hits;
   }
 
-  /** Ends the broker and waits for its end. */
+  /** Ends the broker and waits for its end. One that does not end in 30 seconds is killed. */
   async stop() {
     this.#child.kill();
-    if (this.#child.exitCode === null && this.#child.signalCode === null) await once(this.#child, "exit");
+    if (this.#child.exitCode !== null || this.#child.signalCode !== null) return;
+    const limit = setTimeout(() => this.#child.kill("SIGKILL"), STOP_LIMIT_MS);
+    await once(this.#child, "exit");
+    clearTimeout(limit);
   }
 }

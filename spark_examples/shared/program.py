@@ -130,6 +130,8 @@ def started(options: argparse.Namespace, find_broker: Callable[[ExitStack, Path]
     target = _target(options)
     if options.folder is None and not target.is_local:
         raise SystemExit("a Spark cluster needs --folder PATH, which all of its machines see")
+    if options.bootstrap_servers is None and not target.is_local:
+        raise SystemExit("a Spark cluster needs --bootstrap-servers: a broker started here is on 127.0.0.1")
     with ExitStack() as running:
         if options.folder is None:
             folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="spark-example-")))

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from barnabas.broker.partitions.isr_hedge import LOOKS_PER_HEDGE
+from barnabas.broker.partitions.leadership import PartitionLeadership
 from barnabas.broker.partitions.replica import REST_S_MAX, REST_S_MIN, STEADY_RESTS, RemoteReplica
-from barnabas.broker.tests.leader import Follower, Leader
+from barnabas.broker.tests.leader import Follower, Leader, batch
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.errors import ErrorCode as E
+from barnabas.wire.messages.metadata_records import ConfigRecord
 
 HEDGE_S = 0.01
 LONG_S = 1000.0  # of a produce request's timeout
@@ -60,6 +62,11 @@ def test_what_most_replicas_have_is_acknowledged_and_no_more(leader: Leader) -> 
     assert leader.state.leader_epoch == 0, "who leads has not changed"
 
 
+def hedges(leader: Leader) -> dict[int, int]:
+    """By broker, how often it was hedged out."""
+    return dict(leader.node.services.partitions.rules.hedge.hedges)
+
+
 @pytest.mark.parametrize("how", ["min.insync.replicas", "two replicas", "off"])
 def test_as_many_replicas_as_have_to_stay_are_waited_for(how: str) -> None:
     leader = make(
@@ -74,6 +81,124 @@ def test_as_many_replicas_as_have_to_stay_are_waited_for(how: str) -> None:
     leader.runtime.advance(1)
     assert not call.done
     assert leader.state.isr == isr
+    assert hedges(leader) == {}
+
+
+@pytest.mark.parametrize("replicas", [[1, 2], [1, 2, 3]])
+def test_a_leader_alone_in_sync_waits_for_one_that_joins(replicas: list[int]) -> None:
+    """One copy would be all that there is."""
+    leader = make()
+    leader.create(replicas=replicas, isr=[1, 2])
+    two = leader.follower(2)
+    two.fetch(0)
+    leader.change(isr=[1])  # the controller has removed it, and it is close behind
+    call = produce(leader)
+    leader.runtime.advance(1)
+    assert not call.done
+    two.fetch(1)
+    leader.run()
+    assert call.done
+    assert leader.state.isr == [1, 2]
+
+
+def test_a_short_hedge_does_not_wait_for_a_long_one(leader: Leader) -> None:
+    """Each topic's leaders are looked at in their own time."""
+    leader.commit(ConfigRecord(2, "t", "barnabas.isr.hedge.ms", "10000"))
+    leader.create(name="u", topic_id=b"u" * 16)
+    caught_up(leader)
+    produce(leader)
+    leader.runtime.advance(1)
+    partition = leader.partition(name="u")
+    assert partition.leadership is not None
+    for replica in partition.leadership.replicas.values():  # 2 as if it fetched what is appended next
+        replica.fetched(2 - replica.broker_id + 1, 0, leader.runtime.monotonic(), 0, 100 + replica.broker_id)
+    partition.append(memoryview(bytearray(batch("v"))), required_acks=-1)
+    done: list[E] = []
+    partition.when_committed(1, done.append)
+    leader.runtime.advance(2 * HEDGE_S)
+    assert done == [E.NONE]
+    assert partition.isr == [1, 2]
+    assert leader.state.isr == [1, 2, 3]
+
+
+def test_it_can_be_switched_on_and_off_while_acknowledgements_wait() -> None:
+    leader = make(-1)
+    leader.create()
+    two, _ = caught_up(leader)
+    call = produce(leader)
+    two.fetch(1)
+    leader.runtime.advance(1)
+    for hedge_ms in ("1000", "-1", "10"):
+        assert not call.done
+        leader.commit(ConfigRecord(2, "t", "barnabas.isr.hedge.ms", hedge_ms))
+        leader.runtime.advance(0.1)
+    assert call.done
+    assert leader.state.isr == [1, 2]
+
+
+def test_what_ends_while_it_is_watched(leader: Leader) -> None:
+    """A leadership that ends is not hedged."""
+    two, _ = caught_up(leader)
+    call = produce(leader)
+    two.fetch(1)
+    leader.change(leader=2)
+    assert leader.produced(call).error_code == E.NOT_LEADER_OR_FOLLOWER
+    leader.runtime.advance(1)
+    leader.change(leader=1, replicas=[1], isr=[1])
+    assert leader.produced(produce(leader)).error_code == E.NONE
+    leader.runtime.advance(1)
+    assert hedges(leader) == {}
+
+
+def test_a_hedge_counts_when_the_controller_has_decided(leader: Leader) -> None:
+    """Until then the replica is waited for as before."""
+    two, _ = caught_up(leader)
+    channel: Any = leader.node.services.controller_channel
+    send, refused = channel.send, []
+
+    def refuse(_key: int, request: Any, done: Any) -> None:
+        refused.append(request)
+        leader.runtime.call_soon(lambda: done(None, E.NOT_CONTROLLER))
+
+    channel.send = refuse
+    call = produce(leader)
+    two.fetch(1)
+    leader.runtime.advance(0.5)
+    assert refused
+    assert not call.done
+    assert hedges(leader) == {}
+    channel.send = send
+    leader.runtime.advance(0.5)
+    assert call.done
+    assert leader.state.isr == [1, 2]
+    assert hedges(leader) == {3: 1}
+
+
+def test_a_hedge_that_fails_is_not_the_last_one(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
+    two, _ = caught_up(leader)
+
+    def fail(_: object) -> None:
+        raise RuntimeError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLeadership, "hedge", fail)
+        produce(leader)
+        leader.runtime.advance(1)
+    call = produce(leader)
+    two.fetch(2)
+    leader.runtime.advance(2 * HEDGE_S)
+    assert call.done
+    assert leader.state.isr == [1, 2]
+
+
+def test_a_loop_that_is_always_late_hedges(leader: Leader) -> None:
+    two, _ = caught_up(leader)
+    call = produce(leader)
+    two.fetch(1)
+    for _ in range(8):
+        leader.runtime.hold_until(leader.runtime.monotonic() + 2 * HEDGE_S)
+        leader.runtime.advance(2 * HEDGE_S)
+    assert call.done
 
 
 def test_a_lag_that_delays_no_acknowledgement_costs_nothing(leader: Leader) -> None:
@@ -201,4 +326,4 @@ def test_many_partitions_leave_a_slow_broker_in_one_request() -> None:
     leader.runtime.advance(2 * HEDGE_S)
     assert sent == [50]
     assert all(call.done for call in calls)
-    assert leader.node.services.partitions.rules.hedge.hedges == {3: 50}
+    assert hedges(leader) == {3: 50}
