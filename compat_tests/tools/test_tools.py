@@ -42,11 +42,13 @@ def test_a_tool_that_finds_fault_fails_and_one_that_is_missing_does_not(
     ) -> Tool:
         return Tool("reader", lambda: missing, lambda: "1.0", check, barnabas_only=barnabas_only)
 
-    assert not passes(tool(), "barnabas")
+    assert not passes(tool(), "barnabas", is_named=False)
     assert "3 of 4 records" in capsys.readouterr().out
-    assert passes(tool(check=lambda _: "4 records"), "barnabas")
+    assert passes(tool(check=lambda _: "4 records"), "barnabas", is_named=False)
     assert capsys.readouterr().out == "reader 1.0: 4 records (0 s)\n"
-    assert passes(tool(missing="Node with npm"), "barnabas")
+    assert passes(tool(missing="Node with npm"), "barnabas", is_named=False)
     assert capsys.readouterr().out == "reader: left out, as it needs Node with npm\n"
-    assert passes(tool(barnabas_only=True), "apache")
+    assert not passes(tool(missing="Node with npm"), "barnabas", is_named=True), "it was asked for"
+    capsys.readouterr()
+    assert passes(tool(barnabas_only=True), "apache", is_named=False)
     assert "left out" in capsys.readouterr().out
