@@ -1,4 +1,4 @@
-"""Debezium's connector for PostgreSQL in Kafka Connect: a snapshot, then changes, exactly once over a kill -9 of the worker."""
+"""Debezium's connector for PostgreSQL in Kafka Connect: a snapshot, then changes, exactly once over a kill -9 of the broker and one of the worker."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def check(trial: Trial) -> str:
             worker.wait_until(lambda: seen()["r"] == 200, _START_S)
             _insert(database, 200, 250)
             worker.wait_until(lambda: seen()["c"] > 0)
+            broker.restart(kill=True)
             _insert(database, 250, 300)
+            worker.wait_until(lambda: seen()["c"] > 50)
             worker.kill()
         database.sql("UPDATE orders SET amount = amount + 1 WHERE id < 100")
         with JavaProgram(WORKER, [str(properties)], trial.directory / "worker") as worker:
@@ -68,7 +70,7 @@ def check(trial: Trial) -> str:
         assert sum(change is None for _, change in _changes(broker)) == 50  # a tombstone for each deleted row
         return (
             f"PostgreSQL {database.version()}: a snapshot of 200 rows, then 250 inserts, updates and deletes with tombstones, each once over "
-            "a kill -9 of the Connect worker; the changes make the table"
+            "a kill -9 of the broker and one of the Connect worker; the changes make the table"
         )
 
 
