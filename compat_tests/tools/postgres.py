@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, from Debian's package, for Debezium; as root it runs as `nobody`, since it refuses root."""
+"""A PostgreSQL server of our own, from Debian's package, for Debezium; as root it runs as an unprivileged user, since it refuses root."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compat_tests.harness.eventually import eventually
 from compat_tests.tools.installed import DebianTool
 from compat_tests.tools.tool import ToolFailed
 
-_ROOT = "nobody"
+_UNPRIVILEGED = 65534  # the user id that every Debian has for it
 _VERSION = "15"  # Debian 12's
 _POSTGRES = DebianTool(
     "postgres",
@@ -30,7 +30,7 @@ class Postgres:
 
     def __init__(self) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="postgres-"))
-        self._user = _ROOT if os.getuid() == 0 else None
+        self._user = _UNPRIVILEGED if os.getuid() == 0 else None
         if self._user:
             shutil.chown(self._directory, self._user)
         self.port = free_port()
