@@ -34,7 +34,6 @@ SOON_FOUND = (
     "early-acknowledgement",
     "hedged-replicas-stay-electable",
     "nothing-is-owned-any-more",
-    "locks-never-expire",
 )
 # With these no other run is needed to see that a failure is that of a planted bug. 0, 4 and 102 cover all that is common, and 3 what a
 # share group does.

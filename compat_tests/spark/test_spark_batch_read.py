@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from compat_tests.spark.topics import Record, Topics
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 START_MS = 1_700_000_000_000
 CODECS = ("none", "zstd", *(pytest.param(name, marks=pytest.mark.long) for name in ("gzip", "snappy", "lz4")))

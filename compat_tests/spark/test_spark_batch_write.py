@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpar
 
 from compat_tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 CODECS = ("none", "zstd", *(pytest.param(name, marks=pytest.mark.long) for name in ("gzip", "snappy", "lz4")))
 HEADERS = "array<struct<key: string, value: binary>>"

@@ -13,7 +13,7 @@ from compat_tests.harness.fixture_types import ClusterFactory
 from compat_tests.spark.streams import Job, numbered, once
 from compat_tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 
 def _produce(bootstrap: str, topic: str, values: list[str]) -> None:

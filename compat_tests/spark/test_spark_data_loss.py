@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 from compat_tests.spark.streams import JobFactory, numbered, once
 from compat_tests.spark.topics import Topics
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 LOST = r"(?i)data.?loss|some data may have been lost|failOnDataLoss"
 

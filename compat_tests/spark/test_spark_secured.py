@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 (the name that every PySpar
 
 from barnabas.testing import Acl, Broker, Security
 
-pytestmark = [pytest.mark.jvm, pytest.mark.barnabas_only, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.jvm, pytest.mark.barnabas_only, pytest.mark.timeout(600)]
 
 TOPIC = "orders"
 MODULES = {"PLAIN": "plain.Plain", "SCRAM-SHA-512": "scram.Scram"}

@@ -14,7 +14,7 @@ from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.spark.streams import Job, JobFactory, numbered, once
 from compat_tests.spark.topics import Record, Topics
 
-pytestmark = [pytest.mark.jvm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.jvm, pytest.mark.timeout(600)]
 
 
 def test_available_now_takes_what_is_there(topics: Topics, job: JobFactory) -> None:
