@@ -348,6 +348,7 @@ class PartitionLeadership:
 
     def config_changed(self) -> None:
         """The topic's settings have changed, maybe while acknowledgements wait."""
+        self.wait = None
         if self._waiting:
             self._rules.hedge.watch(self)
 

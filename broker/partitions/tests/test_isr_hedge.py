@@ -136,6 +136,21 @@ def test_it_can_be_switched_on_and_off_while_acknowledgements_wait() -> None:
     assert leader.state.isr == [1, 2]
 
 
+def test_another_hedge_time_holds_from_the_next_acknowledgement_on() -> None:
+    leader = make(10_000)
+    leader.create()
+    two, three = caught_up(leader)
+    produce(leader)
+    two.fetch(1)
+    three.fetch(1)  # nothing waits, and it has not been looked at since
+    leader.commit(ConfigRecord(2, "t", "barnabas.isr.hedge.ms", "10"))
+    call = produce(leader)
+    two.fetch(2)
+    leader.runtime.advance(2 * HEDGE_S)
+    assert call.done
+    assert leader.state.isr == [1, 2]
+
+
 def test_what_ends_while_it_is_watched(leader: Leader) -> None:
     """A leadership that ends is not hedged."""
     two, _ = caught_up(leader)
