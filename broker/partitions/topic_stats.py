@@ -107,10 +107,3 @@ class BrokerTopicStats:
         counted = TopicStats()
         counted.add(self._gone)
         return counted
-
-    def total(self) -> TopicStats:
-        """Of all topics since the start, those that have left included."""
-        total = self.of_gone()
-        for stats in self._topics.values():
-            total.add(stats)
-        return total

@@ -54,6 +54,7 @@ def families() -> list[Family]:
     leader.ask(INIT_PRODUCER_ID, 4, InitProducerIdRequest("t", 1000))
     leader.runtime.advance(1)
     leader.node.services.add_partitions_to_txn.times_s.append(0.001)
+    leader.node.services.partitions.rules.hedge.hedges[2] += 1
     window = RequestWindow(leader.runtime, leader.node._dispatcher.metrics)
     sources = leader.node._metric_sources(EventLoopLag(leader.runtime), window)
     assert sources is not None

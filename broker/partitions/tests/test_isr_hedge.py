@@ -151,7 +151,7 @@ def test_another_hedge_time_holds_from_the_next_acknowledgement_on() -> None:
     assert leader.state.isr == [1, 2]
 
 
-def test_what_ends_while_it_is_watched(leader: Leader) -> None:
+def test_what_ends_while_it_is_watched(leader: Leader, caplog: pytest.LogCaptureFixture) -> None:
     """A leadership that ends is not hedged."""
     two, _ = caught_up(leader)
     call = produce(leader)
@@ -163,6 +163,7 @@ def test_what_ends_while_it_is_watched(leader: Leader) -> None:
     assert leader.produced(produce(leader)).error_code == E.NONE
     leader.runtime.advance(1)
     assert hedges(leader) == {}
+    assert "could not be hedged out" not in caplog.text
 
 
 def test_a_hedge_counts_when_the_controller_has_decided(leader: Leader) -> None:
