@@ -203,6 +203,8 @@ class ObstoreStore:
             for chunk in chunks:
                 for meta in chunk:
                     key = meta["path"]
+                    if key <= after:  # obstore takes "a/" for "a"
+                        continue
                     if key.startswith(prefix):
                         yield ObjectInfo(key, meta["size"], int(meta["last_modified"].timestamp() * 1000))
                     elif key > prefix:

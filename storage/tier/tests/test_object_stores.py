@@ -164,8 +164,8 @@ class FileStoreModel(ObjectStoreModel):
             assert set(names) <= {".barnabas~", ".barnabas~/lock"}
 
 
-TestMemoryStoreModel = pytest.mark.hypothesis(ObjectStoreModel.TestCase)
-TestFileStoreModel = pytest.mark.hypothesis(FileStoreModel.TestCase)
+TestMemoryStoreModel = ObjectStoreModel.TestCase
+TestFileStoreModel = FileStoreModel.TestCase
 
 
 def test_a_key_can_not_be_the_folder_of_another_one(tmp_path: Path) -> None:
