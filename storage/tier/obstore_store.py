@@ -203,12 +203,8 @@ class ObstoreStore:
             for chunk in chunks:
                 for meta in chunk:
                     key = meta["path"]
-                    if key <= after:  # obstore takes "a/" for "a"
-                        continue
-                    if key.startswith(prefix):
+                    if key.startswith(prefix) and key > after:  # obstore takes "a/" for "a"
                         yield ObjectInfo(key, meta["size"], int(meta["last_modified"].timestamp() * 1000))
-                    elif key > prefix:
-                        return
         except Exception as error:
             raise _translated("list", prefix, error) from error
 
