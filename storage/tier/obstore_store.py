@@ -4,7 +4,8 @@ The only module that imports obstore (the extra `tier`).
 
 obstore's own retries are few and only for calls that may be repeated: `create` and `replace` are sent once, so ConditionFailed
 never comes from a first try whose reply was lost. A request takes at most 10 s, and 1 s more for each MB of a part; larger objects
-are written and read in parts.
+are written and read in parts. `get` reads them of one version; `get_range` does not see to that, because objects that are read by
+ranges are written once.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
 PART_BYTES: Final = 8 * 1024 * 1024
+READ_BYTES: Final = 4 * 1024 * 1024
 PARTS_AT_ONCE = 2  # of one upload
 TIMEOUT_S = 10 + PART_BYTES / 1_000_000  # of one request with at most one part
 TRIES_AGAIN = 2
@@ -178,22 +180,23 @@ class ObstoreStore:
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         check_key(key)
-        pieces: list[bytes] = []
+        pieces: list[obstore.Bytes] = []
         end = start + length
         while True:
-            asked = min(PART_BYTES, end - start)
+            asked = min(READ_BYTES, end - start)
             try:
-                # stores refuse an empty range, and whether there is an object is still the question
-                piece = bytes(obstore.get_range(self._store, key, start=start, length=max(asked, 1)))[:asked]
+                # Stores refuse an empty range, and whether there is an object is still the question
+                piece = obstore.get_range(self._store, key, start=start, length=max(asked, 1))
             except Exception as error:
                 if _status(error) == _RANGE_NOT_SATISFIABLE:  # nothing there any more
                     break
                 raise _translated("get_range", key, error) from error
-            pieces.append(piece)
+            if asked:
+                pieces.append(piece)
             start += len(piece)
             if len(piece) < asked or start >= end:
                 break
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(pieces)
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
         check_prefix(prefix)

@@ -79,7 +79,7 @@ def test_what_killed_writers_left_is_removed_after_a_day(tmp_path: Path) -> None
 
 
 def test_versions_do_not_come_back(tmp_path: Path) -> None:
-    """Not with the same content, nor within one tick of the file system's clock."""
+    """Not with the same content, nor after a deletion, nor within one tick of the file system's clock."""
     store = FileStore(str(tmp_path))
     versions = [store.create("k", b"a")]
     for content in [b"b", b"a"] * 50:
@@ -87,6 +87,9 @@ def test_versions_do_not_come_back(tmp_path: Path) -> None:
     for _ in range(50):
         store.put("k", [b"a"])
         versions.append(store.get("k", 9)[1])
+    for _ in range(50):
+        store.delete(["k"])
+        versions.append(store.create("k", b"a"))
     assert len(set(versions)) == len(versions)
 
 

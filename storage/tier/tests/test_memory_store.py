@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,14 +17,14 @@ def test_a_write_that_fails(verb: str, fault: Fault) -> None:
     store = MemoryStore(lambda: 5)
     version = store.create("old", b"old")
     store.faults = lambda asked, _: fault if asked == verb else None
-    read = []
+    read: list[bytes] = []
 
     def parts() -> Iterator[bytes]:
         for part in (b"new", b"er"):
             read.append(part)
             yield part
 
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "put": lambda: store.put("k", parts()),
         "create": lambda: store.create("k", b"newer"),
         "replace": lambda: store.replace("old", b"newer", version),
@@ -46,7 +46,12 @@ def test_a_read_that_fails(fault: Fault) -> None:
     store = MemoryStore(lambda: 5)
     store.put("k", [b"1"])
     store.faults = lambda _verb, _key: fault
-    for call in (lambda: store.get("k", 9), lambda: store.get_range("k", 0, 1), lambda: list(store.list(""))):
+    reads: list[Callable[[], object]] = [
+        lambda: store.get("k", 9),
+        lambda: store.get_range("k", 0, 1),
+        lambda: list(store.list("")),
+    ]
+    for call in reads:
         with pytest.raises(StoreUnavailable):
             call()
 
