@@ -176,7 +176,7 @@ class AsyncioRuntime(Runtime):
         """`loop`: a new one unless given."""
         self.loop = new_event_loop(prefer_uvloop) if loop is None else loop
         self.random = random.Random()
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: dict[bool, ThreadPoolExecutor] = {}  # by whether their work is remote
         self._upgrades: set[asyncio.Task[None]] = set()
 
     # -- clock and randomness
@@ -209,16 +209,21 @@ class AsyncioRuntime(Runtime):
     # -- threads
 
     def run_in_thread(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], object],
+        *,
+        remote: bool = False,
     ) -> None:
         def hand_over(future: Future[T]) -> None:
             error = future.exception()
             result = None if error is not None else future.result()
             self.call_soon_threadsafe(lambda: done(result, error))
 
-        if self._threads is None:
-            self._threads = self._new_threads()
-        self._threads.submit(work).add_done_callback(hand_over)
+        threads = self._threads.get(remote)
+        if threads is None:
+            threads = self._threads[remote] = self._new_threads()
+        threads.submit(work).add_done_callback(hand_over)
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
         if len(works) < 2:
@@ -316,8 +321,8 @@ class AsyncioRuntime(Runtime):
 
     def close(self) -> None:
         """Wait for the threads, then close the loop. Callbacks that are still scheduled never run."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=True)
+        for remote, threads in self._threads.items():
+            threads.shutdown(wait=not remote, cancel_futures=remote)
         loop = self.loop
         if loop.is_closed():
             return

@@ -57,9 +57,14 @@ class Runtime(Protocol):
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer: ...
 
     def run_in_thread(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], object],
+        *,
+        remote: bool = False,
     ) -> None:
-        """Run blocking `work` in a thread; then `done(result, error)` on the loop, one of them None."""
+        """Run blocking `work` in a thread; then `done(result, error)` on the loop, one of them None. `remote`: the work waits for
+        another machine; it gets one of other threads, so that it delays no sync however long that machine takes."""
         ...
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:

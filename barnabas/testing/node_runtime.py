@@ -307,9 +307,9 @@ class NodeRuntime(AsyncioRuntime):
         self._servers.clear()
         self._reserved.clear()
         self._transports.clear()
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=True, cancel_futures=True)
+        threads, self._threads = self._threads, {}
+        for each in threads.values():
+            each.shutdown(wait=True, cancel_futures=True)
         self.is_paused = False
 
     # -- what its servers and connections need
@@ -384,12 +384,16 @@ class NodeRuntime(AsyncioRuntime):
         return event
 
     def run_in_thread(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], object],
+        *,
+        remote: bool = False,
     ) -> None:
         if self.has_ended:
             return
         if self._has_threads:
-            super().run_in_thread(work, done)
+            super().run_in_thread(work, done, remote=remote)
             return
 
         def run() -> None:

@@ -131,7 +131,11 @@ class VirtualRuntime(Runtime):
         return self.world.schedule(self.world.now + delay_s, self, callback)
 
     def run_in_thread(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], object]
+        self,
+        work: Callable[[], T],
+        done: Callable[[T | None, BaseException | None], object],
+        *,
+        remote: bool = False,
     ) -> None:
         def run() -> None:
             try:

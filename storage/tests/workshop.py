@@ -24,7 +24,11 @@ class InlineRuntime(VirtualRuntime):
     """Work for a thread is done at once."""
 
     def run_in_thread(
-        self, work: Callable[[], Any], done: Callable[[Any, BaseException | None], object]
+        self,
+        work: Callable[[], Any],
+        done: Callable[[Any, BaseException | None], object],
+        *,
+        remote: bool = False,
     ) -> None:
         try:
             result = work()

@@ -259,7 +259,7 @@ class Busy:
             yield lambda: None
 
         with monkeypatch.context() as patch:
-            patch.setattr(view.runtime, "run_in_thread", lambda _work, done: self._done.append(done))
+            patch.setattr(view.runtime, "run_in_thread", lambda _work, done, **_: self._done.append(done))
             coordinator_log: Any = view.node.services.groups._log
             coordinator_log._loadings.add(steps(), lambda _result, _error: None)
 

@@ -234,7 +234,7 @@ def test_produces_that_wait_to_be_decoded_are_bounded(
     clients = [Client(leader) for _ in range(4)]
     frames = [client.frame(PRODUCE, produce_request("t", 1001)) for client in clients]
     monkeypatch.setattr(produce_api, "WAITING_BYTES_MAX", len(frames[0]))
-    monkeypatch.setattr(leader.runtime, "run_in_thread", lambda *_: None)  # busy with another one
+    monkeypatch.setattr(leader.runtime, "run_in_thread", lambda *_, **__: None)  # busy with another one
     for client, frame in zip(clients, frames, strict=True):
         client.send(frame)
     assert [client.is_closed for client in clients] == [False, False, True, True]
