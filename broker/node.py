@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     from barnabas.broker.security.caller import Caller
     from barnabas.broker.security.delegation_tokens import DelegationTokens
     from barnabas.broker.services import HandlerContext
+    from barnabas.broker.tier.tiering import Tiering
     from barnabas.controller.metadata.metadata_log import MetadataLog
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.log import Log
@@ -163,6 +164,7 @@ class Node:
         self._has_loaded = False
         self._brokers: Sequence[Brokers] = ()
         self._for_extensions: Brokers
+        self._tiering: Tiering | None = None
         self._directories: LogDirectories
         self._connections: Connections
         self._listeners: Listeners
@@ -343,6 +345,7 @@ class Node:
             controller, self.cluster_id, lambda: self._log_manager.broker_epoch
         )
         fetchers = self._fetchers = self._make_fetchers(controller, authentication)
+        tiering = self._tiering = self._make_tiering()
         partitions = PartitionManager(
             self._log_manager,
             IsrRules(
@@ -365,6 +368,8 @@ class Node:
             on_following=_ignore if fetchers is None else fetchers.on_following,
             on_not_following=_ignore if fetchers is None else fetchers.on_not_following,
             on_opened=lambda partition, state: self._directories.opened(partition, state),
+            on_changed=_ignore if tiering is None else tiering.partition_changed,
+            on_removed=_ignore if tiering is None else tiering.partition_removed,
             has_session=lambda: self._lifecycle is None or self._lifecycle.has_session(),
         )
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
@@ -564,6 +569,20 @@ class Node:
         if self._lifecycle is not None:
             self._lifecycle.hand_over()
 
+    def _make_tiering(self) -> Tiering | None:
+        """ConfigError where the object store is wrongly configured."""
+        if not self._config.remote_log_storage_system_enable or not self._config.is_broker:
+            return None
+        from barnabas.broker.tier.tiering import Tiering
+
+        return Tiering(
+            self._config,
+            self._runtime,
+            self._disk,
+            self._log_manager.wall_clock,
+            lambda: self.cluster_id,
+        )
+
     def _make_fetchers(
         self, controller: Controller, authentication: InterBrokerAuthentication | None
     ) -> ReplicaFetcherManager | None:
@@ -719,6 +738,8 @@ class Node:
             self._member.stop()
         if self._fetchers is not None:
             self._fetchers.stop()
+        if self._tiering is not None:
+            self._tiering.stop()
         if self._has_loaded:
             self.services.partitions.stop()
             self._cleaner.stop()
@@ -775,6 +796,7 @@ class Node:
                 lag,
                 window,
             ),
+            *(() if self._tiering is None else (self._tiering.metrics,)),
             *self._extensions.metrics(),
         ]
 

@@ -28,11 +28,13 @@ class OffsetOutOfRange(StorageError):
 
 
 class WouldWait(Exception):
-    """Reading would wait for the disk. `prepare` waits, in a thread; then the read can be tried again."""
+    """Reading would wait for the disk. `prepare` waits, in a thread; then the read can be tried again. `is_remote`: it waits for
+    an object store, so it needs a thread of those, and may take long."""
 
-    def __init__(self, prepare: Callable[[], object]) -> None:
+    def __init__(self, prepare: Callable[[], object], *, is_remote: bool = False) -> None:
         super().__init__("not in memory")
         self.prepare = prepare
+        self.is_remote = is_remote
 
 
 _TRANSIENT: Final = frozenset(

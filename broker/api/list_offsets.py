@@ -31,6 +31,7 @@ from barnabas.broker.services import HandlerContext
 from barnabas.controller.metadata.acls import Operation
 from barnabas.runtime.slices import Steps
 from barnabas.storage.errors import StorageError
+from barnabas.storage.log.log import Log
 from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.messages.list_offsets import (
@@ -217,10 +218,13 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
     log = partition.log
     if timestamp == LATEST:
         return -1, limit, partition.leader_epoch
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+    if timestamp == EARLIEST:
         return -1, log.log_start_offset, partition.start_epoch()
+    if timestamp == EARLIEST_LOCAL:
+        local_start = log.local_log_start_offset
+        return -1, local_start, log.epochs.epoch_for_offset(local_start)
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return -1, -1, -1
+        return _find_tiered(log, timestamp)
     key = (partition.topic, partition.partition)
     if key not in found:
         raise StorageError(
@@ -234,6 +238,17 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
     if record is None or record.offset >= limit:
         return -1, -1, -1
     return record.timestamp, record.offset, record.leader_epoch
+
+
+def _find_tiered(log: Log, timestamp: int) -> tuple[int, int, int]:
+    """Of the last offset that is tiered (KIP-1005), or the first that is not (KIP-1023)."""
+    if log.remote is None:
+        return -1, -1, -1
+    tiered = log.remote.tiered_offset
+    if timestamp == LATEST_TIERED:
+        return -1, tiered, log.epochs.epoch_for_offset(tiered) if tiered >= 0 else -1
+    pending = max(tiered + 1, log.log_start_offset)
+    return -1, pending, log.epochs.epoch_for_offset(pending)
 
 
 def _not_available(context: HandlerContext) -> ErrorCode:

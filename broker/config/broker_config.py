@@ -165,6 +165,11 @@ class _Values:
     replica_fetch_response_max_bytes: int
     replica_fetch_wait_max_ms: int
     replica_high_watermark_checkpoint_interval_ms: int
+    remote_fetch_max_wait_ms: int
+    remote_log_index_file_cache_total_size_bytes: int
+    remote_log_manager_copier_thread_pool_size: int
+    remote_log_manager_task_interval_ms: int
+    remote_log_storage_system_enable: bool
     replica_lag_time_max_ms: int
     replica_socket_timeout_ms: int
     replica_selector_class: str | None

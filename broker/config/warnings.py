@@ -24,7 +24,6 @@ _WITHOUT_EFFECT: Final = frozenset(
         "create.topic.policy.class.name",
         "metric.reporters",
         "principal.builder.class",
-        "remote.log.storage.system.enable",
         "security.providers",
         "transaction.two.phase.commit.enable",
     ]
@@ -190,7 +189,9 @@ def _is_known(name: str, table: ConfigDef) -> bool:
     return (
         name in table
         or name in authorizer.PROPERTIES
-        or name.startswith(("listener.name.", "zookeeper.", "config.providers."))
+        or name.startswith(
+            ("listener.name.", "zookeeper.", "config.providers.", "rsm.config.", "rlmm.config.")
+        )
     )
 
 

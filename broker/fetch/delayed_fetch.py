@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.requests.context import RequestContext
     from barnabas.broker.security.authorizer import Authorizer
-    from barnabas.runtime.interface import Runtime
+    from barnabas.runtime.interface import Runtime, Timer
+    from barnabas.storage.errors import WouldWait
 
 TOPIC_IDS_FROM: Final = 13  # the first version that names topics by id (KIP-516)
 LEADERS_FROM: Final = 16  # the first version whose responses have the leaders' addresses
@@ -75,8 +76,8 @@ class DelayedFetch:
     """The base of both kinds. `serve` once; the response is its result, or leaves through the context."""
 
     __slots__ = (
-        "_advice", "_by_id", "_context", "_is_authorized", "_max_bytes", "_quota", "_reader", "_request", "_tries",
-        "_waiter",
+        "_advice", "_by_id", "_context", "_is_authorized", "_max_bytes", "_quota", "_reader", "_remote_until", "_request",
+        "_tries", "_waiter",
     )  # fmt: skip
 
     def __init__(self, context: RequestContext[FetchServices], request: FetchRequest) -> None:
@@ -101,6 +102,9 @@ class DelayedFetch:
             self._quota = services.leader_quota
         self._waiter: FetchWaiter | None = None
         self._tries = 0  # how often a thread has read from the disk for it
+        self._remote_until: float | None = (
+            None  # until when it waits for remote storage; None: it has not had to
+        )
         self._reader = self._new_reader()
         self._is_authorized = services.authorizer is None or self._reader.follower_id >= 0
 
@@ -113,6 +117,8 @@ class DelayedFetch:
             advice=self._advice,
             quota=self._quota,
             wait=self._tries >= TRIES_MAX,
+            waits_for_remote=self._remote_until is None
+            or self._context.services.runtime.monotonic() < self._remote_until,
         )
 
     def serve(self) -> FetchResponse | Outcome:
@@ -146,15 +152,33 @@ class DelayedFetch:
         return topic is None or allows_topic(self._context, Operation.READ, topic, count=count)
 
     def _prepare(self, then: Callable[[], object]) -> None:
-        """Have a thread read from the disk; `then()` continues."""
+        """Have a thread read from the disk; `then()` continues. For remote storage a fetch waits remote.fetch.max.wait.ms in all
+        (KIP-1018), then answers with what there is; the thread reads on, for the next fetch."""
+        runtime = self._context.services.runtime
+        timers: list[Timer] = []
+        is_over = False
 
-        def done(_result: object, _error: BaseException | None) -> None:
-            if not self._context.closed:
+        def go_on() -> None:
+            nonlocal is_over
+            if not is_over and not self._context.closed:
+                is_over = True
                 then()
 
+        def done(_result: object, _error: BaseException | None) -> None:
+            for timer in timers:
+                timer.cancel()
+            go_on()
+
+        cold = self._reader.cold
         self._release()
         self._tries += 1
-        self._context.services.runtime.run_in_thread(partial(_run_all, self._reader.cold), done)
+        is_remote = any(each.is_remote for each in cold)
+        if is_remote:
+            now = runtime.monotonic()
+            if self._remote_until is None:
+                self._remote_until = now + self._context.services.config.remote_fetch_max_wait_ms / 1000
+            timers.append(runtime.call_later(max(0.0, self._remote_until - now), go_on))
+        runtime.run_in_thread(partial(_run_all, cold), done, remote=is_remote)
 
     def serve_late(self) -> None:
         """Read, for the first time or again, after the follower's position has been recorded; the response leaves through the
@@ -269,11 +293,11 @@ class DelayedFetch:
         raise NotImplementedError
 
 
-def _run_all(prepares: list[Callable[[], object]]) -> None:
+def _run_all(cold: list[WouldWait]) -> None:
     """In a thread. A read that fails will fail again on the loop, which handles the error."""
-    for prepare in prepares:
+    for each in cold:
         try:
-            prepare()
+            each.prepare()
         except (OSError, RecordBatchError):
             pass
 

@@ -23,8 +23,6 @@ from barnabas.wire.messages.fetch import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from barnabas.broker.fetch.replica_selector import ReadAdvice
     from barnabas.broker.partitions.partition import Partition
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
@@ -52,7 +50,7 @@ class PartitionReader:
 
     __slots__ = (
         "_aborted", "_advice", "_committed", "_follower_epoch", "_old", "_only_leader", "_quota", "_refused", "_room", "_wait",
-        "cold", "failed", "follower_id", "size",
+        "_waits_for_remote", "cold", "failed", "follower_id", "size",
     )  # fmt: skip
 
     def __init__(
@@ -64,10 +62,11 @@ class PartitionReader:
         advice: ReadAdvice | None,
         quota: ReplicationQuota | None,
         wait: bool,
+        waits_for_remote: bool = True,
     ) -> None:
         """`advice`: for a consumer that may read from a closer replica. `quota`: for followers, where it is set. Without `wait`,
         `read` leaves out records that it would have to wait for the disk for, and notes in `cold` what a thread has to do
-        before all is read again."""
+        before all is read again. Without `waits_for_remote`, what has to be read from remote storage first is left out, for good."""
         self.follower_id, self._follower_epoch = fetching_follower(request)
         self._refused: dict[Partition, ErrorCode] = {}
         self._advice = advice
@@ -78,9 +77,10 @@ class PartitionReader:
         self._room = max_bytes
         self._aborted = 0  # transactions in the response so far
         self._wait = wait
+        self._waits_for_remote = waits_for_remote
         self.size = 0
         self.failed = False
-        self.cold: list[Callable[[], object]] = []
+        self.cold: list[WouldWait] = []
 
     def read(self, partition: Partition, wanted: FetchPartition) -> PartitionData:
         """The batches from wanted.fetch_offset on, or the error."""
@@ -157,7 +157,10 @@ class PartitionReader:
             partition.stats.refused_read(failure.error)
             return self.failure(wanted, failure.error)
         except WouldWait as cold:
-            self.cold.append(cold.prepare)
+            if cold.is_remote and (self._wait or not self._waits_for_remote):
+                self.failed = True  # the client asks again
+                return answer
+            self.cold.append(cold)
             self._room = max(0, self._room - wanted.partition_max_bytes)
             answer.records = None  # to be read again
             return answer

@@ -54,11 +54,14 @@ class PartitionManager:
         on_following: Callable[[list[Partition]], object] = _ignore,
         on_not_following: Callable[[list[Partition]], object] = _ignore,
         on_opened: Callable[[Partition, PartitionState], object] = _ignore,
+        on_changed: Callable[[Partition], object] = _ignore,
+        on_removed: Callable[[Partition, bool], object] = _ignore,
         has_session: Callable[[], bool] = lambda: True,
     ) -> None:
         """`topic_configs(image, topic)`: every topic-level setting, by Kafka's name. `on_following`: partitions that follow another
         leader, or in another epoch, than before; `on_not_following`: partitions that follow none. `on_opened`: a partition whose
-        log has been opened. `has_session()`: whether the controller counts this broker as alive."""
+        log has been opened. `on_changed`: a partition that has taken a role or new settings. `on_removed(partition, deleted)`: it is
+        not here any more; `deleted`: nor anywhere else. `has_session()`: whether the controller counts this broker as alive."""
         self._log_manager = log_manager
         self.rules = rules
         self.proposals = proposals
@@ -75,6 +78,8 @@ class PartitionManager:
         self.on_following = on_following
         self.on_not_following = on_not_following
         self._on_opened = on_opened
+        self._on_changed = on_changed
+        self._on_removed = on_removed
         self.has_session = has_session
         self._expiration: Periodic | None = None
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be created; retried
@@ -215,6 +220,10 @@ class PartitionManager:
             yield
 
     def _take_role(self, partition: Partition, state: PartitionState) -> None:
+        self._lead_or_follow(partition, state)
+        self._on_changed(partition)
+
+    def _lead_or_follow(self, partition: Partition, state: PartitionState) -> None:
         was_leader, epoch_before, leader_before = (
             partition.is_leader,
             partition.leader_epoch,
@@ -252,11 +261,12 @@ class PartitionManager:
             if self._by_name.get(partition.topic) is partitions:
                 del self._by_name[partition.topic]
                 self.topic_stats.left(partition.topic)
-        self._retire(partition)
+        self._retire(partition, deleted=False)
         self._work.add(self._delete_logs({index: partition}))
 
-    def _retire(self, partition: Partition) -> None:
+    def _retire(self, partition: Partition, *, deleted: bool) -> None:
         self.on_not_following([partition])
+        self._on_removed(partition, deleted)
         partition.retire()
 
     def _update_topic(
@@ -398,7 +408,7 @@ class PartitionManager:
             del self._by_name[name]
             self.topic_stats.left(name)
         for partition in partitions.values():
-            self._retire(partition)
+            self._retire(partition, deleted=True)
         self._work.add(self._delete_logs(partitions))
 
     def _delete_logs(self, partitions: Mapping[int, Partition]) -> Iterator[None]:
@@ -417,4 +427,5 @@ class PartitionManager:
             partition.log.update_config(self._log_config(image, topic))
             if partition.leadership is not None:
                 partition.leadership.config_changed()
+            self._on_changed(partition)
             yield

@@ -73,7 +73,10 @@ REFUSED: Final[dict[str, tuple[str, Callable[[], object]]]] = {
     "sasl.oauthbearer.assertion.file": ("any value", partial(_token, "sasl.oauthbearer.assertion.file")),
     "sasl.oauthbearer.assertion.claim.iss": ("any value", partial(_token, "sasl.oauthbearer.assertion.claim.iss")),
     "sasl.oauthbearer.jwt.retriever.class": ("classes that Kafka does not have", partial(_token, "sasl.oauthbearer.jwt.retriever.class")),
-    "remote.storage.enable": ("true", partial(validate_topic_configs, {"remote.storage.enable": "true"})),
+    "remote.storage.enable": (
+        "true without remote.log.storage.system.enable",
+        partial(validate_topic_configs, {"remote.storage.enable": "true"}),
+    ),
 }  # fmt: skip
 
 

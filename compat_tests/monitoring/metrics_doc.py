@@ -32,6 +32,8 @@ SETTINGS = {
     "super_users": "User:ANONYMOUS",
     "barnabas_metrics_listener": "127.0.0.1:0",
     "transaction_state_log_num_partitions": "1",
+    "remote_log_storage_system_enable": "true",
+    "rsm_config_url": "memory://metrics",
 }
 
 

@@ -32,7 +32,7 @@ message.timestamp.after.max.ms|How far ahead of the broker's clock a CreateTime 
 min.cleanable.dirty.ratio|The share of a log that must be uncompacted before it is compacted again.
 min.insync.replicas|How many replicas must have a record before acks=all is answered; with fewer in sync, writing is refused.
 preallocate|Whether a new segment's file gets its full size at once.
-remote.storage.enable|Whether the topic is tiered. Not supported here.
+remote.storage.enable|Whether the topic is tiered: its closed segments go to the object store (KIP-405).
 remote.log.copy.disable|Whether a tiered topic stops copying segments to remote storage.
 remote.log.delete.on.disable|Whether remote data is deleted when tiering is switched off.
 retention.bytes|The most bytes a partition keeps before its oldest segments go; -1 is no limit.
@@ -106,6 +106,12 @@ listener.security.protocol.map|Each listener's name and the protocol spoken on i
 listeners|Addresses to listen on, as NAME://host:port; an empty host is every interface, port 0 a free port.
 log.cleaner.backoff.ms|How long the cleaner waits when there is nothing to compact, in ms.
 log.cleaner.dedupe.buffer.size|Memory for the keys of a compaction, of all threads together, in bytes.
+remote.log.storage.system.enable|Whether topics may be tiered: rsm.config.url names the object store.
+remote.log.storage.manager.impl.prefix|What the names of the object store's properties begin with.
+remote.log.index.file.cache.total.size.bytes|Bytes of what has been read from the object store and is kept in remote-log-index-cache of the first log directory; here chunks of logs too.
+remote.log.manager.copier.thread.pool.size|How many partitions are tiered at a time.
+remote.log.manager.task.interval.ms|How often closed segments are copied to the object store and expired ones removed from it.
+remote.fetch.max.wait.ms|How long a fetch waits for the object store before it answers with what there is.
 log.cleaner.enable|Whether logs are compacted.
 log.cleaner.io.buffer.load.factor|The share of the memory for keys that may be filled.
 log.cleaner.io.max.bytes.per.second|The most bytes that compaction reads and writes in a second.

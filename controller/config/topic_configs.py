@@ -55,6 +55,7 @@ barnabas.validate.records boolean false * medium
 
 TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE)
 OBSERVERS: Final = "barnabas.observers"
+TIERS: Final = "remote.log.storage.system.enable"  # of the broker: whether it has tiered topics
 
 # Topic property, then the broker properties that are its default, most important first; *n: in units of n ms.
 _SYNONYMS: Final = """
@@ -123,6 +124,51 @@ def observers_of(configs: Mapping[str, str]) -> frozenset[int]:
     return frozenset(int(each) for each in text.split(",")) if text.strip() else frozenset()
 
 
+def check_tiering(
+    wanted: Mapping[str, str], current: Mapping[str, str], defaults: Mapping[str, str], *, tiers: bool
+) -> None:
+    """ConfigError where the properties of remote storage do not go together (Kafka's LogConfig.validateTopicLogConfigValues)."""
+
+    def text(name: str, values: Mapping[str, str] = wanted) -> str:
+        return (values.get(name) or defaults.get(name) or TOPIC_CONFIGS[name].default or "").strip()
+
+    def is_on(name: str, values: Mapping[str, str] = wanted) -> bool:
+        return text(name, values).lower() == "true"
+
+    if not is_on("remote.storage.enable"):
+        if is_on("remote.storage.enable", current) and not is_on("remote.log.delete.on.disable"):
+            raise ConfigError(
+                "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data and "
+                "turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable "
+                "remote storage and delete all remote data, please set "
+                "`remote.storage.enable=false,remote.log.delete.on.disable=true`."
+            )
+        return
+    if not tiers:
+        raise ConfigError(
+            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+        )
+    if text("cleanup.policy") not in ("delete", ""):
+        raise ConfigError(
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list."
+        )
+    for kind in ("ms", "bytes"):
+        here, total = int(text(f"local.retention.{kind}")), int(text(f"retention.{kind}"))
+        if is_on("remote.log.copy.disable") and here not in (-2, total):
+            raise ConfigError(
+                f"When `remote.log.copy.disable` is set to true, the `local.retention.{kind}` and `retention.{kind}` must be set "
+                f"to the identical value because there will be no more logs copied to the remote storage."
+            )
+        if total != -1 and here != -2:
+            if here == -1:
+                problem = f"Value must not be -1 as retention.{kind} value is set as {total}."
+            elif here > total:
+                problem = f"Value must not be more than retention.{kind} property value: {total}"
+            else:
+                continue
+            raise ConfigError(f"Invalid value {here} for configuration local.retention.{kind}: {problem}")
+
+
 def unknown_topic_config(name: str) -> ConfigError:
     return ConfigError(f"Unknown topic config name: {name}")
 
@@ -131,16 +177,17 @@ def validate_topic_configs(
     properties: Mapping[str, str],
     effective: Mapping[str, str] | None = None,
     table: ConfigDef = TOPIC_CONFIGS,
+    *,
+    tiers: bool = False,
+    current: Mapping[str, str] | None = None,
 ) -> None:
     """ConfigError, with Kafka's text, when a topic may not have these properties.
 
     `effective`: values of properties that the topic does not set, for checks between two properties; by default Kafka's defaults.
+    `tiers`: remote.log.storage.system.enable. `current`: what the topic has now, None for a new one.
     """
     table.validate(properties, unknown_topic_config)
-    if properties.get("remote.storage.enable", "").strip().lower() == "true":
-        raise ConfigError(
-            "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
-        )
+    check_tiering(properties, current or {}, effective or {}, tiers=tiers)
 
     def number(name: str) -> int:
         text = properties.get(name) or (effective or {}).get(name) or TOPIC_CONFIGS[name].default

@@ -21,7 +21,7 @@ from barnabas.controller.config.group_configs import (
     validate_client_metrics,
     validate_group,
 )
-from barnabas.controller.config.topic_configs import validate_topic_configs
+from barnabas.controller.config.topic_configs import TIERS, validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.extension import ConfigTables, NodeValues, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
@@ -275,7 +275,13 @@ def _validate(
         problem = invalid_topic_name(name)
         if problem:
             raise ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-        validate_topic_configs(wanted, config.topic_defaults(), config.tables.topic)
+        validate_topic_configs(
+            wanted,
+            config.topic_defaults(),
+            config.tables.topic,
+            tiers=config.value(TIERS) == "true",
+            current=image.topic_configs(name),
+        )
     elif kind == BROKER_RESOURCE:
         changed = {each.name for each in change.changes}
         _check_broker_change(name, wanted, changed, image, config.value, config.tables.updatable)

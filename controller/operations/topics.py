@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from barnabas.controller.config.topic_configs import observers_of, validate_topic_configs
+from barnabas.controller.config.topic_configs import TIERS, observers_of, validate_topic_configs
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.extension import ConfigTables, NodeValues, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
@@ -213,7 +213,9 @@ def _check_configs(
         )
     values = {name: value for name, value in last.items() if value is not None}
     try:
-        validate_topic_configs(values, settings.topic_defaults(), settings.tables.topic)
+        validate_topic_configs(
+            values, settings.topic_defaults(), settings.tables.topic, tiers=settings.value(TIERS) == "true"
+        )
         check_registered(image, observers_of(values))
         checks.check(topic.name, {}, values)
     except ConfigError as error:

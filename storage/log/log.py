@@ -39,12 +39,13 @@ from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ProducerRecovery
 from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.log.recovery import LoadedLog, LogLoader
-from barnabas.storage.log.segments import NOTHING_READ, LogSegments, ReadResult
+from barnabas.storage.log.segments import NOTHING_READ, LogSegments, ReadResult, RemoteReads
 from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.storage.log.validation import Inspected
 from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS, Verification
 from barnabas.storage.log.writer import LogWriter
 from barnabas.storage.segment.segment import Segment, offset_file_name
+from barnabas.storage.segment.transaction_index import AbortedTransaction
 from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.wire.compression import Bytes
 from barnabas.wire.errors import ErrorCode
@@ -91,6 +92,7 @@ class Log:
         "_runtime",
         "_writer",
         "checkpointed_high_watermark",
+        "checkpointed_start_offset",
         "cleaning",
         "epochs",
         "flusher",
@@ -98,6 +100,7 @@ class Log:
         "offline",
         "partition",
         "producers",
+        "remote",
         "segments",
         "topic",
         "topic_id",
@@ -125,6 +128,9 @@ class Log:
         self.partition = partition
         self.topic_id = topic_id
         self.log_start_offset = max(log_start_offset, loaded.segments.bases[0])
+        # From the last run's checkpoint. Only of a tiered log may it lie below the first segment, see `begin_tiering`.
+        self.checkpointed_start_offset = log_start_offset
+        self.remote: RemoteReads | None = None  # the tiered part
         self.offline = False  # the log directory has failed: nothing can be read any more
         self.cleaning = False  # a cleaner works on the segments: retention passes the log over
         self._high_watermark = -1  # of a replicated log; -1: this is the only replica
@@ -266,6 +272,28 @@ class Log:
     @property
     def config(self) -> LogConfig:
         return self._writer.config
+
+    @property
+    def local_log_start_offset(self) -> int:
+        """The first offset that is here, and not only in remote storage (KIP-405)."""
+        return max(self.log_start_offset, self.segments.bases[0])
+
+    @property
+    def is_tiering(self) -> bool:
+        """Whether its segments are copied to remote storage before they are removed."""
+        return self.remote is not None and not self.config.remote_log_copy_disable
+
+    def begin_tiering(self, remote: RemoteReads) -> None:
+        """What has no segment here is read from `remote` from now on."""
+        if self.remote is None:
+            self.log_start_offset = min(self.log_start_offset, self.checkpointed_start_offset)
+        self.remote = remote
+
+    def end_tiering(self) -> None:
+        """The log begins at its first segment from now on."""
+        self.remote = None
+        if self.log_start_offset < self.segments.bases[0]:
+            self.increment_log_start_offset(self.segments.bases[0])
 
     def update_config(self, config: LogConfig) -> None:
         """New settings, in force from the next append on."""
@@ -472,7 +500,8 @@ class Log:
 
         With `min_one_batch` the first batch comes whole however large it is; without, nothing comes when it
         does not fit. OffsetOutOfRange outside [log_start_offset, log_end_offset]. Without `wait` it raises
-        WouldWait where finding the batches would wait for the disk; sending them may, still.
+        WouldWait where finding the batches would wait for the disk; sending them may, still. What is in the object store alone is
+        never waited for here: then it raises WouldWait with `wait`, too.
         """
         if self.offline:
             raise self._offline_error()
@@ -485,6 +514,8 @@ class Log:
         limit = end if end_offset is None or end_offset > end else end_offset
         if offset >= limit:
             return NOTHING_READ
+        if self.remote is not None and offset < self.segments.bases[0]:
+            return self.remote.read(offset, max_bytes, min_one_batch, limit)
         try:
             return self.segments.read(offset, max_bytes, min_one_batch, limit, end, wait)
         except OSError as error:
@@ -508,7 +539,10 @@ class Log:
         if self.offline:
             raise self._offline_error()
         try:
-            return (yield from self.segments.lookup(timestamp, self.log_start_offset))
+            tiered: Sequence[Segment] = ()
+            if self.remote is not None:
+                tiered = yield from self.remote.segments(self.log_start_offset, self.local_log_start_offset)
+            return (yield from self.segments.lookup(timestamp, self.log_start_offset, tiered))
         except (OSError, RecordBatchError) as error:
             raise StorageError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}"
@@ -604,7 +638,7 @@ class Log:
             return None
         segments = self.segments
         if offset < segments.bases[0]:
-            return self.restart_at(offset)
+            return self.restart_at(offset, min(offset, self.log_start_offset))
         try:
             located = segments.holding(offset).locate(offset)
         except RecordBatchError as error:
@@ -688,18 +722,38 @@ class Log:
         """(producer id, first offset) of each aborted transaction that a reader of `offset`, which has got `read`, must leave
         out, and maybe a few more; the first `limit` of them, in the order of their markers. KAFKA_STORAGE_ERROR when they
         can't be read; without `wait` WouldWait where the disk is needed."""
-        found = self.producers.aborted_within(offset, read, self.log_end_offset, limit, wait=wait)
+        if self._is_remote(read):
+            assert self.remote is not None
+            found = self._aborted_between(offset, self.remote.indexed_end(read), limit, wait=wait)
+        else:
+            found = self.producers.aborted_within(offset, read, self.log_end_offset, limit, wait=wait)
         return [(transaction.producer_id, transaction.first_offset) for transaction in found]
 
     def aborted_in_batch(self, offset: int, read: ReadResult, *, wait: bool = True) -> list[tuple[int, int]]:
         """As `aborted_within`, of the first batch that was read, and no more."""
-        found = self.producers.collect_aborted(
-            offset, self.producers.end_of_batch(read, wait=wait), wait=wait
-        )
+        end = self.producers.end_of_batch(read, wait=wait)
+        found = self._aborted_between(offset, end, None, wait=wait)
         return [(transaction.producer_id, transaction.first_offset) for transaction in found]
+
+    def _is_remote(self, read: ReadResult) -> bool:
+        return self.remote is not None and bool(read.regions) and read.segment_base < self.segments.bases[0]
+
+    def _aborted_between(
+        self, start: int, end: int, limit: int | None, *, wait: bool
+    ) -> list[AbortedTransaction]:
+        found: list[AbortedTransaction] = []
+        remote = self.remote
+        if remote is not None and start < self.segments.bases[0]:
+            if remote.collect_aborted(start, end, found, limit):
+                return found
+            limit = None if limit is None else limit - len(found)
+        return found + self.producers.collect_aborted(start, end, limit, wait=wait)
 
     def is_indexed_between(self, shorter: ReadResult, longer: ReadResult, *, wait: bool = True) -> bool:
         """Whether the offset index tells the ends of two reads from the same offset apart."""
+        if self._is_remote(longer):
+            assert self.remote is not None
+            return self.remote.indexed_end(shorter) < self.remote.indexed_end(longer)
         end = self.log_end_offset
         return self.producers.indexed_end(shorter, end, wait=wait) < self.producers.indexed_end(
             longer, end, wait=wait

@@ -26,6 +26,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     flush_ms: int = LONG_MAX
     index_interval_bytes: int = 4096
     isr_hedge_ms: int = -1
+    local_retention_bytes: int = -2  # as retention_bytes
+    local_retention_ms: int = -2  # as retention_ms
     max_compaction_lag_ms: int = LONG_MAX
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
@@ -36,6 +38,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     min_insync_replicas: int = 1
     observers: frozenset[int] = frozenset()  # broker ids
     preallocate: bool = False
+    remote_log_copy_disable: bool = False
+    remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_messages: int = -1
     retention_ms: int = 604_800_000
@@ -44,6 +48,16 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
     validate_records: bool = False
+
+    @property
+    def kept_here_bytes(self) -> int:
+        """local.retention.bytes, of what is tiered; -1: no limit."""
+        return self.retention_bytes if self.local_retention_bytes == -2 else self.local_retention_bytes
+
+    @property
+    def kept_here_ms(self) -> int:
+        """local.retention.ms, of what is tiered; -1: no limit."""
+        return self.retention_ms if self.local_retention_ms == -2 else self.local_retention_ms
 
     @property
     def is_compacted(self) -> bool:

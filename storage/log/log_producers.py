@@ -129,10 +129,9 @@ class LogProducers:
 
     def indexed_end(self, read: ReadResult, end_offset: int, *, wait: bool) -> int:
         """An offset behind what was read: that of the next entry of the offset index, or of the next segment."""
-        region = read.regions[-1]
         segment = self._segments.holding(read.segment_base)
         try:
-            beyond = segment.offset_index.first_at(region.position + region.length, wait=wait)
+            beyond = segment.offset_index.first_at(read.position + read.size, wait=wait)
         except OSError as error:
             if not wait and isinstance(error, BlockingIOError):
                 raise WouldWait(segment.offset_index.load) from None

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import is_
-from typing import overload
+from typing import Protocol, overload
 
 import msgspec
 
@@ -19,6 +19,7 @@ from barnabas.storage.disk.disk import FileRegion
 from barnabas.storage.log.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from barnabas.storage.segment.legacy_format import read_stored_header
 from barnabas.storage.segment.segment import Segment
+from barnabas.storage.segment.transaction_index import AbortedTransaction
 from barnabas.wire.record_batch import HEADER_SIZE, BatchHeader
 
 _RESUME_POINTS_MAX = 32
@@ -27,11 +28,13 @@ _NO_READERS: dict[int, int] = {}  # stays empty; shared by all logs that have no
 
 
 class ReadResult(msgspec.Struct, gc=False):
-    """Bytes from a batch boundary on, of the segment at `segment_base`; the last batch may be cut, as in Kafka."""
+    """Bytes from a batch boundary on, of the segment at `segment_base`, where they begin at `position`; the last batch may be
+    cut, as in Kafka."""
 
     regions: tuple[FileRegion, ...]
     size: int
     segment_base: int = -1
+    position: int = 0
 
 
 NOTHING_READ = ReadResult((), 0)
@@ -188,7 +191,7 @@ class LogSegments(Sequence[Segment]):
                     return NOTHING_READ
             if is_hot and start + length == segment.size:
                 self._remember(end_offset, segment.size)
-            return ReadResult((FileRegion(file, start, length, is_hot),), length, segment.base_offset)
+            return ReadResult((FileRegion(file, start, length, is_hot),), length, segment.base_offset, start)
         return NOTHING_READ
 
     def preparation(self, offset: int, max_bytes: int, limit: int) -> Callable[[], object]:
@@ -225,13 +228,47 @@ class LogSegments(Sequence[Segment]):
                 if header.last_offset >= offset:
                     yield header
 
-    def lookup(self, timestamp: int | None, start_offset: int) -> Steps[TimestampOffset | None]:
+    def lookup(
+        self, timestamp: int | None, start_offset: int, tiered: Sequence[Segment] = ()
+    ) -> Steps[TimestampOffset | None]:
         """The first record from `start_offset` on that is not older than `timestamp`, or with None the first one that has the
-        largest timestamp."""
-        segments = tuple(self._list)
+        largest timestamp; `tiered`: segments that come before these."""
+        segments = (*tiered, *self._list)
         if timestamp is None:
             return find_max_timestamp(segments, start_offset)
         return find_timestamp(segments, timestamp, start_offset)
+
+
+class RemoteReads(Protocol):
+    """What a log asks of its tiered part (KIP-405): reading what is in the object store and no longer here; storage/tier has it.
+
+    All offsets lie below the first local segment. StorageError where the store can't be read, OffsetOutOfRange where it has no
+    such record; WouldWait (`is_remote`) where something has to be read from it first: nothing waits on the loop."""
+
+    @property
+    def tiered_offset(self) -> int:
+        """The last offset that is in the object store for certain; -1 when none is, or that is not known yet."""
+        ...
+
+    def read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:
+        """As LogSegments.read."""
+        ...
+
+    def collect_aborted(
+        self, start: int, end: int, found: list[AbortedTransaction], limit: int | None
+    ) -> bool:
+        """Add the aborted transactions that a reader of [start, end) must leave out; True when no later segment can have more, or
+        `found` has `limit`."""
+        ...
+
+    def indexed_end(self, read: ReadResult) -> int:
+        """An offset behind what was read: that of the next entry of the offset index, or behind the segment."""
+        ...
+
+    def segments(self, start: int, end: int) -> Steps[Sequence[Segment]]:
+        """Those that hold records in [start, end), for a lookup in a thread. In steps, as reading the manifest may have to come
+        first."""
+        ...
 
 
 def _load(segments: list[Segment], offset: int, max_bytes: int, limit: int) -> None:

@@ -87,6 +87,7 @@ def _candidates(
     for segment in segments:
         if _max_timestamp(segment) < timestamp:
             continue
+        segment.make_ready()
         entry = segment.time_index.floor(timestamp)
         relative = entry[1] if entry is not None else 0
         position = segment.index_position(max(segment.base_offset + relative, start_offset))

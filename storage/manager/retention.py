@@ -10,6 +10,8 @@ The rules are Kafka's (UnifiedLog.deleteOldSegments):
   compaction has removed, markers of transactions and aborted records count as messages.
 - The active segment is removed too, after the log has rolled; an empty one stays.
 - With a `cleanup.policy` without `delete` only the start offset counts.
+- Of a tiered log (KIP-405) only what is in the object store is removed, by local.retention.ms and local.retention.bytes, and the
+  log's start stays where it is; retention.* is enforced over both parts by storage/tier. Each replica does it for itself.
 
 In Kafka every replica does so by itself. Here only the leader deletes by time, size and number, and followers take over its
 start offset with their fetches: a follower that deleted by a clock of its own might be the next leader.
@@ -57,7 +59,15 @@ def enforce_retention(
     """
     while not log.closed:  # nor deleted or moved since the last step
         count, reason = _below_start(log), "below the log start offset"
-        if not count and is_led(log):
+        if not count and log.is_tiering:
+            count, reason = (
+                _removable_here(log, disk, now_ms),
+                "in remote storage, and beyond local.retention",
+            )
+            if count:
+                yield _remove_here(log, count, reason)
+                continue
+        elif not count and is_led(log):
             count, reason = _deletable(log, disk, now_ms)
         if count == 0:
             return
@@ -107,6 +117,35 @@ def _deletable(log: Log, disk: Disk, now_ms: int | None) -> tuple[int, str]:
         return 0, ""
     count = _leading(log, lambda segment, _: now_ms - _newest_ms(segment, disk) > limit)
     return count, f"older than retention.ms={limit}"
+
+
+def _removable_here(log: Log, disk: Disk, now_ms: int | None) -> int:
+    """How many of the first segments are tiered and need no longer be kept here. An active segment that is too old is rolled, as
+    then it can be tiered."""
+    config = log.config
+    count = 0
+    if config.kept_here_bytes >= 0:
+        spare = log.size - config.kept_here_bytes
+        if spare > 0:
+            count = _leading(log, _while_spare(spare))
+    if config.kept_here_ms >= 0 and now_ms is not None:
+        count = max(
+            count,
+            _leading(log, lambda segment, _: now_ms - _newest_ms(segment, disk) > config.kept_here_ms),
+        )
+    if count == len(log.segments):
+        log.roll()
+    assert log.remote is not None
+    tiered = log.remote.tiered_offset
+    return min(count, _leading(log, lambda _, end: end <= tiered + 1, but_last=True))
+
+
+def _remove_here(log: Log, count: int, reason: str) -> int:
+    count = min(count, SEGMENTS_PER_STEP)
+    end = log.segments[count].base_offset
+    logger.info("%s: removing %d segments below offset %d: %s", log.name, count, end, reason)
+    log.remove_segments_below(end)
+    return count
 
 
 def _leading(log: Log, may_go: Callable[[Segment, int], bool], *, but_last: bool = False) -> int:

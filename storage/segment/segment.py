@@ -245,6 +245,9 @@ class Segment:
 
     # --- looking up
 
+    def make_ready(self) -> None:
+        """To be called in a thread before its indexes are used there: here they are files, but see storage/tier. OSError."""
+
     @property
     def knows_timestamps(self) -> bool:
         """Whether `max_timestamp` is known without reading the file."""

@@ -144,8 +144,8 @@ class FileStore:
             return _read(descriptor, start, max(0, min(length, status.st_size - start)))
 
     def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        """As ObjectStore.list. Of each folder on the way down the names are in memory; folders are read as the listing comes to
-        them, and those that can't hold a key of it are not."""
+        """As ObjectStore.list. Of each folder on the way down the names are in memory; a folder is read when the listing has reached
+        it, and those that can't hold a key of it are not."""
         check_prefix(prefix)
         top = prefix.rpartition("/")[0]
         with self._errors("list", prefix):
@@ -179,7 +179,7 @@ class FileStore:
 
     @contextmanager
     def _written(self, verb: str, key: str, parts: Iterable[Bytes]) -> Iterator[tuple[int, str]]:
-        """A file aside of these parts, synced: its descriptor and name. What is left of it is removed afterwards. OSErrors become
+        """A file aside of these parts, synced: its descriptor and name. It is removed afterwards if it is still there. OSErrors become
         those of a store, but those of `parts` stay what they are."""
         name = os.urandom(16).hex()
         with self._errors(verb, key):

@@ -1,13 +1,17 @@
-"""Checks the keys of objects; every store has the same rules."""
+"""The keys of objects: what any store takes, and those of a tiered partition."""
 
 from __future__ import annotations
 
 import re
+from typing import Final
+
+import msgspec
 
 from barnabas.storage.tier.object_store import StoreRefused
 
 KEY_LENGTH_MAX = 900  # S3 and GCS take 1,024 bytes, of which the store's prefix needs some
 
+_NAME: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[0-9a-f]{16}")
 _KEY = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
 
@@ -24,3 +28,47 @@ def check_prefix(prefix: str) -> None:
     folders = prefix.split("/")[:-1]
     if _PREFIX.fullmatch(prefix) is None or not {"", ".", ".."}.isdisjoint(folders):
         raise StoreRefused(f"{prefix[:1000]!r} can't be the beginning of an object's key")
+
+
+class PartitionKeys(msgspec.Struct, frozen=True):
+    """`prefix` ends with a slash; everything of the partition lies below it."""
+
+    cluster_id: str
+    topic_id: str
+    partition: int
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.cluster_id}/{self.topic_id}/{self.partition}/"
+
+    @property
+    def manifest(self) -> str:
+        return f"{self.prefix}manifest"
+
+    @property
+    def segments(self) -> str:
+        """The prefix of all segments."""
+        return f"{self.prefix}s/"
+
+    def log(self, name: str) -> str:
+        """A segment's records, as they are in its file."""
+        return f"{self.segments}{name}.log"
+
+    def aux(self, name: str) -> str:
+        """Its indexes and the snapshot of the producers at its end, one behind the other."""
+        return f"{self.segments}{name}.aux"
+
+
+def segment_name(base_offset: int, leader_epoch: int, nonce: str) -> str:
+    """Of one attempt to upload the segment at `base_offset`."""
+    return f"{base_offset:020d}-{leader_epoch}-{nonce}"
+
+
+def is_name(name: str) -> bool:
+    """Whether this is such a name; only then may it be part of a path."""
+    return _NAME.fullmatch(name) is not None
+
+
+def epoch_of(name: str) -> int:
+    """The leader epoch of the attempt; ValueError where it is no such name."""
+    return int(name.split("-")[1])

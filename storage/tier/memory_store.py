@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading  # noqa: TID251 - a lock only: stores are called from threads
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 
 import msgspec
 
+from barnabas.runtime.locks import Lock
 from barnabas.storage.tier.keys import check_key, check_prefix
 from barnabas.storage.tier.object_store import (
     ConditionFailed,
@@ -52,7 +52,7 @@ class MemoryStore:
         self._time_ms = time_ms
         self._objects: dict[str, _Object] = {}
         self._writes = 0
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def put(self, key: str, parts: Iterable[Bytes]) -> None:
         check_key(key)

@@ -1,8 +1,8 @@
 """The object store: the interface through which the tier uses a bucket, and its errors.
 
 All calls block and are made from threads. An object is written whole or not at all, and is read as it was written. `create` and
-`replace` are conditional, so of several writers of one key exactly one succeeds; whoever gets an error other than a refused
-condition does not know whether the object was written.
+`replace` are conditional, so of several writers of one key exactly one succeeds; after an error other than a refused condition
+it is not known whether the object was written.
 
 Keys are of [A-Za-z0-9._/-], without an empty part, `.` or `..`.
 """
@@ -17,7 +17,7 @@ import msgspec
 from barnabas.wire.compression import Bytes
 
 
-class ObjectStoreError(Exception):
+class ObjectStoreError(OSError):
     """The store could not do what it was asked; the text names the key and the store's own words."""
 
 

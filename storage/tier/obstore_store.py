@@ -46,7 +46,7 @@ Scheme = Literal["s3", "gs", "az"]
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _NO_BUCKET = re.compile(r"<Code>(NoSuchBucket|ContainerNotFound)</Code>")
-# S3: another write of the key was under way, and this one was not done; or the request came too slowly
+# S3: another write of the key was being made, and this one was not; or the request came too slowly
 _AGAIN = re.compile(r"<Code>(ConditionalRequestConflict|OperationAborted|RequestTimeout)</Code>")
 _AGAIN_STATUSES = frozenset({408, 409, 429})
 _NOT_IMPLEMENTED = 501

@@ -277,13 +277,12 @@ def test_properties_without_effect_are_in_one_line_without_their_values() -> Non
         "sasl.enabled.mechanisms=PLAIN",
         "listener.name.plaintext.plain.sasl.jaas.config=hidden",
         "listener.name.plaintext.ssl.client.auth=required",
-        "remote.log.storage.system.enable=true",
         "client.quota.callback.class=a.B",
         "metric.reporters=a.B",
     ) == [
         "no effect in this version: client.quota.callback.class, "
         "listener.name.plaintext.plain.sasl.jaas.config, listener.name.plaintext.ssl.client.auth, "
-        "metric.reporters, remote.log.storage.system.enable, sasl.enabled.mechanisms, "
+        "metric.reporters, sasl.enabled.mechanisms, "
         "ssl.client.auth, ssl.keystore.password"
     ]
 

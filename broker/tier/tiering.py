@@ -1,0 +1,138 @@
+"""Gives the partitions of tiered topics to the storage's RemoteLogManager, by their roles and settings."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+from barnabas.broker.metrics.families import COUNTER, Family, one
+from barnabas.controller.config.validators import ConfigError
+from barnabas.storage.tier.object_store import ObjectStoreError
+from barnabas.storage.tier.remote_cache import CACHE_DIRECTORY, RemoteCache
+from barnabas.storage.tier.remote_log_manager import RemoteLogManager
+from barnabas.storage.tier.store_config import PREFIX, StoreConfigError, open_store
+
+if TYPE_CHECKING:
+    from barnabas.broker.config.broker_config import BrokerConfig
+    from barnabas.broker.partitions.partition import Partition
+    from barnabas.runtime.interface import Runtime
+    from barnabas.storage.disk.disk import Disk
+    from barnabas.storage.wall_clock import WallClock
+
+log = logging.getLogger("barnabas.tier")
+
+IMPL_PREFIX: Final = "remote.log.storage.manager.impl.prefix"
+
+
+class Tiering:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        runtime: Runtime,
+        disk: Disk,
+        wall_clock: WallClock,
+        cluster_id: Callable[[], str],
+    ) -> None:
+        """ConfigError where the object store is not or wrongly configured; OSError where the cache can't be made. The store itself
+        is not asked yet."""
+        prefix = config.static_value(IMPL_PREFIX) or PREFIX
+        given = {
+            PREFIX + name.removeprefix(prefix): text
+            for name, text in config.given.items()
+            if name.startswith(prefix)
+        }
+        try:
+            store = open_store(given, runtime.time_ms)
+        except (StoreConfigError, ObjectStoreError) as error:
+            raise ConfigError(f"remote.log.storage.system.enable=true: {error}") from error
+        self.manager = RemoteLogManager(
+            runtime,
+            disk,
+            store,
+            RemoteCache(
+                disk,
+                store,
+                f"{config.log_dirs[0]}/{CACHE_DIRECTORY}",
+                config.remote_log_index_file_cache_total_size_bytes,
+            ),
+            wall_clock,
+            cluster_id,
+            interval_ms=config.remote_log_manager_task_interval_ms,
+            copies_at_once=config.remote_log_manager_copier_thread_pool_size,
+        )
+
+    def partition_changed(self, partition: Partition) -> None:
+        """It has another role, leader epoch, log or settings."""
+        opened = partition.log
+        if opened.offline:
+            return
+        if not opened.config.remote_storage_enable:
+            if (
+                opened.remote is not None
+            ):  # switched off, which is only allowed with delete.on.disable (KIP-950)
+                self.manager.remove(opened, delete=partition.is_leader)
+                opened.end_tiering()
+        elif partition.is_leader:
+            if opened.remote is None:
+                self.manager.follow(opened)
+            self.manager.lead(opened, partition.leader_epoch)
+        else:
+            self.manager.follow(opened)
+
+    def partition_removed(self, partition: Partition, deleted: bool) -> None:
+        """It is not here any more; `deleted`: the topic is gone."""
+        self.manager.remove(partition.log, delete=deleted and partition.is_leader)
+
+    def metrics(self) -> Iterable[Family]:
+        """Kafka's BrokerTopicMetrics of remote storage, of all topics together."""
+        stats = self.manager.stats
+        for name, value, text in (
+            ("copybytes", stats.copied_bytes, "Bytes of log segments copied to the object store"),
+            ("copyrequests", stats.copy_requests, "Segments whose copying was begun"),
+            ("copyerrors", stats.copy_errors, "Segments whose copying failed, and is tried again"),
+            (
+                "fetchbytes",
+                stats.fetched_bytes,
+                "Bytes that readers got of what is in the object store alone",
+            ),
+            ("fetchrequests", stats.fetch_requests, "Reads of partitions that were answered from there"),
+            (
+                "fetcherrors",
+                stats.fetch_errors,
+                "Reads of partitions that failed because of the object store",
+            ),
+            (
+                "deletebytes",
+                stats.deleted_bytes,
+                "Bytes of expired log segments removed from the object store",
+            ),
+            (
+                "deleterequests",
+                stats.delete_requests,
+                "Segments, or whole partitions, whose removal was begun",
+            ),
+            ("deleteerrors", stats.delete_errors, "Removals that failed, and are tried again"),
+        ):
+            yield one(f"kafka_server_brokertopicmetrics_remote{name}_total", value, text, COUNTER)
+        led = list(self.manager.led())
+        lags = [partition.lag() for partition in led]
+        remote = [partition.remote for partition in led]
+        for name, value, text in (
+            ("remotecopylagbytes", sum(size for size, _ in lags), "Bytes of closed segments that are not copied yet"),
+            ("remotecopylagsegments", sum(count for _, count in lags), "Closed segments that are not copied yet"),
+            ("remotelogmetadatacount", sum(len(each.entries) for each in remote), "Segments in the object store, of partitions led here"),
+            ("remotelogsizebytes", sum(each.size for each in remote), "Bytes of these segments"),
+        ):  # fmt: skip
+            yield one(f"kafka_server_brokertopicmetrics_{name}", value, text)
+        yield one(
+            "barnabas_tier_cache_bytes",
+            self.manager.cache.size,
+            "Bytes of what was read from the object store, on disk",
+        )
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        self.manager.stop()

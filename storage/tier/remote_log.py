@@ -1,0 +1,280 @@
+"""The tiered part of one log, for reading: from the manifest to the bytes in the cache.
+
+A read answers with what is in the cache, up to the first chunk that is not; if the first batch is not, WouldWait says what a
+thread has to read. The next chunks are read ahead.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from barnabas.runtime.interface import Runtime
+from barnabas.runtime.slices import Steps
+from barnabas.storage.disk.disk import FileRegion
+from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
+from barnabas.storage.log.segments import NOTHING_READ, ReadResult
+from barnabas.storage.segment.segment import Segment
+from barnabas.storage.segment.transaction_index import AbortedTransaction
+from barnabas.storage.tier.keys import PartitionKeys
+from barnabas.storage.tier.manifest import CHUNK_BYTES, CorruptManifest, Entry, Manifest
+from barnabas.storage.tier.remote_cache import RemoteCache
+from barnabas.storage.tier.remote_segment import RemoteSegment
+from barnabas.wire.errors import ErrorCode
+from barnabas.wire.record_batch import RecordBatchError
+
+logger = logging.getLogger("barnabas.tier")
+
+PREFETCH_BYTES: Final = 16 * 1024 * 1024
+RETRY_S: Final = 1.0  # after a read from the store that failed: until then others fail at once
+
+
+class TierStats(msgspec.Struct):
+    """What the tier of a broker has done since the start, under the names of Kafka's BrokerTopicMetrics; bytes of log files."""
+
+    copied_bytes: int = 0
+    copy_requests: int = 0
+    copy_errors: int = 0
+    fetched_bytes: int = 0
+    fetch_requests: int = 0
+    fetch_errors: int = 0
+    deleted_bytes: int = 0
+    delete_requests: int = 0
+    delete_errors: int = 0
+
+
+class RemoteLog:
+    """See the module; RemoteReads (storage/log/segments.py)."""
+
+    __slots__ = (
+        "_cache",
+        "_failed_until",
+        "_failure",
+        "_prefetched",
+        "_read_at",
+        "_read_manifest",
+        "_runtime", "_stats",
+        "_view",
+        "is_led",
+        "keys",
+        "manifest",
+        "name",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        cache: RemoteCache,
+        stats: TierStats,
+        keys: PartitionKeys,
+        name: str,
+        read_manifest: Callable[[], Manifest | None],
+    ) -> None:
+        """`name`: of the log, for messages. `read_manifest()` reads it from the store, in a thread; None where there is none."""
+        self._runtime = runtime
+        self._cache = cache
+        self._stats = stats
+        self.keys = keys
+        self.name = name
+        self._read_manifest = read_manifest
+        self.manifest: Manifest | None = None  # None: not read yet
+        # The entries that can be read, and their first offsets; replaced at once, as a thread may do it.
+        self._view: tuple[list[Entry], list[int]] = ([], [])
+        self.is_led = False  # the leader's manifest is always the last one
+        self._read_at = 0.0  # when the manifest was read from the store, on the monotonic clock
+        self._failed_until = 0.0
+        self._failure = ""
+        self._prefetched: tuple[str, int] | None = None  # the last chunk that was asked for ahead
+
+    def adopt(self, manifest: Manifest) -> None:
+        """This is the manifest from now on."""
+        entries = manifest.present
+        self._view = entries, [entry.first_offset for entry in entries]
+        self.manifest = manifest
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """Those that can be read, ascending."""
+        return self._view[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of their log files."""
+        return sum(entry.log_size for entry in self.entries)
+
+    @property
+    def tiered_offset(self) -> int:
+        """The last offset that is tiered; -1 when none is, or that is not known yet."""
+        entries = self.entries
+        return entries[-1].last_offset if entries else -1
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:
+        """As RemoteReads says."""
+        self._check_failure()
+        segment = self._holding(offset)
+        try:
+            if not segment.has_indexes:
+                raise BlockingIOError
+            located = segment.locate(offset, wait=False)
+            if located is None:
+                return NOTHING_READ
+            position, header = located
+            file = segment.open_for_read()
+            stop = segment.size
+            if limit <= segment.entry.last_offset:
+                end = segment.locate(limit, wait=False)
+                stop = end[0] if end is not None else stop
+            length = min(stop - position, max_bytes)
+            if header.size > max_bytes:
+                if not min_one_batch:
+                    return NOTHING_READ
+                length = header.size
+            length = file.available(position, length)
+            if length < header.size:
+                raise BlockingIOError
+        except (BlockingIOError, FileNotFoundError):
+            raise self._would_wait(partial(_load, segment, offset, max_bytes)) from None
+        except (OSError, RecordBatchError) as error:
+            raise self._error(error) from error
+        self._stats.fetch_requests += 1
+        self._stats.fetched_bytes += length
+        self._prefetch(segment.entry, position + length)
+        return ReadResult((FileRegion(file, position, length),), length, segment.entry.first_offset, position)
+
+    def collect_aborted(
+        self, start: int, end: int, found: list[AbortedTransaction], limit: int | None
+    ) -> bool:
+        """As RemoteReads says."""
+        entries, firsts = self._view
+        for entry in entries[max(0, bisect_right(firsts, start) - 1) :]:
+            if not entry.has_aborted:
+                continue
+            segment = RemoteSegment(self._cache, self.keys, entry)
+            index = segment.transaction_index()
+            try:
+                if not segment.has_indexes:
+                    raise BlockingIOError
+                if index.collect(start, end, found, limit, wait=False):
+                    return True
+            except (BlockingIOError, FileNotFoundError):
+                raise self._would_wait(partial(_load_transactions, segment)) from None
+            except OSError as error:
+                raise self._error(error) from error
+        return False
+
+    def indexed_end(self, read: ReadResult) -> int:
+        """As RemoteReads says."""
+        segment = self._holding(read.segment_base)
+        try:
+            beyond = segment.offset_index.first_at(read.position + read.size, wait=False)
+        except (BlockingIOError, FileNotFoundError):
+            raise self._would_wait(partial(_load_offset_index, segment)) from None
+        except OSError as error:
+            raise self._error(error) from error
+        return segment.base_offset + beyond[0] if beyond is not None else segment.entry.last_offset + 1
+
+    def segments(self, start: int, end: int) -> Steps[Sequence[Segment]]:
+        """As RemoteReads says."""
+        if self.manifest is None:
+            self._check_failure()
+            yield self._load_manifest
+            self._check_failure()
+        return [
+            RemoteSegment(self._cache, self.keys, entry)
+            for entry in self.entries
+            if entry.last_offset >= start and entry.first_offset < end
+        ]
+
+    def _holding(self, offset: int) -> RemoteSegment:
+        if self.manifest is None and not self._read_at:
+            raise self._would_wait(self._load_manifest)
+        entries, firsts = self._view
+        index = bisect_right(firsts, offset) - 1
+        if index < 0 or entries[index].last_offset < offset:
+            if not self.is_led and self._runtime.monotonic() - self._read_at > RETRY_S:
+                raise self._would_wait(self._load_manifest)  # the leader may have written another
+            raise OffsetOutOfRange(f"offset {offset} of {self.name} is neither here nor in remote storage")
+        return RemoteSegment(self._cache, self.keys, entries[index])
+
+    # --- in threads
+
+    def _would_wait(self, work: Callable[[], object]) -> WouldWait:
+        return WouldWait(partial(self._note_failure, work), is_remote=True)
+
+    def _note_failure(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except (OSError, RecordBatchError, CorruptManifest) as error:
+            self._failure = f"{self.name} can't be read from remote storage: {error}"
+            self._failed_until = self._runtime.monotonic() + RETRY_S
+            logger.warning("%s", self._failure)
+
+    def _load_manifest(self) -> None:
+        manifest = self._read_manifest()
+        self._read_at = self._runtime.monotonic()
+        if manifest is not None and (self.manifest is None or not self.is_led):
+            self.adopt(manifest)
+
+    def _check_failure(self) -> None:
+        if self._failed_until and self._runtime.monotonic() < self._failed_until:
+            self._stats.fetch_errors += 1
+            raise StorageError(ErrorCode.KAFKA_STORAGE_ERROR, self._failure)
+
+    def _error(self, error: BaseException) -> StorageError:
+        return StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"Error while reading {self.name}: {error}")
+
+    def _prefetch(self, entry: Entry, position: int) -> None:
+        """A reader has got the bytes before `position` and will ask for those behind it."""
+        chunk = min(position, entry.log_size - 1) // CHUNK_BYTES
+        wanted = self._chunks_from(entry, chunk)
+        last = wanted[-1][0].name, wanted[-1][1]
+        if last == self._prefetched:
+            return
+        self._prefetched = last
+        missing = [each for each in wanted if not self._cache.is_coming(*each)]
+        for missed, number in missing:
+            work = partial(self._cache.read_chunk, self.keys, missed, number)
+            self._runtime.run_in_thread(work, _ignore, remote=True)
+
+    def _chunks_from(self, entry: Entry, chunk: int) -> list[tuple[Entry, int]]:
+        """The chunks of PREFETCH_BYTES from this one on, across segments."""
+        wanted: list[tuple[Entry, int]] = []
+        entries, firsts = self._view
+        for each in entries[bisect_right(firsts, entry.first_offset) - 1 :]:
+            for number in range(chunk if each is entry else 0, each.chunk_count):
+                wanted.append((each, number))
+                if len(wanted) * CHUNK_BYTES >= PREFETCH_BYTES:
+                    return wanted
+        return wanted
+
+
+def _load(segment: RemoteSegment, offset: int, max_bytes: int) -> None:
+    segment.make_ready()
+    located = segment.locate(offset)
+    if located is not None:
+        segment.offset_index.load()
+        position, header = located
+        segment.open_for_read().load(position, max(header.size, min(max_bytes, CHUNK_BYTES)))
+
+
+def _load_transactions(segment: RemoteSegment) -> None:
+    segment.make_ready()
+    segment.transaction_index().load()
+
+
+def _load_offset_index(segment: RemoteSegment) -> None:
+    segment.make_ready()
+    segment.offset_index.load()
+
+
+def _ignore(_result: object, error: BaseException | None) -> None:
+    """Of reading ahead: who needs the chunk reads it again."""
+    if error is not None:
+        logger.debug("reading ahead failed: %s", error)

@@ -1,0 +1,171 @@
+"""All tiered partitions of a broker: which are led here, and a pass over each at intervals.
+
+A pass that fails is made again after a pause of its own, which doubles up to RETRY_LONGEST_S; other partitions go on. At most
+`copies_at_once` work at a time, and their threads are those of remote work, so a store that is slow or away holds up nothing but
+the tier.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from barnabas.runtime.backoff import Backoff
+from barnabas.runtime.interface import Runtime
+from barnabas.runtime.slices import Periodic, StepQueue, in_slices
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.log import Log
+from barnabas.storage.tier.keys import PartitionKeys
+from barnabas.storage.tier.manifest import Manifest
+from barnabas.storage.tier.manifest_writer import LeaderDeposed, read_manifest
+from barnabas.storage.tier.object_store import ObjectStore
+from barnabas.storage.tier.remote_cache import RemoteCache
+from barnabas.storage.tier.remote_log import RemoteLog, TierStats
+from barnabas.storage.tier.tiered_partition import LogLost, TieredPartition
+from barnabas.storage.wall_clock import WallClock
+from barnabas.wire.uuids import uuid_to_string
+
+logger = logging.getLogger("barnabas.tier")
+
+RETRY_FIRST_S: Final = 0.5
+RETRY_LONGEST_S: Final = 30.0
+
+
+class _Led(msgspec.Struct, eq=False):
+    """A partition that is led here. `not_before`: on the monotonic clock, after a failure."""
+
+    partition: TieredPartition
+    backoff: Backoff
+    is_busy: bool = False
+    not_before: float = 0.0
+
+
+class RemoteLogManager:
+    """See the module. All calls on the loop's thread."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        disk: Disk,
+        store: ObjectStore,
+        cache: RemoteCache,
+        wall_clock: WallClock,
+        cluster_id: Callable[[], str],
+        *,
+        interval_ms: int,
+        copies_at_once: int,
+    ) -> None:
+        self.stats = TierStats()
+        self.cache = cache
+        self._runtime = runtime
+        self._disk = disk
+        self._store = store
+        self._wall_clock = wall_clock
+        self._cluster_id = cluster_id
+        self._led: dict[Log, _Led] = {}
+        self._queue = StepQueue(runtime, copies_at_once, remote=True)
+        self._periodic = Periodic(runtime, interval_ms / 1000, interval_ms / 1000, self.run_pass)
+
+    def stop(self) -> None:
+        """Begin nothing more. What threads do is without effect on the logs."""
+        self._periodic.stop()
+        for led in self._led.values():
+            led.partition.is_ended = True
+        self._led.clear()
+
+    def lead(self, log: Log, leader_epoch: int) -> None:
+        """This broker leads the log's partition in this epoch, and the topic is tiered."""
+        led = self._led.get(log)
+        if led is not None and led.partition.leader_epoch == leader_epoch:
+            return
+        self.follow(log)
+        remote = log.remote
+        assert isinstance(remote, RemoteLog)
+        remote.is_led = True
+        partition = TieredPartition(
+            self._runtime,
+            self._disk,
+            self._store,
+            self.cache,
+            self.stats,
+            log,
+            remote.keys,
+            remote,
+            leader_epoch,
+            self._wall_clock.deletion_time_ms,
+        )
+        self._led[log] = _Led(partition, Backoff(self._runtime, RETRY_FIRST_S, RETRY_LONGEST_S))
+
+    def follow(self, log: Log) -> None:
+        """The topic is tiered, and another broker leads the partition, or none."""
+        self._end(log)
+        if log.remote is None:
+            keys = PartitionKeys(self._cluster_id(), uuid_to_string(log.topic_id), log.partition)
+            log.begin_tiering(
+                RemoteLog(
+                    self._runtime,
+                    self.cache,
+                    self.stats,
+                    keys,
+                    log.name,
+                    partial(self._read_manifest, keys),
+                )
+            )
+        assert isinstance(log.remote, RemoteLog)
+        log.remote.is_led = False
+
+    def remove(self, log: Log, *, delete: bool) -> None:
+        """The log's partition is no longer here, or no longer tiered; with `delete` its leader removes it from the store."""
+        partition = self._end(log)
+        if partition is not None and delete:
+            self._queue.add(partition.end(), partial(self._removed, log))
+
+    def led(self) -> Iterator[TieredPartition]:
+        """Those that are led here."""
+        return iter([led.partition for led in self._led.values()])
+
+    def run_pass(self, done: Callable[[], object]) -> None:
+        """Begin a pass over each partition that is led here; `done()` once all have begun or wait for their turn."""
+        in_slices(self._runtime, self._begin_all(), done)
+
+    def _begin_all(self) -> Iterator[None]:
+        for led in list(self._led.values()):
+            if not led.is_busy and self._runtime.monotonic() >= led.not_before and not led.partition.is_ended:
+                led.is_busy = True
+                self._queue.add(led.partition.steps(), partial(self._passed, led))
+            yield
+
+    def _passed(self, led: _Led, _result: None, error: BaseException | None) -> None:
+        led.is_busy = False
+        name = led.partition.log.name
+        if error is None:
+            led.backoff.reset()
+        elif isinstance(error, LeaderDeposed):
+            logger.info("%s: tiering ends here: %s", name, error)
+            led.partition.is_ended = True
+        else:
+            pause_s = led.backoff.next_s()
+            led.not_before = self._runtime.monotonic() + pause_s
+            text = "%s" if isinstance(error, LogLost) else "%s: tiering failed, and is tried again: %s"
+            arguments = (error,) if isinstance(error, LogLost) else (name, error)
+            expected = isinstance(error, (OSError, ValueError, LogLost))
+            logger.warning(text, *arguments, exc_info=None if expected else error)
+
+    def _removed(self, log: Log, _result: None, error: BaseException | None) -> None:
+        if error is not None:
+            logger.error("%s is not removed from remote storage: %s", log.name, error)
+
+    def _end(self, log: Log) -> TieredPartition | None:
+        led = self._led.pop(log, None)
+        if led is None:
+            return None
+        led.partition.is_ended = True
+        return led.partition
+
+    def _read_manifest(self, keys: PartitionKeys) -> Manifest | None:
+        found = read_manifest(self._store, keys)
+        return None if found is None else found[0]

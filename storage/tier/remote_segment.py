@@ -1,0 +1,170 @@
+"""A tiered segment as the log's readers see it: a Segment whose log file is read through the cache.
+
+Its indexes are files in the cache; of its log file only some chunks are. What waits for the disk in a local segment waits for
+the object store here: in threads, and on the loop it is BlockingIOError.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from barnabas.storage.disk.disk import File
+from barnabas.storage.segment.segment import Segment
+from barnabas.storage.segment.transaction_index import TransactionIndex
+from barnabas.storage.tier.keys import PartitionKeys
+from barnabas.storage.tier.manifest import CHUNK_BYTES, Entry
+from barnabas.storage.tier.remote_cache import RemoteCache
+from barnabas.wire.compression import Bytes
+
+
+class RemoteFile:
+    """The log file of a tiered segment. It keeps the chunks that it has found open: they can be read, and sent, for as long as it
+    is there."""
+
+    __slots__ = ("_cache", "_chunks", "_entry", "_keys")
+
+    def __init__(self, cache: RemoteCache, keys: PartitionKeys, entry: Entry) -> None:
+        self._cache = cache
+        self._keys = keys
+        self._entry = entry
+        self._chunks: dict[int, File] = {}
+
+    def available(self, position: int, count: int) -> int:
+        """How many of these bytes are in the cache, from the first on."""
+        end = min(position + count, self._entry.log_size)
+        at = position
+        while at < end and self._open(at // CHUNK_BYTES) is not None:
+            at = min(end, (at // CHUNK_BYTES + 1) * CHUNK_BYTES)
+        return at - position
+
+    def pread(self, count: int, position: int) -> bytes:
+        """Reads what is missing from the store: in threads."""
+        end = min(position + count, self._entry.log_size)
+        self.load(position, count)
+        return b"".join(
+            self._chunk(number).pread(length, start) for number, start, length in _pieces(position, end)
+        )
+
+    def pread_now(self, count: int, position: int) -> bytes:
+        end = min(position + count, self._entry.log_size)
+        return b"".join(
+            self._chunk(number).pread_now(length, start) for number, start, length in _pieces(position, end)
+        )
+
+    def pread_into_now(self, buffer: memoryview, position: int) -> int:
+        data = self.pread_now(len(buffer), position)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def is_cached(self, position: int, count: int) -> bool:
+        end = min(position + count, self._entry.log_size)
+        return all(
+            (file := self._open(number)) is not None and file.is_cached(start, length)
+            for number, start, length in _pieces(position, end)
+        )
+
+    def load(self, position: int, count: int) -> None:
+        """Brings them into the cache, and into memory: in threads. ObjectStoreError, OSError."""
+        end = min(position + count, self._entry.log_size)
+        for number, start, length in _pieces(position, end):
+            file = self._open(number)
+            if file is None:
+                self._cache.read_chunk(self._keys, self._entry, number)
+                file = self._chunk(number)
+            file.load(start, length)
+
+    def send_to(self, socket_descriptor: int, position: int, count: int) -> int:
+        """As sendfile, up to the end of a chunk."""
+        for number, start, length in _pieces(position, min(position + count, self._entry.log_size)):
+            return self._chunk(number).send_to(socket_descriptor, start, length)
+        return 0
+
+    def fileno(self) -> int:
+        return -1
+
+    def size(self) -> int:
+        return self._entry.log_size
+
+    def pwritev(self, buffers: Sequence[Bytes], position: int) -> int:  # noqa: ARG002
+        self._refuse()
+
+    def pwrite(self, data: Bytes, position: int) -> int:  # noqa: ARG002
+        self._refuse()
+
+    def truncate(self, size: int) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def write_back(self, position: int, count: int) -> None:  # noqa: ARG002
+        self._refuse()
+
+    def sync(self) -> None:
+        self._refuse()
+
+    def _open(self, number: int) -> File | None:
+        file = self._chunks.get(number)
+        if file is None:
+            file = self._cache.open_chunk(self._entry, number)
+            if file is not None:
+                self._chunks[number] = file
+        return file
+
+    def _chunk(self, number: int) -> File:
+        file = self._open(number)
+        if file is None:
+            raise BlockingIOError(errno.EAGAIN, "not in the cache", self._entry.name)
+        return file
+
+    def _refuse(self) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), self._entry.name)
+
+
+def _pieces(position: int, end: int) -> list[tuple[int, int, int]]:
+    """(number, start in it, length) of the chunks that hold these bytes."""
+    pieces = []
+    while position < end:
+        number, start = divmod(position, CHUNK_BYTES)
+        length = min(CHUNK_BYTES - start, end - position)
+        pieces.append((number, start, length))
+        position += length
+    return pieces
+
+
+class RemoteSegment(Segment):
+    """See the module. Its indexes can be used once `has_indexes`."""
+
+    __slots__ = ("_cache", "entry", "keys")
+
+    def __init__(self, cache: RemoteCache, keys: PartitionKeys, entry: Entry) -> None:
+        super().__init__(
+            cache.disk, cache.segment_directory(entry), entry.base_offset, entry.log_size, fresh=False
+        )
+        self.learn_timestamps((entry.max_timestamp, entry.last_offset))
+        self._cache = cache
+        self.keys = keys
+        self.entry = entry
+
+    @property
+    def path(self) -> str:
+        """The object's key, for messages."""
+        return self.keys.log(self.entry.name)
+
+    @property
+    def has_indexes(self) -> bool:
+        """Whether they are in the cache."""
+        return self._cache.has_aux(self.entry)
+
+    def make_ready(self) -> None:
+        """Bring them there: in threads. ObjectStoreError, OSError."""
+        self._cache.read_aux(self.keys, self.entry)
+
+    def open_for_read(self) -> RemoteFile:
+        return RemoteFile(self._cache, self.keys, self.entry)
+
+    def transaction_index(self) -> TransactionIndex:
+        """Of its aborted transactions; the entry says whether there are any."""
+        return TransactionIndex(
+            self._cache.disk, self._cache.segment_directory(self.entry), self.base_offset, None
+        )

@@ -1,0 +1,386 @@
+"""A log, its tier and an object store that fails: every record can be read until it has expired, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from barnabas.runtime.slices import run_through
+from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
+from barnabas.storage.log.log import Log
+from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.retention import RetentionPass
+from barnabas.storage.tests.workshop import NOW, Workshop, verified
+from barnabas.storage.tier.keys import PartitionKeys
+from barnabas.storage.tier.manifest import Manifest, decode, encode
+from barnabas.storage.tier.manifest_writer import read_manifest
+from barnabas.storage.tier.memory_store import Fault, MemoryStore
+from barnabas.storage.tier.remote_cache import RemoteCache
+from barnabas.storage.tier.remote_log import RemoteLog
+from barnabas.storage.tier.remote_log_manager import RemoteLogManager
+from barnabas.storage.wall_clock import WallClock
+from barnabas.wire.record_batch import iterate_whole_headers, read_header
+from barnabas.wire.records import Record, build_batch
+
+SETTINGS: dict[str, Any] = {"segment_bytes": 400, "remote_storage_enable": True, "index_interval_bytes": 100}
+
+
+class TieredWorkshop(Workshop):
+    """Logs whose tier is a store in memory, which outlives their restarts."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.settings = {**SETTINGS, **settings}
+        self.store = MemoryStore(self.runtime.time_ms)
+        self.epoch = 0
+        self.model: dict[int, bytes] = {}  # base offset -> batch, as it was appended
+        self.tiered = self.open()
+
+    def open(self, start: int = 0, **more: Any) -> Log:
+        """The log as a start finds it, led here in a new epoch."""
+        tiered = self.log(start=start, **self.settings, **more)
+        self.cache = RemoteCache(self.disk, self.store, "/logs/remote-log-index-cache", 1 << 30)
+        self.manager = RemoteLogManager(
+            self.runtime,
+            self.disk,
+            self.store,
+            self.cache,
+            WallClock(self.runtime),
+            lambda: "cluster",
+            interval_ms=30_000,
+            copies_at_once=1,
+        )
+        self.epoch += 1
+        self.manager.follow(tiered)
+        self.manager.lead(tiered, self.epoch)
+        self.tiered = tiered
+        return tiered
+
+    def restart(self) -> None:
+        start = self.tiered.log_start_offset
+        self.manager.stop()
+        self.tiered.close()
+        self.open(start)
+
+    def append(self, count: int = 1, size: int = 100, timestamp: int = NOW) -> None:
+        base = self.tiered.log_end_offset
+        self.tiered.append_as_leader(self.batch(count, size=size, timestamp=timestamp), self.epoch)
+        (region,) = self.tiered.read(base, 1 << 20).regions
+        self.model[base] = region.read()
+
+    def fill(self, batches: int = 12) -> None:
+        for _ in range(batches):
+            self.append()
+        self.settle()
+
+    def settle(self) -> None:
+        self.tiered.flush()
+        self.runtime.run_until_idle()
+
+    def tier(self) -> None:
+        """One pass, and what it begins."""
+        self.settle()
+        self.manager.run_pass(lambda: None)
+        self.runtime.run_until_idle()
+
+    def retain(self, **settings: Any) -> None:
+        """Remove here what may be removed."""
+        self.tiered.update_config(LogConfig(**{**self.settings, **settings}))
+        RetentionPass(self.runtime, self.disk, WallClock(self.runtime), [self.tiered], lambda: None)
+        self.runtime.run_until_idle()
+
+    @property
+    def manifest(self) -> Manifest | None:
+        found = read_manifest(self.store, self.keys)
+        return None if found is None else found[0]
+
+    @property
+    def keys(self) -> PartitionKeys:
+        assert isinstance(self.tiered.remote, RemoteLog)
+        return self.tiered.remote.keys
+
+    @property
+    def objects(self) -> set[str]:
+        return {each.key for each in self.store.list(self.keys.prefix)}
+
+
+def read_batches(log: Log, offset: int, max_bytes: int = 1000) -> Iterator[bytes]:
+    """As a consumer that waits for the store."""
+    while offset < log.log_end_offset:
+        result = waiting(partial(log.read, offset, max_bytes))
+        data = b"".join(region.read() for region in result.regions)
+        found = list(iterate_whole_headers(data))
+        assert found, f"nothing at {offset}"
+        for position, header in found:
+            yield data[position : position + header.size]
+            offset = header.next_offset
+
+
+def waiting(read: Callable[[], Any], tries: int = 8) -> Any:
+    for _ in range(tries):
+        try:
+            return read()
+        except WouldWait as cold:
+            cold.prepare()
+    raise AssertionError("the same read would always wait")
+
+
+def check(workshop: TieredWorkshop, max_bytes: int = 1000) -> None:
+    """All records from the start on, as they were appended."""
+    log = workshop.tiered
+    start = log.log_start_offset
+    wanted = [
+        batch for base, batch in sorted(workshop.model.items()) if read_header(batch).last_offset >= start
+    ]
+    assert list(read_batches(log, start, max_bytes)) == wanted
+
+
+def test_tiered_segments_are_read_from_the_store() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    tiered = workshop.tiered.remote
+    assert tiered is not None
+    assert tiered.tiered_offset == workshop.tiered.segments.active.base_offset - 1
+    workshop.retain(local_retention_bytes=0)
+    assert workshop.tiered.log_start_offset == 0
+    assert workshop.tiered.local_log_start_offset == tiered.tiered_offset + 1 > 0
+    for max_bytes in (1, 150, 1000, 1 << 20):
+        check(workshop, max_bytes)
+
+
+def test_nothing_is_removed_here_that_is_not_in_the_store() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.retain(local_retention_bytes=0, local_retention_ms=0)
+    assert workshop.tiered.local_log_start_offset == 0
+    check(workshop)
+
+
+def test_a_restart_begins_with_the_manifest() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    before = workshop.objects
+    workshop.restart()
+    check(workshop)
+    workshop.tier()
+    assert before <= workshop.objects
+    firsts = [entry.first_offset for entry in (workshop.manifest or decode(b"", "", 0)).entries]
+    assert len(workshop.objects) == 1 + 2 * len(set(firsts)), "nothing is copied twice"
+    workshop.fill(4)
+    workshop.tier()
+    check(workshop)
+
+
+def test_an_open_transaction_is_not_copied() -> None:
+    workshop = TieredWorkshop()
+    batch = build_batch(
+        [Record(0, NOW, b"k", b"v" * 100)],
+        producer_id=5,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    workshop.tiered.append_as_leader(batch, 1, verification=verified(workshop.tiered, batch))
+    workshop.fill()
+    workshop.tier()
+    assert workshop.manifest is None
+
+
+def test_retention_removes_from_the_store() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0, retention_bytes=900)
+    workshop.tier()
+    manifest = workshop.manifest
+    assert manifest is not None
+    assert (
+        0 < manifest.log_start_offset == workshop.tiered.log_start_offset == manifest.entries[0].first_offset
+    )
+    assert len(workshop.objects) == 1 + 2 * len(manifest.entries)
+    check(workshop)
+    with pytest.raises(OffsetOutOfRange):
+        workshop.tiered.read(0, 1000)
+
+
+def test_retention_by_time_goes_by_the_largest_timestamp() -> None:
+    workshop = TieredWorkshop(retention_ms=1000)
+    for _ in range(6):
+        workshop.append(timestamp=NOW - 5000)
+    workshop.fill()
+    workshop.tier()
+    workshop.tier()
+    assert workshop.tiered.log_start_offset == 6
+    check(workshop)
+
+
+def test_deleted_records_leave_the_store() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    workshop.tiered.increment_log_start_offset(7)
+    workshop.tier()
+    manifest = workshop.manifest
+    assert manifest is not None
+    assert all(entry.last_offset >= 7 for entry in manifest.entries)
+    check(workshop)
+
+
+def test_a_deposed_leader_writes_nothing() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    old = workshop.manager
+    (partition,) = old.led()
+    workshop.fill(4)
+    claim(workshop, epoch=9)
+    before = workshop.manifest
+    workshop.tier()
+    assert workshop.manifest == before
+    assert partition.is_ended
+
+
+def claim(workshop: TieredWorkshop, epoch: int) -> None:
+    """Another broker leads."""
+    found = read_manifest(workshop.store, workshop.keys)
+    assert found is not None
+    manifest, version = found
+    content = msgspec_replace(manifest, leader_epoch=epoch, number=manifest.number + 1, nonce="other")
+    workshop.store.replace(workshop.keys.manifest, encode(content), version)
+
+
+def msgspec_replace(manifest: Manifest, **changes: Any) -> Manifest:
+    return msgspec.structs.replace(manifest, **changes)
+
+
+def test_a_lookup_by_time_searches_the_store() -> None:
+    workshop = TieredWorkshop()
+    for number in range(12):
+        workshop.append(timestamp=NOW + 1000 * number)
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    for number in range(12):
+        found = run_through(workshop.tiered.timestamp_lookup(NOW + 1000 * number - 500))
+        assert found is not None
+        assert found.offset == number
+    largest = run_through(workshop.tiered.timestamp_lookup(None))
+    assert largest is not None
+    assert largest.offset == 11
+
+
+@pytest.mark.parametrize("kind", [".log", ".aux"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "swap", "missing"])
+def test_a_damaged_object_is_an_error_and_is_never_served(kind: str, damage: str) -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    keys = [key for key in sorted(workshop.objects) if key.endswith(kind)]
+    key = keys[0]
+    content, _ = workshop.store.get(key, 1 << 20)
+    if damage == "missing":
+        workshop.store.delete([key])
+    elif damage == "swap":
+        workshop.store.put(key, [workshop.store.get(keys[1], 1 << 20)[0]])
+    else:
+        workshop.store.put(key, [content[:-1] if damage == "cut" else bytes([content[0] ^ 1]) + content[1:]])
+    with pytest.raises(StorageError):
+        waiting(lambda: workshop.tiered.read(0, 1000))
+    second = (workshop.manifest or decode(b"", "", 0)).entries[1].first_offset
+    workshop.runtime.advance(2)
+    waiting(lambda: workshop.tiered.read(second, 1000))
+
+
+def test_a_store_that_is_away_is_an_error_for_the_read_and_tried_again() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    workshop.store.faults = lambda _verb, _key: Fault.BEFORE
+    with pytest.raises(StorageError):
+        waiting(lambda: workshop.tiered.read(0, 1000))
+    workshop.append()  # writes go on
+    workshop.store.faults = lambda _verb, _key: None
+    workshop.runtime.advance(2)
+    check(workshop)
+
+
+def test_switching_off_removes_all_from_the_store() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    prefix = workshop.keys.prefix
+    workshop.manager.remove(workshop.tiered, delete=True)
+    workshop.tiered.end_tiering()
+    workshop.runtime.run_until_idle()
+    assert list(workshop.store.list(prefix)) == []
+    assert workshop.tiered.log_start_offset == workshop.tiered.segments.bases[0] > 0
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 6)),
+        st.tuples(st.just("tier"), st.none()),
+        st.tuples(
+            st.just("retain"), st.sampled_from([{"local_retention_bytes": 0}, {"retention_bytes": 1500}])
+        ),
+        st.tuples(st.just("delete"), st.integers(1, 8)),
+        st.tuples(st.just("restart"), st.none()),
+        st.tuples(st.just("lose"), st.sampled_from(list(Fault))),
+        st.tuples(st.just("check"), st.integers(1, 2000)),
+    ),
+    max_size=30,
+)
+
+
+@given(STEPS)
+def test_every_record_that_has_not_expired_can_be_read(steps: list[tuple[str, Any]]) -> None:
+    workshop = TieredWorkshop()
+    countdown = [0]
+    for kind, value in steps:
+        log = workshop.tiered
+        if kind == "append":
+            for _ in range(value):
+                workshop.append()
+            workshop.settle()
+        elif kind == "tier":
+            workshop.tier()
+        elif kind == "retain":
+            workshop.retain(**value)
+        elif kind == "delete":
+            log.increment_log_start_offset(min(log.log_start_offset + value, log.log_end_offset))
+        elif kind == "restart":
+            workshop.restart()
+        elif kind == "lose":
+            countdown[0] = 3
+
+            def fault(verb: str, _key: str, kind: Fault = value) -> Fault | None:
+                countdown[0] -= 1
+                return kind if countdown[0] == 0 and verb not in ("get", "get_range", "list") else None
+
+            workshop.store.faults = fault
+        else:
+            workshop.runtime.advance(2)
+            check(workshop, value)
+    workshop.runtime.advance(40)
+    workshop.store.faults = lambda _verb, _key: None
+    workshop.tier()
+    workshop.runtime.advance(40)
+    check(workshop)
+    found = workshop.manifest
+    if found is not None:
+        stored = workshop.objects
+        assert all(
+            {workshop.keys.log(each.name), workshop.keys.aux(each.name)} <= stored for each in found.present
+        )

@@ -1,0 +1,258 @@
+"""A tiered partition that this broker leads: claims its manifest, copies closed segments, removes what has expired.
+
+`steps` is one pass over it, as Kafka's RemoteLogManager makes one every remote.log.manager.task.interval.ms. Nothing of the log
+waits for it. What it has done is in the manifest, so a pass that fails anywhere is simply made again.
+
+Order, so that a crash between any two steps loses nothing: objects, then the manifest that names them, then local segments; and
+at the other end the manifest that no longer counts a segment, then the log's start, then the objects.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from barnabas.runtime.interface import Runtime
+from barnabas.runtime.slices import Steps
+from barnabas.storage.disk.disk import Disk
+from barnabas.storage.log.log import Log
+from barnabas.storage.tier.keys import PartitionKeys, segment_name
+from barnabas.storage.tier.manifest import Entry, Manifest, in_lineage
+from barnabas.storage.tier.manifest_writer import ManifestWriter
+from barnabas.storage.tier.object_store import ObjectStore
+from barnabas.storage.tier.remote_cache import RemoteCache
+from barnabas.storage.tier.remote_log import RemoteLog, TierStats
+from barnabas.storage.tier.upload import copy_segment, segment_to_copy
+
+logger = logging.getLogger("barnabas.tier")
+
+NONCE_BYTES: Final = 8
+
+
+class LogLost(Exception):
+    """The store has records that the leader's log has not, because the log's directory was lost."""
+
+
+class TieredPartition:
+    """See the module. All but the work that `steps` yields runs on the loop."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        disk: Disk,
+        store: ObjectStore,
+        cache: RemoteCache,
+        stats: TierStats,
+        log: Log,
+        keys: PartitionKeys,
+        remote: RemoteLog,
+        leader_epoch: int,
+        deletion_time_ms: Callable[[], int | None],
+    ) -> None:
+        """`deletion_time_ms()`: the time by which to delete what is too old; None while nothing may be deleted by its age."""
+        self.log = log
+        self.remote = remote
+        self.leader_epoch = leader_epoch
+        self.is_ended = False  # no longer led here, or removed: a pass ends at its next step
+        self._runtime = runtime
+        self._disk = disk
+        self._store = store
+        self._cache = cache
+        self._stats = stats
+        self._keys = keys
+        self._writer = ManifestWriter(store, keys, leader_epoch)
+        self._claimed = False
+        self._deletion_time_ms = deletion_time_ms
+
+    def steps(self) -> Steps[None]:
+        """One pass. ObjectStoreError, CorruptManifest, LeaderDeposed, LogLost, OSError, StorageError."""
+        if not self._claimed:
+            yield from self._claim()
+        if not self.log.config.remote_log_copy_disable:
+            yield from self._copy()
+        yield from self._expire()
+        yield from self._delete_going()
+
+    def lag(self) -> tuple[int, int]:
+        """(bytes, segments) that are closed and not tiered yet."""
+        tiered = self.remote.tiered_offset
+        waiting = [each for each in self.log.segments[:-1] if each.base_offset > tiered]
+        return sum(segment.size for segment in waiting), len(waiting)
+
+    # --- claim
+
+    def _claim(self) -> Steps[None]:
+        """Read the manifest and put this leader's epoch in it."""
+        found: Manifest | None = yield self._writer.read
+        log = self.log
+        if (
+            found is None
+        ):  # nothing to fence: the first version is written on the condition that there is none
+            self.remote.adopt(self._next_manifest([], log.log_start_offset))
+            self._claimed = True
+            return
+        present = found.present
+        if present and log.log_end_offset == 0:
+            raise LogLost(
+                f"{log.name} is empty here, and remote storage has its records from {present[0].first_offset} to "
+                f"{present[-1].last_offset}: they are kept there, and nothing is tiered"
+            )
+        start = max(log.log_start_offset, found.log_start_offset)
+        kept = in_lineage(present, log.epochs.entries, start, log.log_end_offset)
+        for entry in present[len(kept) :]:
+            logger.warning(
+                "%s: records from %d to %d of leader epoch %d in remote storage are not in this leader's log, and are no longer read",
+                log.name, entry.first_offset, entry.last_offset, entry.epochs[-1][0],
+            )  # fmt: skip
+        going = [entry for entry in found.entries if entry.going]
+        yield from self._write([*going, *kept], start)
+        self._claimed = True
+
+    # --- copying
+
+    def _copy(self) -> Steps[None]:
+        while not self._has_ended():
+            first = max(self.remote.tiered_offset + 1, self.log.log_start_offset)
+            if first < self.log.segments.bases[0]:
+                first = self.log.segments.bases[0]  # what lies between is gone, and no reader can ask for it
+            wanted = segment_to_copy(
+                self.log, first, segment_name_of(self.log, first, self.leader_epoch, self._nonce())
+            )
+            if wanted is None:
+                return
+            self._stats.copy_requests += 1
+            try:
+                entry: Entry = yield partial(copy_segment, self._disk, self._store, self._keys, wanted)
+                yield from self._write([*self._entries(), entry], self.log.log_start_offset)
+            except Exception:
+                self._stats.copy_errors += 1
+                raise
+            self._stats.copied_bytes += entry.log_size
+            logger.info(
+                "%s: copied the records from %d to %d to remote storage, %d bytes",
+                self.log.name,
+                entry.first_offset,
+                entry.last_offset,
+                entry.log_size,
+            )
+
+    # --- expiry
+
+    def _expire(self) -> Steps[None]:
+        log = self.log
+        start = self._retained_from()
+        going = [entry for entry in self.remote.entries if entry.last_offset < start]
+        if not going or self._has_ended():
+            return
+        names = {entry.name for entry in going}
+        entries = [
+            msgspec.structs.replace(entry, going=True) if entry.name in names else entry
+            for entry in self._entries()
+        ]
+        yield from self._write(entries, start)
+        if not self._has_ended() and start > log.log_start_offset:
+            log.increment_log_start_offset(start)
+
+    def _retained_from(self) -> int:
+        """The offset below which retention removes records, whole segments at a time; the log's start where it removes none."""
+        log, config = self.log, self.log.config
+        start = log.log_start_offset
+        if "delete" not in config.cleanup_policy:
+            return start
+        entries = [entry for entry in self.remote.entries if entry.last_offset >= start]
+        spare = -1
+        if config.retention_bytes >= 0:
+            tiered = self.remote.tiered_offset
+            only_here = sum(each.size for each in log.segments if each.base_offset > tiered)
+            spare = sum(entry.log_size for entry in entries) + only_here - config.retention_bytes
+        now_ms = self._deletion_time_ms() if config.retention_ms >= 0 else None
+        for entry in entries:
+            spare -= entry.log_size
+            is_old = now_ms is not None and 0 <= entry.max_timestamp < now_ms - config.retention_ms
+            if spare < 0 and not is_old:
+                break
+            start = entry.last_offset + 1
+        return min(start, log.high_watermark)
+
+    def _delete_going(self) -> Steps[None]:
+        going = [entry for entry in self._entries() if entry.going]
+        if not going or self._has_ended():
+            return
+        self._stats.delete_requests += len(going)
+        try:
+            keys = [
+                key for entry in going for key in (self._keys.log(entry.name), self._keys.aux(entry.name))
+            ]
+            yield partial(self._store.delete, keys)
+            yield from self._write(
+                [entry for entry in self._entries() if not entry.going], self.log.log_start_offset
+            )
+        except Exception:
+            self._stats.delete_errors += 1
+            raise
+        self._stats.deleted_bytes += sum(entry.log_size for entry in going)
+        for entry in going:
+            self._cache.forget(entry)
+
+    # --- the end of tiering
+
+    def end(self) -> Steps[None]:
+        """Tiering has been switched off (KIP-950), or the topic is deleted: remove everything of the partition from the store."""
+        self._stats.delete_requests += 1
+
+        def remove() -> None:
+            keys = [found.key for found in self._store.list(self._keys.prefix)]
+            # The manifest last: while it is there the rest can be found.
+            keys.sort(key=lambda key: key == self._keys.manifest)
+            self._store.delete(keys)
+
+        try:
+            yield remove
+        except Exception:
+            self._stats.delete_errors += 1
+            raise
+
+    def _has_ended(self) -> bool:
+        return self.is_ended or self.log.closed or self.log.offline
+
+    def _nonce(self) -> str:
+        return self._runtime.random_bytes(NONCE_BYTES).hex()
+
+    def _entries(self) -> list[Entry]:
+        """Of the last manifest that was read or written."""
+        manifest = self._writer.manifest
+        return [] if manifest is None else manifest.entries
+
+    def _next_manifest(self, entries: list[Entry], log_start_offset: int) -> Manifest:
+        before = self._writer.manifest
+        return Manifest(
+            topic_id=self._keys.topic_id,
+            partition=self._keys.partition,
+            number=0,  # the writer counts
+            leader_epoch=self.leader_epoch,
+            nonce=self._nonce(),
+            log_start_offset=max(log_start_offset, 0 if before is None else before.log_start_offset),
+            entries=entries,
+        )
+
+    def _write(self, entries: list[Entry], log_start_offset: int) -> Steps[None]:
+        manifest = self._next_manifest(entries, log_start_offset)
+        try:
+            yield partial(self._writer.write, manifest)
+        except BaseException:
+            self._claimed = False  # what lies in the store has to be read again
+            raise
+        assert self._writer.manifest is not None
+        self.remote.adopt(self._writer.manifest)
+        start = self._writer.manifest.log_start_offset
+        if not self._has_ended() and self.log.log_start_offset < start <= self.log.high_watermark:
+            self.log.increment_log_start_offset(start)
+
+
+def segment_name_of(log: Log, first_offset: int, leader_epoch: int, nonce: str) -> str:
+    """The name of an attempt to copy the local segment that holds `first_offset`."""
+    return segment_name(log.segments.holding(first_offset).base_offset, leader_epoch, nonce)
