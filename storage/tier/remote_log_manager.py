@@ -31,6 +31,9 @@ from barnabas.wire.uuids import uuid_to_string
 
 logger = logging.getLogger("barnabas.tier")
 
+FIRST_PASS_S: Final = (
+    1.0  # after the start: a claimed manifest says where a log that was not stopped cleanly begins
+)
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 30.0
 
@@ -68,7 +71,7 @@ class RemoteLogManager:
         self._cluster_id = cluster_id
         self._led: dict[Log, _Led] = {}
         self._queue = StepQueue(runtime, copies_at_once, remote=True)
-        self._periodic = Periodic(runtime, interval_ms / 1000, interval_ms / 1000, self.run_pass)
+        self._periodic = Periodic(runtime, FIRST_PASS_S, interval_ms / 1000, self.run_pass)
 
     def stop(self) -> None:
         """Begin nothing more. What threads do is without effect on the logs."""

@@ -72,6 +72,7 @@ class TieredPartition:
         """One pass. ObjectStoreError, CorruptManifest, LeaderDeposed, LogLost, OSError, StorageError."""
         if not self._claimed:
             yield from self._claim()
+        yield from self._expire()
         if not self.log.config.remote_log_copy_disable:
             yield from self._copy()
         yield from self._expire()
@@ -89,11 +90,11 @@ class TieredPartition:
         """Read the manifest and put this leader's epoch in it."""
         found: Manifest | None = yield self._writer.read
         log = self.log
-        if (
-            found is None
-        ):  # nothing to fence: the first version is written on the condition that there is none
+        if found is None:
+            # Nothing to fence: the first version is written on the condition that there is none.
             self.remote.adopt(self._next_manifest([], log.log_start_offset))
             self._claimed = True
+            self._raise_start(self._readable_from([]))
             return
         present = found.present
         if present and log.log_end_offset == 0:
@@ -109,16 +110,24 @@ class TieredPartition:
                 log.name, entry.first_offset, entry.last_offset, entry.epochs[-1][0],
             )  # fmt: skip
         going = [entry for entry in found.entries if entry.going]
-        yield from self._write([*going, *kept], start)
+        yield from self._write([*going, *kept], max(start, self._readable_from(kept)))
         self._claimed = True
+
+    def _readable_from(self, entries: list[Entry]) -> int:
+        """The first offset from which on there is no gap between what is tiered and what is here."""
+        local = self.log.segments.bases[0]
+        return entries[0].first_offset if entries and entries[-1].last_offset + 1 >= local else local
+
+    def _raise_start(self, offset: int) -> None:
+        log = self.log
+        if not self._has_ended() and log.log_start_offset < offset <= log.high_watermark:
+            log.increment_log_start_offset(offset)
 
     # --- copying
 
     def _copy(self) -> Steps[None]:
         while not self._has_ended():
             first = max(self.remote.tiered_offset + 1, self.log.log_start_offset)
-            if first < self.log.segments.bases[0]:
-                first = self.log.segments.bases[0]  # what lies between is gone, and no reader can ask for it
             wanted = segment_to_copy(
                 self.log, first, segment_name_of(self.log, first, self.leader_epoch, self._nonce())
             )
@@ -143,7 +152,6 @@ class TieredPartition:
     # --- expiry
 
     def _expire(self) -> Steps[None]:
-        log = self.log
         start = self._retained_from()
         going = [entry for entry in self.remote.entries if entry.last_offset < start]
         if not going or self._has_ended():
@@ -154,8 +162,6 @@ class TieredPartition:
             for entry in self._entries()
         ]
         yield from self._write(entries, start)
-        if not self._has_ended() and start > log.log_start_offset:
-            log.increment_log_start_offset(start)
 
     def _retained_from(self) -> int:
         """The offset below which retention removes records, whole segments at a time; the log's start where it removes none."""
@@ -248,9 +254,7 @@ class TieredPartition:
             raise
         assert self._writer.manifest is not None
         self.remote.adopt(self._writer.manifest)
-        start = self._writer.manifest.log_start_offset
-        if not self._has_ended() and self.log.log_start_offset < start <= self.log.high_watermark:
-            self.log.increment_log_start_offset(start)
+        self._raise_start(self._writer.manifest.log_start_offset)
 
 
 def segment_name_of(log: Log, first_offset: int, leader_epoch: int, nonce: str) -> str:

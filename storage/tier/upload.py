@@ -41,7 +41,7 @@ def segment_to_copy(log: Log, first_offset: int, name: str) -> SegmentToCopy | N
     in it have ended (it lies below the last stable offset). OSError."""
     segments = log.segments
     index = segments.index_of(first_offset)
-    if index + 1 >= len(segments) or segments[index].size == 0:
+    if index + 1 >= len(segments) or segments[index].size == 0 or first_offset < segments.bases[0]:
         return None
     segment, end = segments[index], segments[index + 1].base_offset
     flusher = log.flusher

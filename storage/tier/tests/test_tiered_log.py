@@ -195,6 +195,82 @@ def test_an_open_transaction_is_not_copied() -> None:
     assert workshop.manifest is None
 
 
+def transactional(workshop: TieredWorkshop, producer_id: int, sequence: int) -> None:
+    batch = build_batch(
+        [Record(0, NOW, b"k", b"v" * 100)],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=True,
+    )
+    log = workshop.tiered
+    base = log.log_end_offset
+    log.append_as_leader(batch, 1, verification=verified(log, batch))
+    (region,) = log.read(base, 1 << 20).regions
+    workshop.model[base] = region.read()
+
+
+def end(workshop: TieredWorkshop, producer_id: int, *, commit: bool) -> None:
+    log = workshop.tiered
+    base = log.log_end_offset
+    marker = log.marker_to_append(producer_id, 0, commit=commit, coordinator_epoch=0, transaction_version=1)
+    log.append_as_leader(marker, 1, from_client=False)
+    (region,) = log.read(base, 1 << 20).regions
+    workshop.model[base] = region.read()
+
+
+@pytest.mark.parametrize("max_bytes", [1, 250, 1 << 20])
+def test_aborted_transactions_are_those_that_the_log_named_before(max_bytes: int) -> None:
+    """Some of their markers lie in later segments, and in segments that are here."""
+    workshop = TieredWorkshop()
+    for turn in range(6):
+        transactional(workshop, 1, turn)
+        transactional(workshop, 2, turn)
+        end(workshop, 1, commit=bool(turn % 2))
+        workshop.append()
+        end(workshop, 2, commit=False)
+    transactional(workshop, 3, 0)
+    workshop.fill(4)
+    end(workshop, 3, commit=False)
+    workshop.settle()
+    log = workshop.tiered
+
+    def answers() -> list[tuple[int, set[tuple[int, int]]]]:
+        found = []
+        for offset in range(log.log_end_offset):
+            read = waiting(partial(log.read, offset, max_bytes))
+            end = max(
+                header.last_offset
+                for _, header in iterate_whole_headers(b"".join(each.read() for each in read.regions))
+            )
+            aborted = waiting(partial(log.aborted_within, offset, read))
+            found.append((offset, {(producer, first) for producer, first in aborted if first <= end}))
+        return found
+
+    before = answers()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    assert log.local_log_start_offset > 20
+    assert answers() == before
+    workshop.restart()
+    log = workshop.tiered
+    assert answers() == before
+
+
+def test_a_log_that_had_lost_its_beginning_before_it_was_tiered_begins_there() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tiered.increment_log_start_offset(7)
+    workshop.runtime.run_until_idle()
+    first = workshop.tiered.segments.bases[0]
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.open(0)  # the checkpoint was lost
+    workshop.tier()
+    assert workshop.tiered.log_start_offset == first
+    check(workshop)
+
+
 def test_retention_removes_from_the_store() -> None:
     workshop = TieredWorkshop()
     workshop.fill()
