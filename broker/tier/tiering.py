@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.metrics.families import COUNTER, Family, one
@@ -11,7 +12,7 @@ from barnabas.controller.config.validators import ConfigError
 from barnabas.storage.tier.object_store import ObjectStoreError
 from barnabas.storage.tier.remote_cache import CACHE_DIRECTORY, RemoteCache
 from barnabas.storage.tier.remote_log_manager import RemoteLogManager
-from barnabas.storage.tier.store_config import PREFIX, StoreConfigError, open_store
+from barnabas.storage.tier.store_config import PREFIX, StoreConfigError, check_conditions, open_store
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
@@ -60,6 +61,7 @@ class Tiering:
             ),
             wall_clock,
             cluster_id,
+            partial(check_conditions, store, runtime.random_bytes),
             interval_ms=config.remote_log_manager_task_interval_ms,
             copies_at_once=config.remote_log_manager_copier_thread_pool_size,
         )

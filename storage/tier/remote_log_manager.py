@@ -58,10 +58,12 @@ class RemoteLogManager:
         cache: RemoteCache,
         wall_clock: WallClock,
         cluster_id: Callable[[], str],
+        check_store: Callable[[], object],
         *,
         interval_ms: int,
         copies_at_once: int,
     ) -> None:
+        """`check_store()`: in a thread, before the first pass; StoreRefused where the store must not be used."""
         self.stats = TierStats()
         self.cache = cache
         self._runtime = runtime
@@ -69,6 +71,8 @@ class RemoteLogManager:
         self._store = store
         self._wall_clock = wall_clock
         self._cluster_id = cluster_id
+        self._check_store = check_store
+        self._is_checked = False
         self._led: dict[Log, _Led] = {}
         self._queue = StepQueue(runtime, copies_at_once, remote=True)
         self._periodic = Periodic(runtime, FIRST_PASS_S, interval_ms / 1000, self.run_pass)
@@ -133,7 +137,21 @@ class RemoteLogManager:
 
     def run_pass(self, done: Callable[[], object]) -> None:
         """Begin a pass over each partition that is led here; `done()` once all have begun or wait for their turn."""
-        in_slices(self._runtime, self._begin_all(), done)
+
+        def checked(_result: object, error: BaseException | None) -> None:
+            if error is None:
+                self._is_checked = True
+                in_slices(self._runtime, self._begin_all(), done)
+                return
+            logger.error("nothing is tiered, the object store can't be used: %s", error)
+            done()
+
+        if self._is_checked:
+            in_slices(self._runtime, self._begin_all(), done)
+        elif self._led:
+            self._runtime.run_in_thread(self._check_store, checked, remote=True)
+        else:
+            done()
 
     def _begin_all(self) -> Iterator[None]:
         for led in list(self._led.values()):

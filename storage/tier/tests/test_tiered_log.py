@@ -24,6 +24,7 @@ from barnabas.storage.tier.memory_store import Fault, MemoryStore
 from barnabas.storage.tier.remote_cache import RemoteCache
 from barnabas.storage.tier.remote_log import RemoteLog
 from barnabas.storage.tier.remote_log_manager import RemoteLogManager
+from barnabas.storage.tier.store_config import check_conditions
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.record_batch import iterate_whole_headers, read_header
 from barnabas.wire.records import Record, build_batch
@@ -53,6 +54,7 @@ class TieredWorkshop(Workshop):
             self.cache,
             WallClock(self.runtime),
             lambda: "cluster",
+            partial(check_conditions, self.store, self.runtime.random_bytes),
             interval_ms=30_000,
             copies_at_once=1,
         )
