@@ -71,7 +71,7 @@ class LogMove:
         self.log = log
         self.target_dir = target_dir
         self.directory = f"{target_dir}/{suffixed_name(log.topic, log.partition, unique, FUTURE_SUFFIX)}"
-        self.end_offset = log.log_start_offset  # of what has been copied
+        self.end_offset = log.local_log_start_offset  # of what has been copied
         self._disk = disk
         self._runtime = runtime
         self._bytes_per_second = bytes_per_second

@@ -70,6 +70,8 @@ class TieredPartition:
 
     def steps(self) -> Steps[None]:
         """One pass. ObjectStoreError, CorruptManifest, LeaderDeposed, LogLost, OSError, StorageError."""
+        if self._has_ended():
+            return
         if not self._claimed:
             yield from self._claim()
         yield from self._expire()
