@@ -10,6 +10,7 @@ from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from barnabas.controller.metadata.image import MetadataImage, PartitionState
+from barnabas.storage.errors import WouldWait
 from barnabas.wire.record_batch import BatchHeader, iterate_headers, verify_crc
 from barnabas.wire.records import iterate_records
 from compat_tests.simulation.consumers import Consumer
@@ -167,7 +168,12 @@ def _held(node: Any, topic_id: bytes, index: int) -> Held:
     found: Held = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
-        data = b"".join(region.read() for region in log.read(offset, READ_BYTES, min_one_batch=True).regions)
+        try:
+            read = log.read(offset, READ_BYTES, min_one_batch=True)
+        except WouldWait as cold:
+            cold.prepare()
+            continue
+        data = b"".join(region.read() for region in read.regions)
         for position, header in iterate_headers(data):
             verify_crc(data, position, header)
             found.append((header, data[position : position + header.size]))

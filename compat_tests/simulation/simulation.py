@@ -33,6 +33,7 @@ from compat_tests.simulation.observers import Observer
 from compat_tests.simulation.producers import Producer
 from compat_tests.simulation.streams_groups import StreamsGroupMember
 from compat_tests.simulation.tasks import Task
+from compat_tests.simulation.tiers import Tier
 from compat_tests.simulation.tuning import small
 from compat_tests.simulation.unauthenticated_followers import UnauthenticatedFollower
 from compat_tests.simulation.watch import Watch
@@ -120,11 +121,14 @@ class Simulation:
 
     def __init__(self, seed: int, shape: tuple[str, ...] | None = None, frequent_fault: str = "") -> None:
         self.seed = seed
+        self.going_on = True
         self.random = random.Random(seed)
         self.world = TracedWorld(seed)
         self.network = VirtualNetwork(self.world)
         extra = self._choose_properties()
         self.history = History(int(extra["broker.session.timeout.ms"]) / 1000 + STEPS_DOWN_S)
+        self.tier = Tier(seed, self.history, lambda: self.world.now, self.should_continue)
+        extra.update(self.tier.properties)
         self.watch = Watch(self.history)
         self.watch.current_event = lambda: f"{self.world.now:.3f} {self.world.current}"
         self.shape = shape or self.random.choice(SHAPES)
@@ -147,7 +151,6 @@ class Simulation:
         self.client_runtime = VirtualRuntime(
             self.random.randrange(1 << 60), network=self.network, host="clients"
         )
-        self.going_on = True
         self.clients: list[Client] = []
         self.consumers: list[Consumer] = []
         self.members: list[Member] = []
@@ -293,10 +296,10 @@ class Simulation:
         return client
 
     async def _set_up(self, admin: Admin) -> None:
-        await admin.create("safe", 2, {})
-        await admin.create("single", 1, {})
+        await admin.create("safe", 2, self.tier.topics)
+        await admin.create("single", 1, self.tier.topics)
         if self.random.random() < 0.3:
-            await admin.create("unclean", 1, {"unclean.leader.election.enable": "true"})
+            await admin.create("unclean", 1, {"unclean.leader.election.enable": "true", **self.tier.topics})
         if self.random.random() < 0.4:
             await admin.create("expiring", 1, {"retention.ms": "3000", "segment.ms": "1000"})
         if self.random.random() < 0.4:
