@@ -53,6 +53,7 @@ def log_manager_settings(config: BrokerConfig) -> LogManagerSettings:
         replica_high_watermark_checkpoint_interval_ms=config.replica_high_watermark_checkpoint_interval_ms,
         producer_id_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         producer_id_expiration_ms=config.producer_id_expiration_ms,
+        remote_log_storage_system_enable=config.remote_log_storage_system_enable,
     )
 
 

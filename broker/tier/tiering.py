@@ -77,7 +77,7 @@ class Tiering:
             ):  # switched off, which is only allowed with delete.on.disable (KIP-950)
                 self.manager.remove(opened, delete=partition.is_leader)
                 opened.end_tiering()
-            opened.checkpointed_start_offset = opened.log_start_offset  # it was not tiered before
+            opened.checkpointed_start_offset = None
         elif partition.is_leader:
             if opened.remote is None:
                 self.manager.follow(opened)

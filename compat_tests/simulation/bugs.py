@@ -38,10 +38,28 @@ from barnabas.controller.raft.transport import Fitted, GuardedTransport
 from barnabas.controller.sessions import broker_sessions
 from barnabas.storage.log.follower_append import ANY_EPOCH
 from barnabas.storage.log.log import Log
+from barnabas.storage.manager import retention
+from barnabas.storage.tier.manifest import Manifest, encode
+from barnabas.storage.tier.manifest_writer import ManifestWriter
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
 Patch = tuple[Any, str, Any]  # (owner, attribute, replacement)
+
+
+def _removes_what_is_not_tiered() -> list[Patch]:
+    """Segments leave the disk of a tiered log whether the store has them or not."""
+    return [(retention, "_tiered_offset", lambda log: log.log_end_offset)]
+
+
+def _deposed_leaders_write_manifests() -> list[Patch]:
+    """The store replaces a manifest whatever version lies there, and an old leader does not see that it is one."""
+
+    def write(self: ManifestWriter, manifest: Manifest) -> None:
+        self._store.put(self._keys.manifest, [encode(manifest)])
+        self.manifest = manifest
+
+    return [(ManifestWriter, "write", write)]
 
 
 def _no_epoch_check() -> list[Patch]:
@@ -268,6 +286,8 @@ def _any_member_may_acknowledge() -> list[Patch]:
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
+    "removes-what-is-not-tiered": _removes_what_is_not_tiered,
+    "deposed-leaders-write-manifests": _deposed_leaders_write_manifests,
     "early-acknowledgement": _early_acknowledgement,
     "hedged-replicas-stay-electable": _hedged_replicas_stay_electable,
     "hedges-below-min-isr": _hedges_below_min_isr,
@@ -321,6 +341,8 @@ FOUND_BY = {
     "no-epoch-check": 1,
     "wiped-replica-counts": 16,
     "early-acknowledgement": 4,
+    "removes-what-is-not-tiered": 8,
+    "deposed-leaders-write-manifests": 28,
     "hedged-replicas-stay-electable": 4,
     "hedges-below-min-isr": 2,
     "unclean-member-stays": 5,

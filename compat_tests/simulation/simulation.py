@@ -411,6 +411,7 @@ class Simulation:
 
     def _check(self) -> None:
         checkers.check(self)
+        self.tier.check()
 
     def _let_faults_happen(self) -> None:
         end = self.world.now + FAULTS_S

@@ -128,8 +128,9 @@ class Log:
         self.partition = partition
         self.topic_id = topic_id
         self.log_start_offset = max(log_start_offset, loaded.segments.bases[0])
-        # From the last run's checkpoint. Only of a tiered log may it lie below the first segment, see `begin_tiering`.
-        self.checkpointed_start_offset = log_start_offset
+        # From the last run's checkpoint, until it is known whether the log is tiered: only then may it begin before its first segment.
+        # None where nothing is tiered.
+        self.checkpointed_start_offset: int | None = None
         self.remote: RemoteReads | None = None  # the tiered part
         self.offline = False  # the log directory has failed: nothing can be read any more
         self.cleaning = False  # a cleaner works on the segments: retention passes the log over
@@ -285,8 +286,9 @@ class Log:
 
     def begin_tiering(self, remote: RemoteReads) -> None:
         """What has no segment here is read from `remote` from now on."""
-        if self.remote is None:
+        if self.checkpointed_start_offset is not None:
             self.log_start_offset = min(self.log_start_offset, self.checkpointed_start_offset)
+            self.checkpointed_start_offset = None
         self.remote = remote
 
     def end_tiering(self) -> None:

@@ -41,6 +41,8 @@ def _recovery_point(log: Log) -> int | None:
 
 def _start_offset(log: Log) -> int | None:
     """None while the first segment's synced name says the same, as in Kafka; a tiered log begins before its first segment."""
+    if log.checkpointed_start_offset is not None:
+        return log.checkpointed_start_offset
     if log.remote is not None:
         return log.log_start_offset
     first = log.segments.bases[0] if log.flusher.names_are_synced else 0

@@ -61,6 +61,7 @@ class LogManagerSettings(msgspec.Struct, frozen=True, kw_only=True):
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     producer_id_expiration_check_interval_ms: int = 600_000
     producer_id_expiration_ms: int = PRODUCER_ID_EXPIRATION_MS
+    remote_log_storage_system_enable: bool = False
 
 
 def _ignore(*_: object) -> None:
@@ -237,6 +238,8 @@ class LogManager:
             )
         except OSError as error:
             raise LogDirectoryOffline(f"{path} can't be opened (log.dirs): {error}") from error
+        if self._settings.remote_log_storage_system_enable:
+            log.checkpointed_start_offset = start_offset
         other = self._logs.get(key)
         if other is None:
             self._add(key, log)
@@ -424,7 +427,7 @@ class LogManager:
 
     def open_again(self, log: Log, log_dir: str) -> Log:
         """Open a closed log again, from its copy in `log_dir`. OSError."""
-        return Log.open(
+        opened = Log.open(
             self._disk,
             self._runtime,
             log_dir,
@@ -436,6 +439,9 @@ class LogManager:
             events=self._events,
             producer_expiration_ms=self._producer_expiration_ms(),
         )
+        if log.remote is not None:
+            opened.checkpointed_start_offset = log.log_start_offset
+        return opened
 
     def replace(self, old: Log, new: Log) -> None:
         """Put `new` in the place of a closed log."""

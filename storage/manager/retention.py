@@ -135,9 +135,13 @@ def _removable_here(log: Log, disk: Disk, now_ms: int | None) -> int:
         )
     if count == len(log.segments):
         log.roll()
-    assert log.remote is not None
-    tiered = log.remote.tiered_offset
+    tiered = _tiered_offset(log)
     return min(count, _leading(log, lambda _, end: end <= tiered + 1, but_last=True))
+
+
+def _tiered_offset(log: Log) -> int:
+    assert log.remote is not None
+    return log.remote.tiered_offset
 
 
 def _remove_here(log: Log, count: int, reason: str) -> int:

@@ -157,7 +157,9 @@ class RemoteLogManager:
         for log, led in list(self._led.items()):
             if log.closed:  # another has taken its place, in another log directory
                 self._end(log)
-            elif not led.is_busy and self._runtime.monotonic() >= led.not_before and not led.partition.is_ended:
+            elif (
+                not led.is_busy and self._runtime.monotonic() >= led.not_before and not led.partition.is_ended
+            ):
                 led.is_busy = True
                 self._queue.add(led.partition.steps(), partial(self._passed, led))
             yield

@@ -46,6 +46,7 @@ class TieredWorkshop(Workshop):
     def open(self, start: int = 0, **more: Any) -> Log:
         """The log as a start finds it, led here in a new epoch."""
         tiered = self.log(start=start, **self.settings, **more)
+        tiered.checkpointed_start_offset = start
         self.cache = RemoteCache(self.disk, self.store, "/logs/remote-log-index-cache", 1 << 30)
         self.manager = RemoteLogManager(
             self.runtime,
