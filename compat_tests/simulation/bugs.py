@@ -39,8 +39,7 @@ from barnabas.controller.sessions import broker_sessions
 from barnabas.storage.log.follower_append import ANY_EPOCH
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager import retention
-from barnabas.storage.tier.manifest import Manifest, encode
-from barnabas.storage.tier.manifest_writer import ManifestWriter
+from barnabas.storage.tier.remote_log import RemoteLog
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
@@ -52,14 +51,16 @@ def _removes_what_is_not_tiered() -> list[Patch]:
     return [(retention, "_tiered_offset", lambda log: log.log_end_offset)]
 
 
-def _deposed_leaders_write_manifests() -> list[Patch]:
-    """The store replaces a manifest whatever version lies there, and an old leader does not see that it is one."""
+def _followers_trust_old_manifests() -> list[Patch]:
+    """Who has led before removes segments by the manifest of that time, whatever the new leader has made of it."""
 
-    def write(self: ManifestWriter, manifest: Manifest) -> None:
-        self._store.put(self._keys.manifest, [encode(manifest)])
-        self.manifest = manifest
+    def tiered_offset(self: RemoteLog) -> int:
+        return self.entries[-1].last_offset if self.entries else -1
 
-    return [(ManifestWriter, "write", write)]
+    return [
+        (RemoteLog, "tiered_offset", property(tiered_offset)),
+        (RemoteLog, "follow", lambda self: setattr(self, "is_led", False)),
+    ]
 
 
 def _no_epoch_check() -> list[Patch]:
@@ -287,7 +288,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
     "removes-what-is-not-tiered": _removes_what_is_not_tiered,
-    "deposed-leaders-write-manifests": _deposed_leaders_write_manifests,
+    "followers-trust-old-manifests": _followers_trust_old_manifests,
     "early-acknowledgement": _early_acknowledgement,
     "hedged-replicas-stay-electable": _hedged_replicas_stay_electable,
     "hedges-below-min-isr": _hedges_below_min_isr,
@@ -341,8 +342,8 @@ FOUND_BY = {
     "no-epoch-check": 1,
     "wiped-replica-counts": 16,
     "early-acknowledgement": 4,
-    "removes-what-is-not-tiered": 8,
-    "deposed-leaders-write-manifests": 28,
+    "removes-what-is-not-tiered": 19,
+    "followers-trust-old-manifests": 269,
     "hedged-replicas-stay-electable": 4,
     "hedges-below-min-isr": 2,
     "unclean-member-stays": 5,

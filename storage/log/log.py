@@ -682,7 +682,10 @@ class Log:
             self.flusher.restarted(offset)
             self.log_start_offset = offset if log_start_offset < 0 else log_start_offset
             self._limit_high_watermark()
-            self.epochs.clear()
+            if self.log_start_offset < offset:  # what is tiered stays
+                self.epochs.truncate_from_end(offset)
+            else:
+                self.epochs.clear()
             self.epochs.save()
             self.producers.truncate(self.log_start_offset, offset, self.high_watermark, restarted=True)
         except OSError as error:

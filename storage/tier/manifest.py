@@ -33,14 +33,16 @@ class CorruptManifest(ValueError):
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """A tiered segment. Its records from `first_offset` to `last_offset` are read from it; `base_offset` is that of its file, and
-    lies lower where another leader has tiered the first of its records, in a segment of other bounds. Sizes in bytes. `aux_sizes`: of the parts of the object beside the
+    """A tiered segment. Its records from `first_offset` to `last_offset` are read from it. Its file begins at `base_offset`, which is
+    lower where another leader has tiered the first of its records, in a segment of other bounds, and ends before `end_offset`, which
+    is higher where the last ones are not in a later leader's log. Sizes in bytes. `aux_sizes`: of the parts of the object beside the
     log, in their order there: offset index, time index, transaction index, snapshot of the producers at the segment's end, and the
     checksums of the log's chunks. `epochs`: the leader epochs of its records and where each begins, from the segment's start on."""
 
     base_offset: int
     first_offset: int
     last_offset: int
+    end_offset: int
     max_timestamp: int  # -1: none
     log_size: int
     aux_sizes: tuple[int, int, int, int, int]
@@ -117,7 +119,7 @@ def _check(manifest: Manifest) -> None:
             or not is_name(entry.name)
         ):
             raise CorruptManifest(f"sizes or the name of the segment at {entry.base_offset}")
-        if not 0 <= entry.base_offset <= entry.first_offset <= entry.last_offset:
+        if not 0 <= entry.base_offset <= entry.first_offset <= entry.last_offset < entry.end_offset:
             raise CorruptManifest(f"offsets {entry.base_offset}, {entry.first_offset}, {entry.last_offset}")
         if entry.going:
             continue
@@ -129,19 +131,33 @@ def _check(manifest: Manifest) -> None:
 def in_lineage(
     entries: Iterable[Entry], epochs: Sequence[tuple[int, int]], log_start_offset: int, log_end_offset: int
 ) -> list[Entry]:
-    """The first of these entries, up to one whose records can't be those of a log with these leader epochs: what was tiered before
-    an unclean election, and is not in the new leader's log. `epochs`: ascending (epoch, start offset); of what lies before the
-    first of them the log can say nothing, and it is kept."""
+    """The first of these entries, up to the first record that can't be one of a log with these leader epochs: what was tiered
+    before an unclean election, and is not in the new leader's log. An entry that holds this record ends before it. `epochs`:
+    ascending (epoch, start offset); of what lies before the first of them the log can say nothing, and it is kept."""
     kept = []
     known_from = max(log_start_offset, epochs[0][1]) if epochs else log_end_offset
     for entry in entries:
-        first, last = max(entry.first_offset, known_from), entry.last_offset
-        if last >= log_end_offset:
-            break
-        if first <= last and epochs_between(entry.epochs, first, last) != epochs_between(epochs, first, last):
-            break
-        kept.append(entry)
+        end = min(_end_of_lineage(entry, epochs, known_from), log_end_offset)
+        if end > entry.last_offset:
+            kept.append(entry)
+            continue
+        if end > entry.first_offset:
+            kept.append(msgspec.structs.replace(entry, last_offset=end - 1))
+        break
     return kept
+
+
+def _end_of_lineage(entry: Entry, epochs: Sequence[tuple[int, int]], known_from: int) -> int:
+    """The first offset of the entry, from `known_from` on, whose leader epoch is another in the log; behind its last if none is."""
+    first, last = max(entry.first_offset, known_from), entry.last_offset
+    if first > last:
+        return last + 1
+    here, there = epochs_between(epochs, first, last), epochs_between(entry.epochs, first, last)
+    changes = sorted({start for _, start in (*here, *there)})
+    for start in changes:
+        if epochs_between(here, start, start) != epochs_between(there, start, start):
+            return start
+    return last + 1
 
 
 def epochs_between(epochs: Sequence[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:

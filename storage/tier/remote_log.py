@@ -97,6 +97,11 @@ class RemoteLog:
         self._view = entries, [entry.first_offset for entry in entries]
         self.manifest = manifest
 
+    def follow(self) -> None:
+        """Another broker may write manifests from now on: what this one has read no longer counts."""
+        self.is_led = False
+        self.manifest, self._view, self._read_at = None, ([], []), 0.0
+
     @property
     def entries(self) -> Sequence[Entry]:
         """Those that can be read, ascending."""
@@ -109,9 +114,10 @@ class RemoteLog:
 
     @property
     def tiered_offset(self) -> int:
-        """The last offset that is tiered; -1 when none is, or that is not known yet."""
+        """The last offset that is tiered; -1 when none is, or that is not known: a follower can't tell whether the next leader keeps
+        what the manifest names."""
         entries = self.entries
-        return entries[-1].last_offset if entries else -1
+        return entries[-1].last_offset if entries and self.is_led else -1
 
     # --- reading
 
@@ -127,10 +133,7 @@ class RemoteLog:
                 return NOTHING_READ
             position, header = located
             file = segment.open_for_read()
-            stop = segment.size
-            if limit <= segment.entry.last_offset:
-                end = segment.locate(limit, wait=False)
-                stop = end[0] if end is not None else stop
+            stop = segment.position_of(min(limit, segment.entry.last_offset + 1))
             length = min(stop - position, max_bytes)
             if header.size > max_bytes:
                 if not min_one_batch:

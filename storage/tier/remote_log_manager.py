@@ -123,7 +123,7 @@ class RemoteLogManager:
                 )
             )
         assert isinstance(log.remote, RemoteLog)
-        log.remote.is_led = False
+        log.remote.follow()
 
     def remove(self, log: Log, *, delete: bool) -> None:
         """The log's partition is no longer here, or no longer tiered; with `delete` its leader removes it from the store."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from barnabas.storage.disk.disk import File
@@ -18,6 +18,7 @@ from barnabas.storage.tier.keys import PartitionKeys
 from barnabas.storage.tier.manifest import CHUNK_BYTES, Entry
 from barnabas.storage.tier.remote_cache import RemoteCache
 from barnabas.wire.compression import Bytes
+from barnabas.wire.record_batch import BatchHeader
 
 
 class RemoteFile:
@@ -159,6 +160,24 @@ class RemoteSegment(Segment):
     def make_ready(self) -> None:
         """Bring them there: in threads. ObjectStoreError, OSError."""
         self._cache.read_aux(self.keys, self.entry)
+
+    def headers(
+        self, position: int, window: int = 8192, *, wait: bool = True
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Up to the last record that the entry stands for."""
+        for found, header in super().headers(position, window, wait=wait):
+            if header.base_offset > self.entry.last_offset:
+                return
+            yield found, header
+
+    def position_of(self, offset: int) -> int:
+        """Where the batch begins that holds `offset`, the file's end where it has no such batch. BlockingIOError."""
+        if offset >= self.entry.end_offset:
+            return self.size
+        for position, header in super().headers(self.index_position(offset, wait=False), wait=False):
+            if header.last_offset >= offset:
+                return position
+        return self.size
 
     def open_for_read(self) -> RemoteFile:
         return RemoteFile(self._cache, self.keys, self.entry)

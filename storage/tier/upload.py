@@ -81,6 +81,7 @@ def copy_segment(disk: Disk, store: ObjectStore, keys: PartitionKeys, wanted: Se
         base_offset=segment.base_offset,
         first_offset=wanted.first_offset,
         last_offset=wanted.last_offset,
+        end_offset=wanted.last_offset + 1,
         max_timestamp=segment.max_timestamp if segment.knows_timestamps else segment.find_max_timestamp()[0],
         log_size=size,
         aux_sizes=(index, time_index, transactions, snapshot, sums),

@@ -18,7 +18,7 @@ from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.manager.retention import RetentionPass
 from barnabas.storage.tests.workshop import NOW, Workshop, verified
 from barnabas.storage.tier.keys import PartitionKeys
-from barnabas.storage.tier.manifest import Manifest, decode, encode
+from barnabas.storage.tier.manifest import Entry, Manifest, decode, encode
 from barnabas.storage.tier.manifest_writer import read_manifest
 from barnabas.storage.tier.memory_store import Fault, MemoryStore
 from barnabas.storage.tier.remote_cache import RemoteCache
@@ -107,6 +107,12 @@ class TieredWorkshop(Workshop):
     def keys(self) -> PartitionKeys:
         assert isinstance(self.tiered.remote, RemoteLog)
         return self.tiered.remote.keys
+
+    @property
+    def present(self) -> list[Entry]:
+        manifest = self.manifest
+        assert manifest is not None
+        return manifest.present
 
     @property
     def objects(self) -> set[str]:
@@ -463,3 +469,46 @@ def test_every_record_that_has_not_expired_can_be_read(steps: list[tuple[str, An
         assert all(
             {workshop.keys.log(each.name), workshop.keys.aux(each.name)} <= stored for each in found.present
         )
+
+
+def test_a_follower_removes_nothing_by_an_old_manifest() -> None:
+    """The next leader may have other records in its place."""
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.manager.follow(workshop.tiered)
+    workshop.retain(local_retention_bytes=0)
+    assert workshop.tiered.local_log_start_offset == 0
+    check(workshop)
+
+
+def test_what_an_uncleanly_elected_leader_lacks_is_not_read() -> None:
+    """Its log ends within a tiered segment: the records before are read from there, and its own ones behind."""
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    entry = next(each for each in workshop.present if each.last_offset > each.first_offset)
+    kept = entry.first_offset + 1
+    workshop.manager.stop()
+    workshop.tiered.truncate_to(kept)
+    workshop.model = {base: batch for base, batch in workshop.model.items() if base < kept}
+    workshop.tiered.close()
+    workshop.epoch += 1
+    workshop.open()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    assert workshop.tiered.local_log_start_offset > kept
+    for max_bytes in (1, 1 << 20):
+        check(workshop, max_bytes)
+
+
+def test_a_log_that_is_cut_back_below_its_first_segment_keeps_what_is_tiered() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    workshop.tiered.truncate_to(5)
+    assert workshop.tiered.log_start_offset == 0
+    assert workshop.tiered.log_end_offset == 5
+    assert workshop.tiered.epochs.entries == [(1, 0)]
