@@ -253,7 +253,9 @@ class ReplicaFetcher:
             return False
         self._in_flight -= 1
         self._session_failures = 0
-        if state is not None:
+        if state is None:
+            self._overtaken(number, (answer.topic_id, answer.partition), answer.high_watermark)
+        else:
             self._batches_left = TURN_BATCHES
             self._append(state, answer.records, answer.high_watermark, answer.log_start_offset)
         self._fetch()
@@ -279,6 +281,8 @@ class ReplicaFetcher:
             for data in topic.partitions:
                 state = session.answered_partition(number, (topic_id, data.partition_index))
                 if state is None:
+                    if not data.error_code and data.diverging_epoch.end_offset == -1:
+                        self._overtaken(number, (topic_id, data.partition_index), data.high_watermark)
                     continue
                 if data.error_code and data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
                     self._refused(state, data.error_code)
@@ -308,6 +312,11 @@ class ReplicaFetcher:
                 session.set_status(state, Status.AWAITING_OFFSETS)
             self._truncations.request_offsets(out_of_range)
         self._fetch()
+
+    def _overtaken(self, number: int, key: tuple[bytes, int], high_watermark: int) -> None:
+        state = self._session.overtaken(number, key)
+        if state is not None:
+            state.partition.set_follower_high_watermark(high_watermark)
 
     def _session_failed(self, number: int, error: ErrorCode) -> None:
         if number >= self._valid_from:

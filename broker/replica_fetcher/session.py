@@ -134,6 +134,7 @@ class FollowerSession:
         """Note that the next request has the partition's end."""
         log = state.partition.log
         state.named_in = self.request_number
+        state.first_named_in = state.first_named_in or self.request_number
         state.sent_offset = log.log_end_offset
         state.sent_start_offset = log.log_start_offset
 
@@ -151,7 +152,7 @@ class FollowerSession:
                 state for state in self.states.values() if state.status is Status.READY
             )
             for state in self.states.values():
-                state.named_in = 0
+                state.named_in = state.first_named_in = 0
         else:
             named = [state for state in self._changed if state.status is Status.READY]
             forgotten = self._forgotten()
@@ -195,7 +196,7 @@ class FollowerSession:
         keys = list(self._forgotten_keys)
         for state in self._changed:
             if state.status is not Status.READY and state.named_in:
-                state.named_in = 0
+                state.named_in = state.first_named_in = 0
                 keys.append(state.key)
         topics: dict[bytes, ForgottenTopic] = {}
         for topic_id, index in keys:
@@ -231,6 +232,18 @@ class FollowerSession:
             or state.status is not Status.READY
             or not 0 < state.named_in <= number
             or state.sent_offset != state.partition.log.log_end_offset
+        ):
+            return None
+        return state
+
+    def overtaken(self, number: int, key: Key) -> FetchState | None:
+        """The partition, if the answer is to an offset that was sent before the last one, in the same leader epoch. Its records are
+        here by now, but its high watermark may be new: the leader counts it as known, and will not send it again."""
+        state = self.states.get(key)
+        if (
+            state is None
+            or state.status is not Status.READY
+            or not 0 < state.first_named_in <= number < state.named_in
         ):
             return None
         return state

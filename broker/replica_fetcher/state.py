@@ -29,10 +29,10 @@ class Status(enum.Enum):
 
 class FetchState:
     """A partition in one leader epoch; another epoch gets another state. `named_in`: number of the last request that named the
-    partition, 0 when the leader's session does not have it; `sent_offset`: the offset in that request."""
+    partition, `first_named_in` of the first; 0 when the leader's session does not have it; `sent_offset`: the offset in that request."""
 
     __slots__ = (
-        "failures", "key", "lag", "leader_epoch", "named_in", "partition", "rounds", "sent_offset",
+        "failures", "first_named_in", "key", "lag", "leader_epoch", "named_in", "partition", "rounds", "sent_offset",
         "sent_start_offset", "status",
     )  # fmt: skip
 
@@ -44,7 +44,7 @@ class FetchState:
         self.failures = 0  # in a row
         self.rounds = 0  # of comparing epochs with the leader, in a row
         self.lag = -1  # committed records that the log lacked as of the last answer; -1 before one
-        self.named_in = 0
+        self.named_in = self.first_named_in = 0
         self.sent_offset = -1
         self.sent_start_offset = -1
 

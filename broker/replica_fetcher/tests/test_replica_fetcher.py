@@ -15,6 +15,7 @@ from barnabas.controller.metadata.image import NO_LEADER
 from barnabas.storage.log.follower_append import FollowerAppend
 from barnabas.storage.log.log import Log
 from barnabas.wire.errors import ErrorCode
+from barnabas.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from barnabas.wire.records import Record, build_batch
 
 
@@ -134,6 +135,35 @@ def test_the_lag_is_that_of_the_last_answer() -> None:
     assert manager.max_lag() == 4
     fetcher.remove(*state.key)
     assert manager.max_lag() == 0
+
+
+def test_an_answer_that_a_later_request_has_overtaken_still_tells_the_high_watermark() -> None:
+    """Two requests are in flight, and the answer to the first has brought a record. The leader counts what the second answer says as
+    known here and does not repeat it."""
+    replicas = Replicas(1, (1, 2))
+    replicas.produce(1, *"abc")
+    replicas.run()
+    replicas.network.block("h1", "h2")
+    (fetcher,) = replicas[2].fetchers._fetchers.values()
+    session = fetcher._session
+    (state,) = session.states.values()
+    log = state.partition.log
+    batch = bytearray(build_batch([Record(0, 0, None, b"d")]))
+    batch[:8] = struct.pack(">q", 3)
+    log.append_as_follower(memoryview(bytes(batch)), state.leader_epoch, 1)
+    number = session.request_number
+    session.changed(state)
+    session.next_request(2, -1)
+    topic_id, index = state.key
+    answer = PartitionData(
+        partition_index=index, high_watermark=4, log_start_offset=0, records=memoryview(batch)
+    )
+    response = FetchResponse(
+        session_id=session.id, responses=[FetchableTopicResponse(topic_id=topic_id, partitions=[answer])]
+    )
+    fetcher._answered(number, response)
+    assert log.high_watermark == 4
+    assert log.log_end_offset == 4
 
 
 def test_remaining_batches_are_dropped_when_the_log_has_a_new_role() -> None:
