@@ -49,6 +49,7 @@ class Flusher:
         "_not_indexed",
         "_removed",
         "_runtime",
+        "_sealed_ahead",
         "_sealing",
         "_segments",
         "_sync_to",
@@ -96,6 +97,8 @@ class Flusher:
             int, ...
         ] = ()  # base offsets of the segments whose indexes could not be saved
         self._sealing: tuple[int, ...] = ()  # base offsets of the segments that a thread is sealing
+        # (base offset, end) of segments that are synced before what precedes them: threads may end in another order
+        self._sealed_ahead: tuple[tuple[int, int], ...] = ()
         # (path, end offset) of unsynced segments that are out of the list, and that a start may still find
         self._removed: tuple[tuple[str, int], ...] = ()
         self._flush_pending = False
@@ -214,6 +217,10 @@ class Flusher:
         if self.failure is not None:
             return
         self.recovery_point = max(self.recovery_point, end_offset)
+        for base_offset, end in sorted(self._sealed_ahead):
+            if base_offset <= self.recovery_point:
+                self.recovery_point = max(self.recovery_point, end)
+        self._sealed_ahead = tuple(each for each in self._sealed_ahead if each[1] > self.recovery_point)
         self._removed = tuple(each for each in self._removed if each[1] > self.recovery_point)
         if self.held_from >= 0:
             # The end of what is shown never goes back: a rolled segment may be synced sooner than what precedes it.
@@ -341,8 +348,10 @@ class Flusher:
             self._names_synced = max(self._names_synced, names)
             if not indexed:
                 self._not_indexed = (*self._not_indexed, segment.base_offset)
-            if segment.base_offset <= self.recovery_point < end_offset and truncations == self.truncations:
-                self._synced(end_offset)
+            if self.recovery_point < end_offset and truncations == self.truncations:
+                self._sealed_ahead = (*self._sealed_ahead, (segment.base_offset, end_offset))
+                if segment.base_offset <= self.recovery_point:
+                    self._synced(end_offset)
             sealed()
 
         self._runtime.run_in_thread(work, done)
@@ -388,6 +397,7 @@ class Flusher:
     def truncated(self, offset: int) -> None:
         """The log ends at `offset` now. `refuse_waiters` follows once the rest of the log is truncated too."""
         self.truncations += 1
+        self._sealed_ahead = ()
         self.recovery_point = min(self.recovery_point, offset)
         self._appended_to = min(self._appended_to, offset)
         self._sync_to = min(self._sync_to, offset)
@@ -398,6 +408,7 @@ class Flusher:
     def restarted(self, offset: int) -> None:
         """The log is empty and begins at `offset`."""
         self.recovery_point = self._sync_to = offset
+        self._sealed_ahead = ()
 
     def refuse_waiters(self, offset: int) -> None:
         """Call the waiters for records from `offset` on with an error."""

@@ -134,6 +134,7 @@ class TieredPartition:
                 self.log, first, segment_name_of(self.log, first, self.leader_epoch, self._nonce())
             )
             if wanted is None:
+                self._sync_what_waits(first)
                 return
             self._stats.copy_requests += 1
             try:
@@ -150,6 +151,14 @@ class TieredPartition:
                 entry.last_offset,
                 entry.log_size,
             )
+
+    def _sync_what_waits(self, first_offset: int) -> None:
+        """After a crash, closed segments above the recovery point have no thread that syncs them."""
+        log = self.log
+        segments, flusher = log.segments, log.flusher
+        closed = segments.index_of(first_offset) + 1 < len(segments)
+        if closed and flusher.recovery_point < segments.active.base_offset and not flusher.is_sealing_from(0):
+            flusher.sync_soon(log.log_end_offset)
 
     # --- expiry
 

@@ -73,3 +73,19 @@ def test_flush_ms_makes_everything_durable_in_that_time(workshop: Any) -> None:
     assert log.flusher.recovery_point == log.log_end_offset
     workshop.disk = workshop.disk.crash(lose_everything_unsynced)
     assert workshop.content(workshop.log(clean=False)) == sent
+
+
+def test_segments_whose_syncs_end_in_another_order_are_all_behind_the_recovery_point(workshop: Any) -> None:
+    log = workshop.log()
+    waiting: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], object]]] = []
+    workshop.runtime.run_in_thread = lambda work, done: waiting.append((work, done))
+    for index in range(3):
+        log.append_as_leader(workshop.batch(timestamp=workshop.now + index), 0)
+        log.roll()
+    first, second, third = waiting
+    for work, done in (third, second):
+        done(work(), None)
+        assert log.flusher.recovery_point == 0
+    work, done = first
+    done(work(), None)
+    assert log.flusher.recovery_point == log.log_end_offset

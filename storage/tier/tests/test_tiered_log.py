@@ -512,3 +512,20 @@ def test_a_log_that_is_cut_back_below_its_first_segment_keeps_what_is_tiered() -
     assert workshop.tiered.log_start_offset == 0
     assert workshop.tiered.log_end_offset == 5
     assert workshop.tiered.epochs.entries == [(1, 0)]
+
+
+def test_closed_segments_that_a_crash_has_left_unsynced_are_tiered() -> None:
+    """Their own syncs have ended with the process, and appends sync only what they roll."""
+    workshop = TieredWorkshop()
+    for _ in range(12):
+        workshop.append()
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.open(clean=False, recovery_point=0)
+    closed = workshop.tiered.segments.active.base_offset
+    assert closed > 0
+    for _ in range(2):  # the first pass has them synced
+        workshop.manager.run_pass(lambda: None)
+        workshop.runtime.run_until_idle()
+    assert workshop.tiered.remote is not None
+    assert workshop.tiered.remote.tiered_offset == closed - 1
