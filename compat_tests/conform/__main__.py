@@ -3,7 +3,7 @@
     --ours HOST:PORT / --theirs HOST:PORT   brokers that already run (default: start both)
     --api NAME (repeatable)                 only these APIs
     --case TEXT                             only cases whose title contains TEXT
-    --authorizer                            only cases of brokers with an authorizer
+    --authorizer, --tiered                  only cases of brokers with an authorizer, or with tiered storage
     --few-versions                          first, middle and last version of every case only
     --answers FILE                          also write what the reference answered, as text
 
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from compat_tests.conform.allowed import ALLOWED, strip_indexes
-from compat_tests.conform.case import CASES
+from compat_tests.conform.case import CASES, Setup
 from compat_tests.conform.cases import load_all
 from compat_tests.conform.runner import Result, Transcripts, compare, plan, run_both
 from compat_tests.conform.session import Target
@@ -36,16 +36,16 @@ def main() -> int:
         for case in CASES
         if (not options.api or case.api in options.api)
         and (options.case or "") in case.title
-        and (case.authorizer or not options.authorizer)
+        and (case.setup in options.setups or not options.setups)
     ]
     runs = plan(cases, options.few_versions)
     progress = _show_progress if options.verbose else None
     left: Transcripts = {}
     right: Transcripts = {}
-    for authorizer in (False, True):
-        chosen = [run for run in runs if run[0].authorizer == authorizer]
+    for setup in Setup:
+        chosen = [run for run in runs if run[0].setup is setup]
         if chosen:
-            with _targets(options.ours, options.theirs, authorizer) as (ours, theirs):
+            with _targets(options.ours, options.theirs, setup) as (ours, theirs):
                 mine, other = run_both(ours, theirs, chosen, f"r{os.getpid():06d}", progress)
             left |= mine
             right |= other
@@ -62,7 +62,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--theirs")
     parser.add_argument("--api", action="append")
     parser.add_argument("--case")
-    parser.add_argument("--authorizer", action="store_true")
+    for setup in (Setup.AUTHORIZER, Setup.TIERED):
+        parser.add_argument(f"--{setup.value}", dest="setups", action="append_const", const=setup)
     parser.add_argument("--few-versions", action="store_true")
     parser.add_argument("--answers")
     parser.add_argument("--verbose", action="store_true")
@@ -74,18 +75,15 @@ def _show_progress(line: str) -> None:
 
 
 @contextlib.contextmanager
-def _targets(ours: str | None, theirs: str | None, authorizer: bool) -> Iterator[tuple[Target, Target]]:
-    """The two brokers: given addresses, or started here and stopped afterwards. `authorizer`: they have one, and none is given."""
+def _targets(ours: str | None, theirs: str | None, setup: Setup) -> Iterator[tuple[Target, Target]]:
+    """The two brokers: given addresses, which are those of plain brokers, or started here and stopped afterwards."""
     from compat_tests.conform.brokers import start_apache, start_barnabas
 
+    is_given = setup is Setup.PLAIN
     with contextlib.ExitStack() as stack:
         yield (
-            _target("barnabas", ours)
-            if ours and not authorizer
-            else stack.enter_context(start_barnabas(authorizer=authorizer)),
-            _target("apache", theirs)
-            if theirs and not authorizer
-            else stack.enter_context(start_apache(authorizer=authorizer)),
+            _target("barnabas", ours) if ours and is_given else stack.enter_context(start_barnabas(setup)),
+            _target("apache", theirs) if theirs and is_given else stack.enter_context(start_apache(setup)),
         )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from compat_tests.conform.case import Setup
 from compat_tests.conform.session import Target
-from compat_tests.harness.apache_broker import ApacheBroker
+from compat_tests.harness.apache_broker import ApacheBroker, local_tiered_storage
 from compat_tests.harness.barnabas_broker import BarnabasBroker
 from compat_tests.harness.broker import Broker
 
@@ -51,10 +52,30 @@ WITH_AUTHORIZER = {
 }
 
 
+# Each has a store of its own below the broker's directory.
+WITH_TIER = {
+    **SETTINGS,
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "200",
+    "log.retention.check.interval.ms": "200",
+    "log.initial.task.delay.ms": "200",
+}
+STORES: dict[type[Broker], Callable[[Path], dict[str, str]]] = {
+    BarnabasBroker: lambda folder: {"rsm.config.url": f"file://{folder}"},
+    ApacheBroker: local_tiered_storage,
+}
+
+
+def _settings(kind: type[Broker], setup: Setup, directory: Path) -> dict[str, str]:
+    if setup is Setup.TIERED:
+        return {**WITH_TIER, **STORES[kind](directory / "remote")}
+    return WITH_AUTHORIZER if setup is Setup.AUTHORIZER else SETTINGS
+
+
 @contextlib.contextmanager
-def _started(kind: type[Broker], name: str, authorizer: bool) -> Iterator[Target]:
+def _started(kind: type[Broker], name: str, setup: Setup) -> Iterator[Target]:
     with tempfile.TemporaryDirectory(prefix=f"conform-{name}-") as directory:
-        broker = kind(Path(directory), WITH_AUTHORIZER if authorizer else SETTINGS)
+        broker = kind(Path(directory), _settings(kind, setup, Path(directory)))
         broker.start()
         try:
             sasl = broker.listeners.get("SASL_PLAINTEXT", ":0")
@@ -63,11 +84,11 @@ def _started(kind: type[Broker], name: str, authorizer: bool) -> Iterator[Target
             broker.stop()
 
 
-def start_barnabas(*, authorizer: bool = False) -> contextlib.AbstractContextManager[Target]:
+def start_barnabas(setup: Setup) -> contextlib.AbstractContextManager[Target]:
     """This broker, as a process of its own on a free port."""
-    return _started(BarnabasBroker, "barnabas", authorizer)
+    return _started(BarnabasBroker, "barnabas", setup)
 
 
-def start_apache(*, authorizer: bool = False) -> contextlib.AbstractContextManager[Target]:
+def start_apache(setup: Setup) -> contextlib.AbstractContextManager[Target]:
     """Apache Kafka 4.3.1, from its jars (fetched when missing)."""
-    return _started(ApacheBroker, "apache", authorizer)
+    return _started(ApacheBroker, "apache", setup)

@@ -19,6 +19,18 @@ from compat_tests.harness.java_tools import JavaTools, run_as_process
 from compat_tests.harness.kafka_jars import archive_options, ensure_jars, java_executable
 
 
+def local_tiered_storage(folder: Path) -> dict[str, str]:
+    """Settings of the remote storage that Kafka's own tests use: objects are files in `folder`. Of one broker alone."""
+    return {
+        "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+        "rsm.config.dir": str(folder),
+        "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+        "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+        "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+        "rlmm.config.remote.log.metadata.topic.min.isr": "1",
+    }
+
+
 class ApacheBroker(Broker):
     """Apache Kafka; with `tools` it formats the storage in their JVM, which saves two seconds."""
 

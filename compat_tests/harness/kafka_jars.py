@@ -28,6 +28,7 @@ _DEPENDENCIES: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION, ()),
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION, ()),
     ("org.apache.kafka", "kafka-streams", KAFKA_VERSION, ("test",)),
+    ("org.apache.kafka", "kafka-storage", KAFKA_VERSION, ("test",)),  # LocalTieredStorage, for tiered topics
     ("org.apache.kafka", "connect-file", KAFKA_VERSION, ()),
     ("org.apache.kafka", "connect-mirror", KAFKA_VERSION, ()),
     ("org.apache.logging.log4j", "log4j-slf4j-impl", _LOG4J_VERSION, ()),
