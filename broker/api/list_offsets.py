@@ -1,8 +1,8 @@
 """ListOffsets (2), versions 1-11: offsets by timestamp, and the special ones.
 
 -1 latest, -2 earliest, -3 the record with the largest timestamp (v7, KIP-734), -4 earliest local (v8,
-KIP-405), -5 latest tiered (v9, KIP-1005), -6 earliest not yet tiered (v11, KIP-1023). Without tiering
-everything is local, so -4 is the log's start, and -5 and -6 have no offset.
+KIP-405), -5 latest tiered (v9, KIP-1005), -6 earliest not yet tiered (v11, KIP-1023; none where all is tiered). Without
+tiering everything is local, so -4 is the log's start, and -5 and -6 have no offset. With it -3 looks at what is local alone.
 
 The leader answers with offsets up to what is committed; for a debugger and for a follower (replica_authorization.py) up to
 the log's end. A new leader that does not know the high watermark yet answers OFFSET_NOT_AVAILABLE where the result depends
@@ -222,7 +222,9 @@ def _find(partition: Partition, timestamp: int, limit: int, found: Found) -> tup
         return -1, log.log_start_offset, partition.start_epoch()
     if timestamp == EARLIEST_LOCAL:
         local_start = log.local_log_start_offset
-        return -1, local_start, log.epochs.epoch_for_offset(local_start)
+        is_empty = local_start == log.log_end_offset
+        epoch = partition.leader_epoch if is_empty else log.epochs.epoch_for_offset(local_start)
+        return -1, local_start, epoch
     if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return _find_tiered(log, timestamp)
     key = (partition.topic, partition.partition)
@@ -248,6 +250,8 @@ def _find_tiered(log: Log, timestamp: int) -> tuple[int, int, int]:
     if timestamp == LATEST_TIERED:
         return -1, tiered, log.epochs.epoch_for_offset(tiered) if tiered >= 0 else -1
     pending = max(tiered + 1, log.log_start_offset)
+    if pending == log.log_end_offset:
+        return -1, -1, -1
     return -1, pending, log.epochs.epoch_for_offset(pending)
 
 

@@ -152,21 +152,27 @@ def check_tiering(
         raise ConfigError(
             "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list."
         )
-    for kind in ("ms", "bytes"):
-        here, total = int(text(f"local.retention.{kind}")), int(text(f"retention.{kind}"))
-        if is_on("remote.log.copy.disable") and here not in (-2, total):
-            raise ConfigError(
-                f"When `remote.log.copy.disable` is set to true, the `local.retention.{kind}` and `retention.{kind}` must be set "
-                f"to the identical value because there will be no more logs copied to the remote storage."
-            )
-        if total != -1 and here != -2:
-            if here == -1:
-                problem = f"Value must not be -1 as retention.{kind} value is set as {total}."
-            elif here > total:
-                problem = f"Value must not be more than retention.{kind} property value: {total}"
-            else:
-                continue
-            raise ConfigError(f"Invalid value {here} for configuration local.retention.{kind}: {problem}")
+    limits = {
+        kind: (int(text(f"local.retention.{kind}")), int(text(f"retention.{kind}")))
+        for kind in ("bytes", "ms")
+    }
+    for kind, (here, total) in limits.items():
+        if total == -1 or here == -2:
+            continue
+        if here == -1:
+            problem = f"Value must not be -1 as retention.{kind} value is set as {total}."
+        elif here > total:
+            problem = f"Value must not be more than retention.{kind} property value: {total}"
+        else:
+            continue
+        raise ConfigError(f"Invalid value {here} for configuration local.retention.{kind}: {problem}")
+    if is_on("remote.log.copy.disable"):
+        for kind, (here, total) in limits.items():
+            if here not in (-2, total):
+                raise ConfigError(
+                    f"When `remote.log.copy.disable` is set to true, the `local.retention.{kind}` and `retention.{kind}` must be set "
+                    f"to the identical value because there will be no more logs copied to the remote storage."
+                )
 
 
 def unknown_topic_config(name: str) -> ConfigError:

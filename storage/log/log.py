@@ -536,13 +536,13 @@ class Log:
 
     def timestamp_lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:
         """The first record at or after `timestamp`, None when all are older; or with None the first record that has the
-        largest timestamp. In steps: it may wait for the disk and unpack a batch. StorageError, also where a segment has been
+        largest timestamp, which as in Kafka looks at what is here alone. In steps: it may wait for the disk and unpack a batch. StorageError, also where a segment has been
         removed meanwhile."""
         if self.offline:
             raise self._offline_error()
         try:
             tiered: Sequence[Segment] = ()
-            if self.remote is not None:
+            if self.remote is not None and timestamp is not None:
                 tiered = yield from self.remote.segments(self.log_start_offset, self.local_log_start_offset)
             return (yield from self.segments.lookup(timestamp, self.log_start_offset, tiered))
         except (OSError, RecordBatchError) as error:

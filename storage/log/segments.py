@@ -247,7 +247,7 @@ class RemoteReads(Protocol):
 
     @property
     def tiered_offset(self) -> int:
-        """The last offset that is in the object store for certain; -1 when none is, or that is not known yet."""
+        """The last offset that is in the object store for certain, or has been and expired; -1 when none is known."""
         ...
 
     def read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:

@@ -58,7 +58,9 @@ class RemoteLog:
         "_prefetched",
         "_read_at",
         "_read_manifest",
-        "_runtime", "_stats",
+        "_runtime",
+        "_stats",
+        "_tiered_offset",
         "_view",
         "is_led",
         "keys",
@@ -85,6 +87,7 @@ class RemoteLog:
         self.manifest: Manifest | None = None  # None: not read yet
         # The entries that can be read, and their first offsets; replaced at once, as a thread may do it.
         self._view: tuple[list[Entry], list[int]] = ([], [])
+        self._tiered_offset = -1  # also of entries that have expired since; -1: none is known
         self.is_led = False  # the leader's manifest is always the last one
         self._read_at = 0.0  # when the manifest was read from the store, on the monotonic clock
         self._failed_until = 0.0
@@ -94,13 +97,17 @@ class RemoteLog:
     def adopt(self, manifest: Manifest) -> None:
         """This is the manifest from now on."""
         entries = manifest.present
+        if entries:
+            self._tiered_offset = entries[-1].last_offset
+        elif self._tiered_offset >= manifest.log_start_offset:
+            self._tiered_offset = -1  # its segments have not expired: the log has been cut
         self._view = entries, [entry.first_offset for entry in entries]
         self.manifest = manifest
 
     def follow(self) -> None:
         """Another broker may write manifests from now on: what this one has read no longer counts."""
         self.is_led = False
-        self.manifest, self._view, self._read_at = None, ([], []), 0.0
+        self.manifest, self._view, self._read_at, self._tiered_offset = None, ([], []), 0.0, -1
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -114,10 +121,9 @@ class RemoteLog:
 
     @property
     def tiered_offset(self) -> int:
-        """The last offset that is tiered; -1 when none is, or that is not known: a follower can't tell whether the next leader keeps
-        what the manifest names."""
-        entries = self.entries
-        return entries[-1].last_offset if entries and self.is_led else -1
+        """The last offset that is tiered, or has been and expired; -1 when none is, or that is not known: a follower can't tell whether
+        the next leader keeps what the manifest names."""
+        return self._tiered_offset if self.is_led else -1
 
     # --- reading
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from barnabas.broker.api.list_offsets import EARLIEST_LOCAL, EARLIEST_PENDING_UPLOAD, _find
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
 from barnabas.broker.requests.context import RawResponse
@@ -19,6 +21,9 @@ from barnabas.wire.messages.list_offsets import ListOffsetsPartition, ListOffset
 from barnabas.wire.records import Record, build_batch, record_heads
 from barnabas.wire.registry import response_type
 from compat_tests.virtual.runtime import VirtualRuntime
+
+if TYPE_CHECKING:
+    from barnabas.storage.log.segments import RemoteReads
 
 LIST_OFFSETS, CREATE_TOPICS = 2, 19
 MAX_TIMESTAMP = -3
@@ -122,3 +127,17 @@ def test_records_deleted_while_a_thread_looks_are_not_named(
     world.partition.log.increment_log_start_offset(2)
     world.runtime.run_until_idle()
     assert world.found() == [expected]
+
+
+def test_the_local_start_of_an_empty_log_has_the_leaders_epoch(world: World) -> None:
+    assert _find(world.partition, EARLIEST_LOCAL, 0, {}) == (-1, 0, world.partition.leader_epoch)
+
+
+def test_nothing_is_pending_where_all_is_tiered(world: World) -> None:
+    log = world.partition.log
+    world.partition.append(build_batch([Record(at, 0, None, b"v") for at in range(3)]))
+    log.remote = cast("RemoteReads", SimpleNamespace(tiered_offset=1))
+    assert _find(world.partition, EARLIEST_PENDING_UPLOAD, 3, {})[1] == 2
+    log.remote = cast("RemoteReads", SimpleNamespace(tiered_offset=2))
+    assert _find(world.partition, EARLIEST_PENDING_UPLOAD, 3, {}) == (-1, -1, -1)
+    log.remote = None

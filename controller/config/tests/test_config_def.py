@@ -233,3 +233,48 @@ def test_integers_are_accepted_exactly_within_their_type(number: int) -> None:
 )
 def test_numbers_print_as_java_prints_them(value: object, text: str) -> None:
     assert java_text(value) == text
+
+
+COPY_DISABLED = (
+    "When `remote.log.copy.disable` is set to true, the `local.retention.{0}` and `retention.{0}` must be set to the identical "
+    "value because there will be no more logs copied to the remote storage."
+)
+TOTAL = {"retention.ms": "1", "retention.bytes": "1"}
+BOTH_ABOVE = {"local.retention.ms": "2", "local.retention.bytes": "2", **TOTAL}
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        (
+            BOTH_ABOVE,
+            "Invalid value 2 for configuration local.retention.bytes: Value must not be more than retention.bytes property value: 1",
+        ),
+        (
+            {**BOTH_ABOVE, "local.retention.bytes": "1", "remote.log.copy.disable": "true"},
+            "Invalid value 2 for configuration local.retention.ms: Value must not be more than retention.ms property value: 1",
+        ),
+        (
+            {"local.retention.ms": "-1", "local.retention.bytes": "-1", "remote.log.copy.disable": "true"},
+            "Invalid value -1 for configuration local.retention.ms: Value must not be -1 as retention.ms value is set as 604800000.",
+        ),
+        (
+            {
+                **TOTAL,
+                "local.retention.ms": "0",
+                "local.retention.bytes": "0",
+                "remote.log.copy.disable": "true",
+            },
+            COPY_DISABLED.format("bytes"),
+        ),
+        ({**TOTAL, "local.retention.ms": "0", "remote.log.copy.disable": "true"}, COPY_DISABLED.format("ms")),
+        (
+            {**BOTH_ABOVE, "cleanup.policy": "compact"},
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being an empty list.",
+        ),
+    ],
+)
+def test_remote_storage_is_refused_in_kafkas_order(properties: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        validate_topic_configs({"remote.storage.enable": "true", **properties}, tiers=True)
+    assert str(raised.value) == message

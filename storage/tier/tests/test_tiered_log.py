@@ -360,7 +360,19 @@ def test_a_lookup_by_time_searches_the_store() -> None:
         assert found.offset == number
     largest = run_through(workshop.tiered.timestamp_lookup(None))
     assert largest is not None
-    assert largest.offset == 11
+    assert largest.offset == 11  # here
+
+
+def test_the_largest_timestamp_is_that_of_what_is_here() -> None:
+    """As in Kafka, also where an older record has a later time."""
+    workshop = TieredWorkshop()
+    for number in range(12):
+        workshop.append(timestamp=NOW - 1000 * number)
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    largest = run_through(workshop.tiered.timestamp_lookup(None))
+    assert largest is not None
+    assert largest.offset == workshop.tiered.local_log_start_offset > 0
 
 
 @pytest.mark.parametrize("kind", [".log", ".aux"])
@@ -529,3 +541,19 @@ def test_closed_segments_that_a_crash_has_left_unsynced_are_tiered() -> None:
         workshop.runtime.run_until_idle()
     assert workshop.tiered.remote is not None
     assert workshop.tiered.remote.tiered_offset == closed - 1
+
+
+def test_the_tiered_offset_outlives_its_segments_but_not_a_cut() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    remote = workshop.tiered.remote
+    assert isinstance(remote, RemoteLog)
+    last = remote.tiered_offset
+    assert last > 0
+    assert remote.manifest is not None
+    expired = msgspec.structs.replace(remote.manifest, entries=[], log_start_offset=last + 1)
+    remote.adopt(expired)
+    assert remote.tiered_offset == last
+    remote.adopt(msgspec.structs.replace(expired, log_start_offset=last))
+    assert remote.tiered_offset == -1
