@@ -36,7 +36,7 @@ def main() -> int:
         for case in CASES
         if (not options.api or case.api in options.api)
         and (options.case or "") in case.title
-        and (case.setup in options.setups or not options.setups)
+        and (not options.setups or case.setup in options.setups)
     ]
     runs = plan(cases, options.few_versions)
     progress = _show_progress if options.verbose else None

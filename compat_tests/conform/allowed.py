@@ -109,6 +109,14 @@ def _added_partitions(difference: Difference) -> bool:
     )
 
 
+def _no_bytes_of_the_tier(difference: Difference) -> bool:
+    return (
+        difference.title == "Fetch: limits_below_the_local_start"
+        and re.search(r"(partition|request) limit 0\]", difference.path) is not None
+        and difference.theirs == []
+    )
+
+
 def _silence(difference: Difference) -> bool:
     return isinstance(difference.theirs, str) and difference.theirs == "<no answer>"
 
@@ -173,6 +181,11 @@ ALLOWED: tuple[Allowed, ...] = (
         "they begin with their first record: at share.auto.offset.reset the group would miss what was written before they were "
         "found. Kafka has it so since KAFKA-20742, which came after 4.3.1",
         _added_partitions,
+    ),
+    Allowed(
+        "a limit of 0 bytes below the local log start offset",
+        "Kafka answers with nothing where it would answer with the first batch of a local segment (KIP-74); here both are alike",
+        _no_bytes_of_the_tier,
     ),
     Allowed(
         "Kafka never answers",

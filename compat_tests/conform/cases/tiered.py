@@ -47,6 +47,11 @@ REFUSED: Final[tuple[Mapping[str, str], ...]] = (
     {**ENABLE, "remote.log.copy.disable": "true", "local.retention.bytes": "1", "retention.bytes": "2"},
     {**ENABLE, "remote.log.copy.disable": "true", "local.retention.bytes": "3", "retention.bytes": "2"},
     {**ENABLE, "remote.log.copy.disable": "true", "local.retention.bytes": "1"},
+    {
+        **ENABLE, "remote.log.copy.disable": "true",
+        "local.retention.ms": "1", "retention.ms": "2", "local.retention.bytes": "1", "retention.bytes": "2",
+    },
+    {**ENABLE, "cleanup.policy": "compact", "local.retention.bytes": "2", "retention.bytes": "1"},
     {**ENABLE, "remote.log.copy.disable": "true", "local.retention.ms": "-1", "local.retention.bytes": "-1"},
     {"remote.storage.enable": "perhaps"},
     {"remote.log.copy.disable": "perhaps"},
@@ -180,6 +185,12 @@ def await_offset(session: Session, topic: Topic, timestamp: int, wanted: int) ->
     )
 
 
+def await_metadata(session: Session, topic: Topic) -> None:
+    """Kafka answers a lookup by time with an error until it has read its topic of remote segments."""
+    wanted = list_offsets(topic.name, TIME)
+    eventually(lambda: session.quiet(wanted).topics[0].partitions[0].error_code == 0, 20)
+
+
 def ask_for_offsets(session: Session, topic: Topic, note: str = "") -> None:
     for timestamp in range(-1, -8, -1):
         session.ask(list_offsets(topic.name, timestamp), note=f"{note}timestamp {timestamp}")
@@ -197,6 +208,7 @@ def of_a_tiered_topic_with_nothing_tiered(session: Session) -> None:
     topic = session.create_topic(configs=SMALL)
     ask_for_offsets(session, topic, "empty: ")
     append(session, topic, 1)
+    await_metadata(session, topic)
     ask_for_offsets(session, topic, "active segment: ")
 
 
@@ -205,6 +217,26 @@ def of_a_tiered_topic_with_all_here(session: Session) -> None:
     topic = session.create_topic(configs=SMALL)
     append(session, topic)
     await_offset(session, topic, LATEST_TIERED, ACTIVE - 1)
+    ask_for_offsets(session, topic)
+
+
+@case("ListOffsets", first=7, tiered=True)
+def of_a_tiered_topic_with_nothing_here(session: Session) -> None:
+    topic = tiered(session)
+    session.quiet(change(TOPIC, topic.name, ("local.retention.bytes", SET, "0")))
+    await_offset(session, topic, LATEST_TIERED, END - 1)
+    await_offset(session, topic, EARLIEST_LOCAL, END)
+    ask_for_offsets(session, topic)
+
+
+@case("ListOffsets", first=7, tiered=True)
+def of_a_tiered_topic_with_all_expired(session: Session) -> None:
+    topic = tiered(session)
+    session.quiet(
+        change(TOPIC, topic.name, ("retention.bytes", SET, "0"), ("local.retention.bytes", SET, "0"))
+    )
+    await_offset(session, topic, EARLIEST, END)
+    await_offset(session, topic, EARLIEST_LOCAL, END)
     ask_for_offsets(session, topic)
 
 
@@ -248,15 +280,8 @@ def of_a_topic_that_is_not_tiered_any_more(session: Session) -> None:
 @case("ListOffsets", first=9, tiered=True)
 def after_retention_of_the_tier(session: Session) -> None:
     topic = tiered(session)
-    size = 100  # about a batch
-    session.quiet(
-        change(
-            TOPIC,
-            topic.name,
-            ("retention.bytes", SET, str(size)),
-        )
-    )
-    await_offset(session, topic, EARLIEST, ACTIVE)
+    session.quiet(change(TOPIC, topic.name, ("retention.bytes", SET, "100")))  # little more than a batch
+    await_offset(session, topic, EARLIEST, ACTIVE - RECORDS)
     ask_for_offsets(session, topic)
     session.ask(fetch_request(topic, 0), version=13, note="fetch")
 
@@ -283,11 +308,11 @@ def into_the_tier(session: Session) -> None:
 def below_the_local_start(session: Session) -> None:
     topic = tiered(session)
     for offset in (0, 1, 4, ACTIVE - 1, ACTIVE, END, END + 1, -1):
-        session.ask(fetch_request(topic, offset, max_wait_ms=5000, min_bytes=1), note=f"offset {offset}")
-        session.ask(
-            fetch_request(topic, offset, max_wait_ms=5000, min_bytes=1, isolation_level=1),
-            note=f"committed, offset {offset}",
-        )
+        for level in (0, 1):
+            wanted = fetch_request(
+                topic, offset, max_wait_ms=5000, min_bytes=int(offset < END), isolation_level=level
+            )
+            session.ask(wanted, note=f"offset {offset}, isolation level {level}")
 
 
 @case("Fetch", tiered=True)
