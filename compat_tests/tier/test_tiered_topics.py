@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
@@ -84,7 +85,7 @@ def java_clients(java_tools: JavaTools) -> Iterator[JavaClients]:
     clients.close()
 
 
-def _offset(broker: Broker, topic: str, spec: object, partition: int = 0) -> int:
+def _offset(broker: Broker, topic: str, spec: Any, partition: int = 0) -> int:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     where = TopicPartition(topic, partition)
     return int(admin.list_offsets({where: spec})[where].result(30).offset)
