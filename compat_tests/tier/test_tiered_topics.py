@@ -110,14 +110,17 @@ def _filled(broker: Broker, topic: str, configs: Mapping[str, str] | None = None
     create_topic(broker.bootstrap, topic, 1, {**CONFIGS, **(configs or {})})
     for number in range(SEGMENTS):  # one produce each: a batch never spans two segments
         PLAIN.produce(broker.bootstrap, topic, SAMPLES[number * RECORDS : (number + 1) * RECORDS])
-    eventually(lambda: _local_segments(broker, topic) == [ACTIVE], message=lambda: _local_segments(broker, topic))
+    eventually(
+        lambda: _local_segments(broker, topic) == [ACTIVE], message=lambda: _local_segments(broker, topic)
+    )
     return topic
 
 
 def _change(broker: Broker, topic: str, configs: Mapping[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in configs.items()
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in configs.items()
     ]
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     admin.incremental_alter_configs([resource])[resource].result(30)

@@ -129,10 +129,14 @@ def the_end_of_remote_storage(session: Session) -> None:
     delete = ("remote.log.delete.on.disable", SET, "true")
     session.ask(change(TOPIC, made.name, disable), note="disabled")
     session.ask(change(TOPIC, made.name, ("remote.storage.enable", DELETE, None)), note="back to the default")
-    session.ask(change(TOPIC, made.name, disable, ("remote.log.copy.disable", SET, "true")), note="copy.disable")
+    session.ask(
+        change(TOPIC, made.name, disable, ("remote.log.copy.disable", SET, "true")), note="copy.disable"
+    )
     session.ask(change(TOPIC, made.name, delete), note="delete.on.disable")
     settled(session, made.name, ("remote.log.delete.on.disable", "true"))
-    session.ask(change(TOPIC, made.name, disable, ("remote.log.delete.on.disable", DELETE, None)), note="not any more")
+    session.ask(
+        change(TOPIC, made.name, disable, ("remote.log.delete.on.disable", DELETE, None)), note="not any more"
+    )
     session.ask(change(TOPIC, made.name, disable), note="disabled with it")
     settled(session, made.name, ("remote.storage.enable", "false"))
     session.ask(change(TOPIC, made.name, ("cleanup.policy", SET, "compact")), note="compacted")
@@ -194,7 +198,18 @@ def await_metadata(session: Session, topic: Topic) -> None:
 def ask_for_offsets(session: Session, topic: Topic, note: str = "") -> None:
     for timestamp in range(-1, -8, -1):
         session.ask(list_offsets(topic.name, timestamp), note=f"{note}timestamp {timestamp}")
-    for delta in (-1, 0, 1, 2, 3, 2 * SEGMENT_MS, 9 * SEGMENT_MS, 10 * SEGMENT_MS, 10 * SEGMENT_MS + 2, 11 * SEGMENT_MS):
+    for delta in (
+        -1,
+        0,
+        1,
+        2,
+        3,
+        2 * SEGMENT_MS,
+        9 * SEGMENT_MS,
+        10 * SEGMENT_MS,
+        10 * SEGMENT_MS + 2,
+        11 * SEGMENT_MS,
+    ):
         session.ask(list_offsets(topic.name, TIME + delta), note=f"{note}timestamp +{delta}")
 
 
@@ -299,7 +314,9 @@ def into_the_tier(session: Session) -> None:
         )
         start = offset_of(session, topic, EARLIEST)
         for timestamp in (EARLIEST, EARLIEST_LOCAL):
-            session.ask(list_offsets(topic.name, timestamp), version=11, note=f"{offset}: timestamp {timestamp}")
+            session.ask(
+                list_offsets(topic.name, timestamp), version=11, note=f"{offset}: timestamp {timestamp}"
+            )
         for at in (start - 1, start):
             session.ask(fetch_request(topic, at), version=13, note=f"{offset}: fetch {at}")
 
