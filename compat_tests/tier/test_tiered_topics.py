@@ -231,7 +231,11 @@ def test_kills_under_load_lose_nothing_tiered(
     for _ in range(kills):
         acknowledged = len(load.acknowledged)
         copied = len(_objects(tmp_path, set()))
-        eventually(lambda: len(load.acknowledged) > acknowledged + 20)  # noqa: B023
+        eventually(
+            lambda: len(load.acknowledged) > acknowledged + 20,  # noqa: B023
+            30,
+            message=lambda: f"{load.sent} sent, failed: {load.failed[:3]}, {broker.log_text()[-3000:]}",
+        )
         eventually(lambda: len(_objects(tmp_path, set())) > copied)  # noqa: B023
         time.sleep(delays.random() / 2)  # kill the broker at a random point of its work
         broker.restart(kill=True)
