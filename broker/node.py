@@ -453,7 +453,9 @@ class Node:
             large_requests=LargeRequests(runtime),
             inspections=StepQueue(runtime),
             medium_inspections=StepQueue(runtime),
-            lookups=StepQueue(runtime, LOOKUPS_AT_ONCE),
+            lookups=StepQueue(
+                runtime, LOOKUPS_AT_ONCE, remote=True
+            ),  # of tiered topics they wait for the object store
             verified_produces=TurnQueue(runtime),
             replica_warnings=RepeatedWarnings(runtime, logging.getLogger("barnabas.replication")),
             cluster_id=self.cluster_id,
@@ -617,7 +619,19 @@ class Node:
         return fetchers
 
     def _open_partitions(self) -> None:
+        """ConfigError where topics are tiered and this broker is not set up for it: it would take what is in the store for removed."""
         controller, partitions = self.services.controller, self.services.partitions
+        if self._tiering is None:
+            tiered = sorted(
+                name
+                for name in controller.image.topics
+                if controller.image.topic_configs(name).get("remote.storage.enable", "").lower() == "true"
+            )
+            if tiered:
+                raise ConfigError(
+                    f"remote.log.storage.system.enable is off, and these topics are tiered: {', '.join(tiered[:10])}. Switch it on, or "
+                    f"end their tiering before"
+                )
         partitions.start()
         partitions.load(controller.image)
         self._has_loaded = True

@@ -35,9 +35,9 @@ def pause(runtime: Runtime, seconds: float) -> Call[bool]:
     return Call(lambda done: runtime.call_later(seconds, lambda: done(True, None)))
 
 
-def in_thread(runtime: Runtime, work: Callable[[], T]) -> Call[T]:
-    """Await the result of `work`, which runs in a thread."""
-    return Call(lambda done: runtime.run_in_thread(work, done))
+def in_thread(runtime: Runtime, work: Callable[[], T], *, remote: bool = False) -> Call[T]:
+    """Await the result of `work`, which runs in a thread; `remote` as Runtime.run_in_thread says."""
+    return Call(lambda done: runtime.run_in_thread(work, done, remote=remote))
 
 
 class Procedure:

@@ -224,7 +224,7 @@ class SharePartitionManager:
         self.persister = persister
         self.turns = TurnQueue(runtime)  # of fetches that look again: many may wait for one share partition
         self._led: dict[str, dict[TopicPartition, LedSharePartition]] = {}  # by group
-        self._lookups = StepQueue(runtime)
+        self._lookups = StepQueue(runtime, remote=True)  # of tiered topics they wait for the object store
         self._releasing: Counter[Key] = Counter()  # sessions that have ended, and are not released yet
         self._releasing_of_group: Counter[str] = Counter()
         self._waiting: dict[Key, list[Callable[[], object]]] = {}  # for that

@@ -122,9 +122,7 @@ def mark_aborted(partition: Partition, offset: int, read: ReadBatches, *, wait: 
         return
     while True:
         limit = ABORTED_MAX + 1 if len(read.headers) > 1 else None
-        found = partition.log.producers.collect_aborted(
-            offset, read.headers[-1].last_offset + 1, limit, wait=wait
-        )
+        found = partition.log.aborted_between(offset, read.headers[-1].last_offset + 1, limit, wait=wait)
         if len(found) != limit:
             break
         read.keep(len(read.headers) // 2)

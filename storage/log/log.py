@@ -290,12 +290,14 @@ class Log:
             self.log_start_offset = min(self.log_start_offset, self.checkpointed_start_offset)
             self.checkpointed_start_offset = None
         self.remote = remote
+        self._events.start_offset_changed(self)  # a tiered log has to have its start in the checkpoint
 
     def end_tiering(self) -> None:
         """The log begins at its first segment from now on."""
         self.remote = None
-        if self.log_start_offset < self.segments.bases[0]:
-            self.increment_log_start_offset(self.segments.bases[0])
+        first = min(self.segments.bases[0], self.high_watermark)
+        if self.log_start_offset < first:
+            self.increment_log_start_offset(first)
 
     def update_config(self, config: LogConfig) -> None:
         """New settings, in force from the next append on."""
@@ -729,7 +731,7 @@ class Log:
         can't be read; without `wait` WouldWait where the disk is needed."""
         if self._is_remote(read):
             assert self.remote is not None
-            found = self._aborted_between(offset, self.remote.indexed_end(read), limit, wait=wait)
+            found = self.aborted_between(offset, self.remote.indexed_end(read), limit, wait=wait)
         else:
             found = self.producers.aborted_within(offset, read, self.log_end_offset, limit, wait=wait)
         return [(transaction.producer_id, transaction.first_offset) for transaction in found]
@@ -737,15 +739,17 @@ class Log:
     def aborted_in_batch(self, offset: int, read: ReadResult, *, wait: bool = True) -> list[tuple[int, int]]:
         """As `aborted_within`, of the first batch that was read, and no more."""
         end = self.producers.end_of_batch(read, wait=wait)
-        found = self._aborted_between(offset, end, None, wait=wait)
+        found = self.aborted_between(offset, end, None, wait=wait)
         return [(transaction.producer_id, transaction.first_offset) for transaction in found]
 
     def _is_remote(self, read: ReadResult) -> bool:
         return self.remote is not None and bool(read.regions) and read.segment_base < self.segments.bases[0]
 
-    def _aborted_between(
+    def aborted_between(
         self, start: int, end: int, limit: int | None, *, wait: bool
     ) -> list[AbortedTransaction]:
+        """The aborted transactions that a reader of [start, end) must leave out, and maybe a few more, in the order of their markers;
+        the first `limit` of them. As `aborted_within` besides."""
         found: list[AbortedTransaction] = []
         remote = self.remote
         if remote is not None and start < self.segments.bases[0]:

@@ -446,6 +446,8 @@ class LogManager:
     def replace(self, old: Log, new: Log) -> None:
         """Put `new` in the place of a closed log."""
         new.take_high_watermark(old)
+        if old.remote is not None:
+            new.begin_tiering(old.remote)
         self._counts[old.log_dir] -= 1
         self._add((old.topic, old.partition), new)
         for log_dir in {old.log_dir, new.log_dir}:

@@ -67,8 +67,3 @@ def segment_name(base_offset: int, leader_epoch: int, nonce: str) -> str:
 def is_name(name: str) -> bool:
     """Whether this is such a name; only then may it be part of a path."""
     return _NAME.fullmatch(name) is not None
-
-
-def epoch_of(name: str) -> int:
-    """The leader epoch of the attempt; ValueError where it is no such name."""
-    return int(name.split("-")[1])

@@ -57,6 +57,11 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return sum(self.aux_sizes)
 
     @property
+    def is_cut(self) -> bool:
+        """Whether its file has more than what is read from it."""
+        return self.last_offset + 1 < self.end_offset
+
+    @property
     def has_aborted(self) -> bool:
         """Whether a transaction was aborted in it."""
         return self.aux_sizes[2] > 0

@@ -10,7 +10,13 @@ import msgspec
 
 from barnabas.storage.tier.keys import PartitionKeys
 from barnabas.storage.tier.manifest import SIZE_MAX, Manifest, decode, encode
-from barnabas.storage.tier.object_store import ConditionFailed, ObjectMissing, ObjectStore, Version
+from barnabas.storage.tier.object_store import (
+    ConditionFailed,
+    ObjectMissing,
+    ObjectStore,
+    StoreRefused,
+    Version,
+)
 
 
 class LeaderDeposed(Exception):
@@ -54,12 +60,17 @@ class ManifestWriter:
         assert self._is_known or self.manifest is None
         number = 1 if self.manifest is None else self.manifest.number + 1
         manifest = msgspec.structs.replace(manifest, number=number, leader_epoch=self._leader_epoch)
+        content = encode(manifest)
+        if len(content) > SIZE_MAX:  # a larger one could not be read any more
+            raise StoreRefused(
+                f"{self._keys.manifest} has no room for more than its {len(manifest.entries)} segments: no more are copied"
+            )
         self._is_known = False
         try:
             if self._version is None:
-                version = self._store.create(self._keys.manifest, encode(manifest))
+                version = self._store.create(self._keys.manifest, content)
             else:
-                version = self._store.replace(self._keys.manifest, encode(manifest), self._version)
+                version = self._store.replace(self._keys.manifest, content, self._version)
         except ConditionFailed:
             found = self.read()
             if found is None or found.nonce != manifest.nonce:

@@ -39,6 +39,7 @@ AUX_SUFFIXES: Final = (
     SNAPSHOT_SUFFIX,
     CHECKSUMS_SUFFIX,
 )
+SIZE_MIN: Final = 32 * 1024 * 1024  # a reader needs some chunks and the indexes beside them at once
 WAIT_S: Final = 30.0  # for another thread that reads the same; then the read is tried again
 AUX: Final = -1  # in the place of a chunk's number
 
@@ -61,7 +62,7 @@ class RemoteCache:
         """The directory is emptied. OSError."""
         self.disk = disk
         self.directory = directory
-        self.size_max = size_max
+        self.size_max = max(size_max, SIZE_MIN)
         self._store = store
         self._lock = Lock()
         self._sizes: dict[Cached, int] = {}  # the one used last is last
@@ -110,8 +111,7 @@ class RemoteCache:
     def forget(self, entry: Entry) -> None:
         """Drop all that belongs to the segment."""
         with self._lock:
-            mine = [cached for cached in self._sizes if cached.name == entry.name]
-        self._drop(mine)
+            self._drop([cached for cached in self._sizes if cached.name == entry.name])
 
     def _use(self, cached: Cached) -> bool:
         with self._lock:
@@ -123,12 +123,13 @@ class RemoteCache:
 
     def _read(self, cached: Cached, work: Callable[[], int]) -> None:
         def read() -> None:
+            if cached in self._sizes:  # another flight has ended a moment ago
+                return
             size = work()
             with self._lock:
                 self._sizes[cached] = size
                 self._size += size
-                dropped = self._choose_to_drop(cached)
-            self._drop(dropped)
+                self._drop(self._choose_to_drop(cached))
 
         if cached not in self._sizes:
             self._flights.do(cached, read, WAIT_S)
@@ -145,9 +146,9 @@ class RemoteCache:
         return dropped
 
     def _drop(self, dropped: list[Cached]) -> None:
+        """With the lock: a file that is read again meanwhile must not be removed."""
         for cached in dropped:
-            with self._lock:
-                self._size -= self._sizes.pop(cached, 0)
+            self._size -= self._sizes.pop(cached, 0)
             try:
                 for path in self._paths(cached):
                     self.disk.remove(path)

@@ -20,9 +20,9 @@ from barnabas.storage.disk.disk import FileRegion
 from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
 from barnabas.storage.log.segments import NOTHING_READ, ReadResult
 from barnabas.storage.segment.segment import Segment
-from barnabas.storage.segment.transaction_index import AbortedTransaction
+from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
 from barnabas.storage.tier.keys import PartitionKeys
-from barnabas.storage.tier.manifest import CHUNK_BYTES, CorruptManifest, Entry, Manifest
+from barnabas.storage.tier.manifest import CHUNK_BYTES, Entry, Manifest
 from barnabas.storage.tier.remote_cache import RemoteCache
 from barnabas.storage.tier.remote_segment import RemoteSegment
 from barnabas.wire.errors import ErrorCode
@@ -55,14 +55,16 @@ class RemoteLog:
         "_cache",
         "_failed_until",
         "_failure",
+        "_found",
+        "_is_claimed",
         "_prefetched",
         "_read_at",
         "_read_manifest",
         "_runtime",
         "_stats",
         "_tiered_offset",
+        "_transaction_indexes",
         "_view",
-        "is_led",
         "keys",
         "manifest",
         "name",
@@ -85,29 +87,43 @@ class RemoteLog:
         self.name = name
         self._read_manifest = read_manifest
         self.manifest: Manifest | None = None  # None: not read yet
-        # The entries that can be read, and their first offsets; replaced at once, as a thread may do it.
-        self._view: tuple[list[Entry], list[int]] = ([], [])
+        self._view: tuple[list[Entry], list[int]] = (
+            [],
+            [],
+        )  # the entries that can be read, and their first offsets
         self._tiered_offset = -1  # also of entries that have expired since; -1: none is known
-        self.is_led = False  # the leader's manifest is always the last one
-        self._read_at = 0.0  # when the manifest was read from the store, on the monotonic clock
+        self._is_claimed = False  # this broker leads and has claimed the manifest: no other can be newer
+        self._transaction_indexes: dict[
+            str, TransactionIndex
+        ] = {}  # by the segment's name, of those that were looked at
+        # What a thread has read from the store, and when, on the monotonic clock; adopted on the loop.
+        self._found: tuple[Manifest | None, float] | None = None
+        self._read_at = 0.0
         self._failed_until = 0.0
         self._failure = ""
         self._prefetched: tuple[str, int] | None = None  # the last chunk that was asked for ahead
 
-    def adopt(self, manifest: Manifest) -> None:
-        """This is the manifest from now on."""
+    def claimed(self, manifest: Manifest) -> None:
+        """The leader here has written this manifest, or knows that there is none in the store."""
+        self._is_claimed = True
+        self._adopt(manifest)
+
+    def _adopt(self, manifest: Manifest) -> None:
         entries = manifest.present
         if entries:
             self._tiered_offset = entries[-1].last_offset
         elif self._tiered_offset >= manifest.log_start_offset:
             self._tiered_offset = -1  # its segments have not expired: the log has been cut
         self._view = entries, [entry.first_offset for entry in entries]
+        self._transaction_indexes.clear()
         self.manifest = manifest
 
-    def follow(self) -> None:
-        """Another broker may write manifests from now on: what this one has read no longer counts."""
-        self.is_led = False
-        self.manifest, self._view, self._read_at, self._tiered_offset = None, ([], []), 0.0, -1
+    def forget(self) -> None:
+        """The partition has another leader, or another leader epoch: what has been read of the manifest no longer counts."""
+        self._is_claimed = False
+        self.manifest, self._view, self._tiered_offset = None, ([], []), -1
+        self._found, self._read_at = None, 0.0
+        self._transaction_indexes.clear()
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -121,9 +137,9 @@ class RemoteLog:
 
     @property
     def tiered_offset(self) -> int:
-        """The last offset that is tiered, or has been and expired; -1 when none is, or that is not known: a follower can't tell whether
-        the next leader keeps what the manifest names."""
-        return self._tiered_offset if self.is_led else -1
+        """The last offset that is tiered, or has been and expired; -1 when none is, or that is not known: before a leader has claimed
+        the manifest it is open whether it keeps what that names, and followers do not learn it."""
+        return self._tiered_offset if self._is_claimed else -1
 
     # --- reading
 
@@ -166,16 +182,22 @@ class RemoteLog:
             if not entry.has_aborted:
                 continue
             segment = RemoteSegment(self._cache, self.keys, entry)
-            index = segment.transaction_index()
+            index = self._transaction_indexes.get(entry.name)
+            if index is None:
+                index = self._transaction_indexes[entry.name] = segment.transaction_index()
+            before = len(found)
             try:
                 if not segment.has_indexes:
                     raise BlockingIOError
-                if index.collect(start, end, found, limit, wait=False):
-                    return True
+                is_all = index.collect(start, end, found, limit, wait=False)
             except (BlockingIOError, FileNotFoundError):
-                raise self._would_wait(partial(_load_transactions, segment)) from None
+                raise self._would_wait(partial(_load_transactions, segment, index)) from None
             except OSError as error:
                 raise self._error(error) from error
+            if entry.is_cut:  # markers behind its last record are not in this log
+                found[before:] = [each for each in found[before:] if each.last_offset <= entry.last_offset]
+            elif is_all:
+                return True
         return False
 
     def indexed_end(self, read: ReadResult) -> int:
@@ -193,8 +215,9 @@ class RemoteLog:
         """As RemoteReads says."""
         if self.manifest is None:
             self._check_failure()
-            yield self._load_manifest
+            yield partial(self._note_failure, self._load_manifest)
             self._check_failure()
+            self._take_found()
         return [
             RemoteSegment(self._cache, self.keys, entry)
             for entry in self.entries
@@ -202,12 +225,13 @@ class RemoteLog:
         ]
 
     def _holding(self, offset: int) -> RemoteSegment:
+        self._take_found()
         if self.manifest is None and not self._read_at:
             raise self._would_wait(self._load_manifest)
         entries, firsts = self._view
         index = bisect_right(firsts, offset) - 1
         if index < 0 or entries[index].last_offset < offset:
-            if not self.is_led and self._runtime.monotonic() - self._read_at > RETRY_S:
+            if not self._is_claimed and self._runtime.monotonic() - self._read_at > RETRY_S:
                 raise self._would_wait(self._load_manifest)  # the leader may have written another
             raise OffsetOutOfRange(f"offset {offset} of {self.name} is neither here nor in remote storage")
         return RemoteSegment(self._cache, self.keys, entries[index])
@@ -220,16 +244,24 @@ class RemoteLog:
     def _note_failure(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except (OSError, RecordBatchError, CorruptManifest) as error:
+        except (BlockingIOError, FileNotFoundError):  # dropped from the cache again: the read is tried again
+            pass
+        except Exception as error:  # noqa: BLE001 - it is the reader's, whatever an object holds
             self._failure = f"{self.name} can't be read from remote storage: {error}"
             self._failed_until = self._runtime.monotonic() + RETRY_S
             logger.warning("%s", self._failure)
 
     def _load_manifest(self) -> None:
-        manifest = self._read_manifest()
-        self._read_at = self._runtime.monotonic()
-        if manifest is not None and (self.manifest is None or not self.is_led):
-            self.adopt(manifest)
+        self._found = self._read_manifest(), self._runtime.monotonic()
+
+    def _take_found(self) -> None:
+        """On the loop: adopt what a thread has read, unless the leader here knows better by now."""
+        found, self._found = self._found, None
+        if found is None or self._is_claimed:
+            return
+        manifest, self._read_at = found
+        if manifest is not None:
+            self._adopt(manifest)
 
     def _check_failure(self) -> None:
         if self._failed_until and self._runtime.monotonic() < self._failed_until:
@@ -273,9 +305,9 @@ def _load(segment: RemoteSegment, offset: int, max_bytes: int) -> None:
         segment.open_for_read().load(position, max(header.size, min(max_bytes, CHUNK_BYTES)))
 
 
-def _load_transactions(segment: RemoteSegment) -> None:
+def _load_transactions(segment: RemoteSegment, index: TransactionIndex) -> None:
     segment.make_ready()
-    segment.transaction_index().load()
+    index.load()
 
 
 def _load_offset_index(segment: RemoteSegment) -> None:

@@ -44,6 +44,7 @@ class _Led(msgspec.Struct, eq=False):
     partition: TieredPartition
     backoff: Backoff
     is_busy: bool = False
+    is_deleted: bool = False  # to be removed from the store, once its pass has ended
     not_before: float = 0.0
 
 
@@ -74,12 +75,17 @@ class RemoteLogManager:
         self._check_store = check_store
         self._is_checked = False
         self._led: dict[Log, _Led] = {}
+        self._ending: dict[
+            PartitionKeys, _Led
+        ] = {}  # being removed from the store: nothing is copied meanwhile
+        self._is_stopped = False
         self._queue = StepQueue(runtime, copies_at_once, remote=True)
         self._periodic = Periodic(runtime, FIRST_PASS_S, interval_ms / 1000, self.run_pass)
 
     def stop(self) -> None:
         """Begin nothing more. What threads do is without effect on the logs."""
         self._periodic.stop()
+        self._is_stopped = True
         for led in self._led.values():
             led.partition.is_ended = True
         self._led.clear()
@@ -92,7 +98,6 @@ class RemoteLogManager:
         self.follow(log)
         remote = log.remote
         assert isinstance(remote, RemoteLog)
-        remote.is_led = True
         partition = TieredPartition(
             self._runtime,
             self._disk,
@@ -123,13 +128,19 @@ class RemoteLogManager:
                 )
             )
         assert isinstance(log.remote, RemoteLog)
-        log.remote.follow()
+        log.remote.forget()
 
     def remove(self, log: Log, *, delete: bool) -> None:
         """The log's partition is no longer here, or no longer tiered; with `delete` its leader removes it from the store."""
-        partition = self._end(log)
-        if partition is not None and delete:
-            self._queue.add(partition.end(), partial(self._removed, log))
+        led = self._end(log)
+        if led is not None and delete:
+            led.is_deleted = True
+            self._ending[led.partition.remote.keys] = led
+            if not led.is_busy:
+                self._delete(led)
+
+    def _delete(self, led: _Led) -> None:
+        self._queue.add(led.partition.end(), partial(self._deleted, led))
 
     def led(self) -> Iterator[TieredPartition]:
         """Those that are led here."""
@@ -158,7 +169,10 @@ class RemoteLogManager:
             if log.closed:  # another has taken its place, in another log directory
                 self._end(log)
             elif (
-                not led.is_busy and self._runtime.monotonic() >= led.not_before and not led.partition.is_ended
+                not led.is_busy
+                and self._runtime.monotonic() >= led.not_before
+                and not led.partition.is_ended
+                and led.partition.remote.keys not in self._ending
             ):
                 led.is_busy = True
                 self._queue.add(led.partition.steps(), partial(self._passed, led))
@@ -166,6 +180,9 @@ class RemoteLogManager:
 
     def _passed(self, led: _Led, _result: None, error: BaseException | None) -> None:
         led.is_busy = False
+        if led.is_deleted:
+            self._delete(led)
+            return
         name = led.partition.log.name
         if error is None:
             led.backoff.reset()
@@ -180,16 +197,22 @@ class RemoteLogManager:
             expected = isinstance(error, (OSError, ValueError, LogLost))
             logger.warning(text, *arguments, exc_info=None if expected else error)
 
-    def _removed(self, log: Log, _result: None, error: BaseException | None) -> None:
-        if error is not None:
-            logger.error("%s is not removed from remote storage: %s", log.name, error)
+    def _deleted(self, led: _Led, _result: None, error: BaseException | None) -> None:
+        if error is None or isinstance(error, LeaderDeposed):
+            self._ending.pop(led.partition.remote.keys, None)
+            return
+        logger.error(
+            "%s is not removed from remote storage, which is tried again: %s", led.partition.log.name, error
+        )
+        if not self._is_stopped:
+            self._runtime.call_later(led.backoff.next_s(), partial(self._delete, led))
 
-    def _end(self, log: Log) -> TieredPartition | None:
+    def _end(self, log: Log) -> _Led | None:
         led = self._led.pop(log, None)
         if led is None:
             return None
         led.partition.is_ended = True
-        return led.partition
+        return led
 
     def _read_manifest(self, keys: PartitionKeys) -> Manifest | None:
         found = read_manifest(self._store, keys)

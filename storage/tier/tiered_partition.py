@@ -22,7 +22,7 @@ from barnabas.storage.disk.disk import Disk
 from barnabas.storage.log.log import Log
 from barnabas.storage.tier.keys import PartitionKeys, segment_name
 from barnabas.storage.tier.manifest import Entry, Manifest, in_lineage
-from barnabas.storage.tier.manifest_writer import ManifestWriter
+from barnabas.storage.tier.manifest_writer import LeaderDeposed, ManifestWriter
 from barnabas.storage.tier.object_store import ObjectStore
 from barnabas.storage.tier.remote_cache import RemoteCache
 from barnabas.storage.tier.remote_log import RemoteLog, TierStats
@@ -34,7 +34,8 @@ NONCE_BYTES: Final = 8
 
 
 class LogLost(Exception):
-    """The store has records that the leader's log has not, because the log's directory was lost."""
+    """The store and the leader's log have nothing in common: the log's directory was lost, or it is another store. Nothing is tiered
+    then, and nothing removed, until an operator has done something."""
 
 
 class TieredPartition:
@@ -66,6 +67,9 @@ class TieredPartition:
         self._keys = keys
         self._writer = ManifestWriter(store, keys, leader_epoch)
         self._claimed = False
+        self._is_lost = False  # see LogLost
+        # Whether its start lay before its first segment already: then there is a manifest.
+        self._began_tiered = log.log_start_offset < log.segments.bases[0]
         self._deletion_time_ms = deletion_time_ms
 
     def steps(self) -> Steps[None]:
@@ -94,18 +98,27 @@ class TieredPartition:
         log = self.log
         if found is None:
             # Nothing to fence: the first version is written on the condition that there is none.
-            self.remote.adopt(self._next_manifest([], log.log_start_offset))
+            if self._has_ended():
+                return
+            if log.log_start_offset < log.segments.bases[0] and self._began_tiered:
+                raise LogLost(
+                    f"{log.name} begins at {log.log_start_offset} and is here from {log.segments.bases[0]} on, and the store has no "
+                    f"{self._keys.manifest}: is it the right store? Nothing is tiered. If it never was, delete the records "
+                    f"below the first that is here"
+                )
+            self.remote.claimed(self._next_manifest([], log.log_start_offset))
             self._claimed = True
             self._raise_start(self._readable_from([]))
             return
         present = found.present
-        if present and log.log_end_offset == 0:
-            raise LogLost(
-                f"{log.name} is empty here, and remote storage has its records from {present[0].first_offset} to "
-                f"{present[-1].last_offset}: they are kept there, and nothing is tiered"
-            )
         start = max(log.log_start_offset, found.log_start_offset)
         kept = in_lineage(present, log.epochs.entries, start, log.log_end_offset)
+        if self._is_lost or (present and (log.log_end_offset == 0 or not kept)):
+            self._is_lost = True
+            raise LogLost(
+                f"{log.name} has none of its records that remote storage has, from {present[0].first_offset} to "
+                f"{present[-1].last_offset}: they are kept there, and nothing is tiered. Was its directory lost?"
+            )
         for entry in present[len(kept) :]:
             logger.warning(
                 "%s: records from %d to %d of leader epoch %d in remote storage are not in this leader's log, and are no longer read",
@@ -139,6 +152,8 @@ class TieredPartition:
             self._stats.copy_requests += 1
             try:
                 entry: Entry = yield partial(copy_segment, self._disk, self._store, self._keys, wanted)
+                if self._has_ended():
+                    return
                 yield from self._write([*self._entries(), entry], self.log.log_start_offset)
             except Exception:
                 self._stats.copy_errors += 1
@@ -187,10 +202,11 @@ class TieredPartition:
             only_here = sum(each.size for each in log.segments if each.base_offset > tiered)
             spare = sum(entry.log_size for entry in entries) + only_here - config.retention_bytes
         now_ms = self._deletion_time_ms() if config.retention_ms >= 0 else None
+        kept_from = log.log_end_offset - config.retention_messages if config.retention_messages >= 0 else 0
         for entry in entries:
             spare -= entry.log_size
             is_old = now_ms is not None and 0 <= entry.max_timestamp < now_ms - config.retention_ms
-            if spare < 0 and not is_old:
+            if spare < 0 and not is_old and entry.last_offset >= kept_from:
                 break
             start = entry.last_offset + 1
         return min(start, log.high_watermark)
@@ -218,12 +234,18 @@ class TieredPartition:
     # --- the end of tiering
 
     def end(self) -> Steps[None]:
-        """Tiering has been switched off (KIP-950), or the topic is deleted: remove everything of the partition from the store."""
+        """Tiering has been switched off (KIP-950), or the topic is deleted: remove everything of the partition from the store. First the
+        manifest counts none of its segments any more: an end that is interrupted leaves nothing that could be read, or copied on."""
         self._stats.delete_requests += 1
+        writer = ManifestWriter(self._store, self._keys, self.leader_epoch)
+        nonce = self._nonce()
 
         def remove() -> None:
-            keys = [found.key for found in self._store.list(self._keys.prefix)]
-            # The manifest last: while it is there the rest can be found.
+            found = writer.read()
+            if found is not None:
+                going = [msgspec.structs.replace(entry, going=True) for entry in found.entries]
+                writer.write(msgspec.structs.replace(found, entries=going, nonce=nonce))
+            keys = [each.key for each in self._store.list(self._keys.prefix)]
             keys.sort(key=lambda key: key == self._keys.manifest)
             self._store.delete(keys)
 
@@ -263,8 +285,10 @@ class TieredPartition:
         except BaseException:
             self._claimed = False  # what lies in the store has to be read again
             raise
+        if self._has_ended():  # another leader, or another epoch, may have written one since
+            raise LeaderDeposed(f"{self.log.name} is no longer led here in leader epoch {self.leader_epoch}")
         assert self._writer.manifest is not None
-        self.remote.adopt(self._writer.manifest)
+        self.remote.claimed(self._writer.manifest)
         self._raise_start(self._writer.manifest.log_start_offset)
 
 

@@ -44,12 +44,7 @@ def segment_to_copy(log: Log, first_offset: int, name: str) -> SegmentToCopy | N
     if index + 1 >= len(segments) or segments[index].size == 0 or first_offset < segments.bases[0]:
         return None
     segment, end = segments[index], segments[index + 1].base_offset
-    flusher = log.flusher
-    if (
-        end > log.last_stable_offset
-        or end > flusher.recovery_point
-        or flusher.is_sealing(segment.base_offset)
-    ):
+    if end > min(log.last_stable_offset, log.flusher.recovery_checkpoint):
         return None
     beside = [
         f"{log.directory}/{offset_file_name(segment.base_offset, suffix)}"

@@ -160,14 +160,14 @@ class CommittedReader:
             result = log.read(
                 offset, READ_BYTES, min_one_batch=True, end_offset=end_offset, wait=self._tries >= TRIES_MAX
             )
+            aborted = log.aborted_within(offset, result)
         except OffsetOutOfRange:
             return False
         except WouldWait as cold:
             self._tries += 1
-            self._in_thread(cold.prepare, lambda _: None)
+            self._in_thread(cold.prepare, lambda _: None, remote=cold.is_remote)
             return False
         self._forget()
-        aborted = log.aborted_within(offset, result)
         self._aborted.extend(sorted((first, producer_id) for producer_id, first in aborted))
         try:
             data = b"".join(each.file.pread_now(each.length, each.position) for each in result.regions)
@@ -192,7 +192,9 @@ class CommittedReader:
         if data and not self._batches:
             raise StorageError(ErrorCode.CORRUPT_MESSAGE, f"no whole batch at {self.next_offset}")
 
-    def _in_thread(self, work: Callable[[], T], taken: Callable[[T], object]) -> None:
+    def _in_thread(
+        self, work: Callable[[], T], taken: Callable[[T], object], *, remote: bool = False
+    ) -> None:
         self.is_busy = True
         generation = self._generation
 
@@ -210,7 +212,7 @@ class CommittedReader:
                 self._failure = StorageError(ErrorCode.KAFKA_STORAGE_ERROR, f"it can't be read: {failure}")
             self._ready()
 
-        self._runtime.run_in_thread(work, done)
+        self._runtime.run_in_thread(work, done, remote=remote)
 
 
 def _read_all(regions: tuple[FileRegion, ...]) -> bytes:

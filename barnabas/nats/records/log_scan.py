@@ -99,7 +99,7 @@ async def read_in_thread(
             start, regions = read_regions(partition, epoch, start, end, READ_BYTES, wait=tries >= TRIES_MAX)
         except WouldWait as cold:
             tries += 1
-            await in_thread(runtime, cold.prepare)
+            await in_thread(runtime, cold.prepare, remote=cold.is_remote)
             continue
         if not regions:
             return None

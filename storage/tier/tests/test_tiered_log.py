@@ -266,17 +266,88 @@ def test_aborted_transactions_are_those_that_the_log_named_before(max_bytes: int
     assert answers() == before
 
 
-def test_a_log_that_had_lost_its_beginning_before_it_was_tiered_begins_there() -> None:
+def test_without_a_manifest_nothing_is_given_up() -> None:
+    """The log begins before its first segment, so there has been one: another store may be configured now."""
     workshop = TieredWorkshop()
     workshop.fill()
-    workshop.tiered.increment_log_start_offset(7)
-    workshop.runtime.run_until_idle()
-    first = workshop.tiered.segments.bases[0]
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
     workshop.manager.stop()
     workshop.tiered.close()
-    workshop.open(0)  # the checkpoint was lost
+    kept, workshop.store = workshop.store, MemoryStore(workshop.runtime.time_ms)
+    workshop.open()
     workshop.tier()
-    assert workshop.tiered.log_start_offset == first
+    assert workshop.tiered.log_start_offset == 0
+    workshop.fill()
+    workshop.tier()
+    assert list(workshop.store.list("")) == []
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.store = kept
+    workshop.open()
+    workshop.tier()
+    check(workshop)
+
+
+def test_a_log_whose_directory_was_lost_leaves_the_store_alone() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    before = workshop.manifest
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.disk.remove_tree("/logs/t-0")
+    workshop.disk.make_directory("/logs/t-0")
+    workshop.open()
+    workshop.tier()
+    workshop.fill()
+    workshop.retain(local_retention_bytes=0)
+    workshop.tier()
+    workshop.runtime.advance(60)
+    workshop.tier()
+    assert workshop.manifest == before
+    assert workshop.tiered.segments.bases[0] == 0, "nothing is removed here either"
+
+
+def test_an_unclaimed_manifest_removes_nothing() -> None:
+    """A reader may bring it in before the new leader's first pass."""
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.open()
+    remote = workshop.tiered.remote
+    assert isinstance(remote, RemoteLog)
+    with pytest.raises(WouldWait) as cold:
+        remote.read(0, 1000, True, 1)
+    cold.value.prepare()
+    waiting(partial(remote.read, 0, 1000, True, 1))
+    assert remote.manifest is not None
+    assert remote.tiered_offset == -1
+
+
+def test_an_end_that_is_interrupted_leaves_nothing_to_read_or_to_build_on() -> None:
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.store.faults = lambda verb, key: (
+        Fault.BEFORE if verb == "delete" and key.endswith(".log") else None
+    )
+    workshop.manager.remove(workshop.tiered, delete=True)
+    workshop.tiered.end_tiering()
+    workshop.runtime.run_until_idle()
+    found = list(workshop.store.list("cluster/"))
+    assert found
+    workshop.manager.follow(workshop.tiered)
+    workshop.manager.lead(workshop.tiered, 2)
+    workshop.tier()
+    assert workshop.present == [], "nothing is copied before the end is complete"
+    workshop.store.faults = lambda _verb, _key: None
+    workshop.runtime.advance(60)
+    workshop.tier()
+    check(workshop)
+    workshop.retain(local_retention_bytes=0)
     check(workshop)
 
 
@@ -553,7 +624,7 @@ def test_the_tiered_offset_outlives_its_segments_but_not_a_cut() -> None:
     assert last > 0
     assert remote.manifest is not None
     expired = msgspec.structs.replace(remote.manifest, entries=[], log_start_offset=last + 1)
-    remote.adopt(expired)
+    remote.claimed(expired)
     assert remote.tiered_offset == last
-    remote.adopt(msgspec.structs.replace(expired, log_start_offset=last))
+    remote.claimed(msgspec.structs.replace(expired, log_start_offset=last))
     assert remote.tiered_offset == -1
