@@ -19,6 +19,9 @@ from compat_tests.harness.java_tools import JavaTools, run_as_process
 from compat_tests.harness.kafka_jars import archive_options, ensure_jars, java_executable
 
 
+LOG_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).parent / 'java' / 'log4j2-broker.properties'}"
+
+
 def local_tiered_storage(folder: Path) -> dict[str, str]:
     """Settings of the remote storage that Kafka's own tests use: objects are files in `folder`. Of one broker alone."""
     return {
@@ -105,6 +108,7 @@ class ApacheBroker(Broker):
         return [
             java_executable(),
             *self.jvm_options,
+            LOG_OPTION,
             "-cp",
             f"{ensure_jars()}/*",
             "kafka.Kafka",

@@ -46,6 +46,10 @@ class TestObstoreStore(ObjectStoreContract):
         name = re.sub(r"\W", "-", request.node.name)
         return open_store(properties_of(moto_port, f"prefix/{name}"), _no_clock)
 
+    # moto looks for the object and writes it in two steps, each in a thread of its own: `make test-tier` races on real servers.
+    test_of_racing_creators_one_wins = None  # type: ignore[assignment]
+    test_of_racing_replacers_one_wins = None  # type: ignore[assignment]
+
 
 def test_an_upload_whose_parts_fail_is_aborted(moto_port: int) -> None:
     """Parts that were sent would cost money until a rule of the bucket removes them."""
