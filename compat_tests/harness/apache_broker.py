@@ -18,7 +18,6 @@ from compat_tests.harness.broker import Broker, BrokerFailed
 from compat_tests.harness.java_tools import JavaTools, run_as_process
 from compat_tests.harness.kafka_jars import archive_options, ensure_jars, java_executable
 
-
 LOG_OPTION = f"-Dlog4j2.configurationFile={Path(__file__).parent / 'java' / 'log4j2-broker.properties'}"
 
 
