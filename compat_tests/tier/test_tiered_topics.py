@@ -102,7 +102,9 @@ def _local_segments(broker: Broker, topic: str, partition: int = 0) -> list[int]
 
 def _objects(store: Path, before: set[Path]) -> set[Path]:
     """The log files in the store besides those that were there `before`."""
-    return set(store.rglob("*.log")) - before
+    # Unlike rglob, a walk goes on where a folder has gone meanwhile.
+    found = {Path(folder) / name for folder, _, names in os.walk(store) for name in names}
+    return {path for path in found if path.suffix == ".log"} - before
 
 
 def _filled(broker: Broker, topic: str, configs: Mapping[str, str] | None = None) -> str:
