@@ -453,9 +453,8 @@ class Node:
             large_requests=LargeRequests(runtime),
             inspections=StepQueue(runtime),
             medium_inspections=StepQueue(runtime),
-            lookups=StepQueue(
-                runtime, LOOKUPS_AT_ONCE, remote=True
-            ),  # of tiered topics they wait for the object store
+            # Of tiered topics they wait for the object store.
+            lookups=StepQueue(runtime, LOOKUPS_AT_ONCE, remote=True),
             verified_produces=TurnQueue(runtime),
             replica_warnings=RepeatedWarnings(runtime, logging.getLogger("barnabas.replication")),
             cluster_id=self.cluster_id,

@@ -18,23 +18,22 @@ class SingleFlight:
         self._lock = threading.Lock()
         self._under_way: dict[Hashable, threading.Event] = {}
 
-    def do(self, key: Hashable, work: Callable[[], object], timeout_s: float) -> bool:
-        """Do `work` unless another thread is at the work of this `key`; if so, wait until that ends or `timeout_s` is over. Whether
-        it was done here; its exceptions are raised here, and not in the threads that wait."""
+    def do(self, key: Hashable, work: Callable[[], object], timeout_s: float) -> None:
+        """Do `work` unless another thread is at the work of this `key`; if so, wait until that ends or `timeout_s` is over. Its
+        exceptions are raised here, and not in the threads that wait."""
         with self._lock:
             other = self._under_way.get(key)
             if other is None:
                 ended = self._under_way[key] = threading.Event()
         if other is not None:
             other.wait(timeout_s)
-            return False
+            return
         try:
             work()
         finally:
             with self._lock:
                 del self._under_way[key]
             ended.set()
-        return True
 
     def is_under_way(self, key: Hashable) -> bool:
         """Whether a thread is at the work of this `key`."""

@@ -102,9 +102,7 @@ class DelayedFetch:
             self._quota = services.leader_quota
         self._waiter: FetchWaiter | None = None
         self._tries = 0  # how often a thread has read from the disk for it
-        self._remote_until: float | None = (
-            None  # until when it waits for remote storage; None: it has not had to
-        )
+        self._remote_until: float | None = None  # of its wait for remote storage; None: it has not had to
         self._reader = self._new_reader()
         self._is_authorized = services.authorizer is None or self._reader.follower_id >= 0
 

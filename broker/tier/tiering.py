@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.disk.disk import Disk
     from barnabas.storage.wall_clock import WallClock
-
-log = logging.getLogger("barnabas.tier")
 
 IMPL_PREFIX: Final = "remote.log.storage.manager.impl.prefix"
 
@@ -72,15 +69,11 @@ class Tiering:
         if opened.offline:
             return
         if not opened.config.remote_storage_enable:
-            if (
-                opened.remote is not None
-            ):  # switched off, which is only allowed with delete.on.disable (KIP-950)
+            if opened.remote is not None:  # switched off, which takes delete.on.disable (KIP-950)
                 self.manager.remove(opened, delete=partition.is_leader)
                 opened.end_tiering()
             opened.checkpointed_start_offset = None
         elif partition.is_leader:
-            if opened.remote is None:
-                self.manager.follow(opened)
             self.manager.lead(opened, partition.leader_epoch)
         else:
             self.manager.follow(opened)

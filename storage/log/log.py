@@ -538,8 +538,8 @@ class Log:
 
     def timestamp_lookup(self, timestamp: int | None) -> Steps[TimestampOffset | None]:
         """The first record at or after `timestamp`, None when all are older; or with None the first record that has the
-        largest timestamp, which as in Kafka looks at what is here alone. In steps: it may wait for the disk and unpack a batch. StorageError, also where a segment has been
-        removed meanwhile."""
+        largest timestamp, which as in Kafka looks at what is here alone. In steps: it may wait for the disk and
+        unpack a batch. StorageError, also where a segment has been removed meanwhile."""
         if self.offline:
             raise self._offline_error()
         try:

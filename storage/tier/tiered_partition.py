@@ -20,7 +20,7 @@ from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Steps
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.log.log import Log
-from barnabas.storage.tier.keys import PartitionKeys, segment_name
+from barnabas.storage.tier.keys import PartitionKeys
 from barnabas.storage.tier.manifest import Entry, Manifest, in_lineage
 from barnabas.storage.tier.manifest_writer import LeaderDeposed, ManifestWriter
 from barnabas.storage.tier.object_store import ObjectStore
@@ -113,7 +113,7 @@ class TieredPartition:
         present = found.present
         start = max(log.log_start_offset, found.log_start_offset)
         kept = in_lineage(present, log.epochs.entries, start, log.log_end_offset)
-        if self._is_lost or (present and (log.log_end_offset == 0 or not kept)):
+        if present and (self._is_lost or log.log_end_offset == 0 or not kept):
             self._is_lost = True
             raise LogLost(
                 f"{log.name} has none of its records that remote storage has, from {present[0].first_offset} to "
@@ -143,9 +143,7 @@ class TieredPartition:
     def _copy(self) -> Steps[None]:
         while not self._has_ended():
             first = max(self.remote.tiered_offset + 1, self.log.log_start_offset)
-            wanted = segment_to_copy(
-                self.log, first, segment_name_of(self.log, first, self.leader_epoch, self._nonce())
-            )
+            wanted = segment_to_copy(self.log, first, self.leader_epoch, self._nonce())
             if wanted is None:
                 self._sync_what_waits(first)
                 return
@@ -290,8 +288,3 @@ class TieredPartition:
         assert self._writer.manifest is not None
         self.remote.claimed(self._writer.manifest)
         self._raise_start(self._writer.manifest.log_start_offset)
-
-
-def segment_name_of(log: Log, first_offset: int, leader_epoch: int, nonce: str) -> str:
-    """The name of an attempt to copy the local segment that holds `first_offset`."""
-    return segment_name(log.segments.holding(first_offset).base_offset, leader_epoch, nonce)

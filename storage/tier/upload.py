@@ -15,7 +15,7 @@ from barnabas.storage.log.log import Log
 from barnabas.storage.log.producer_snapshot import snapshot_path
 from barnabas.storage.segment.segment import INDEX_SUFFIX, TIME_INDEX_SUFFIX, Segment, offset_file_name
 from barnabas.storage.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
-from barnabas.storage.tier.keys import PartitionKeys
+from barnabas.storage.tier.keys import PartitionKeys, segment_name
 from barnabas.storage.tier.manifest import CHUNK_BYTES, Entry, epochs_between
 from barnabas.storage.tier.object_store import ObjectStore
 from barnabas.wire.checksum import crc32c
@@ -36,9 +36,10 @@ class SegmentToCopy(msgspec.Struct):
     name: str
 
 
-def segment_to_copy(log: Log, first_offset: int, name: str) -> SegmentToCopy | None:
-    """The segment that holds `first_offset`, from which on it is to be read there, if it may be copied: it is closed and on the disk with its indexes, and transactions
-    in it have ended (it lies below the last stable offset). OSError."""
+def segment_to_copy(log: Log, first_offset: int, leader_epoch: int, nonce: str) -> SegmentToCopy | None:
+    """The segment that holds `first_offset`, from which on it is to be read there, if it may be copied: it is closed and on the disk
+    with its indexes, and transactions in it have ended (it lies below the last stable offset). `leader_epoch` and `nonce` name the
+    attempt. OSError."""
     segments = log.segments
     index = segments.index_of(first_offset)
     if index + 1 >= len(segments) or segments[index].size == 0 or first_offset < segments.bases[0]:
@@ -57,7 +58,7 @@ def segment_to_copy(log: Log, first_offset: int, name: str) -> SegmentToCopy | N
         end - 1,
         [*beside, snapshot_path(log.directory, end)],
         epochs_between(log.epochs.entries, segment.base_offset, end - 1),
-        name,
+        segment_name(segment.base_offset, leader_epoch, nonce),
     )
 
 
