@@ -52,9 +52,10 @@ class _Work(Generic[T]):
             self._done(None, failure)
 
 
-def run_steps(runtime: Runtime, steps: Steps[T], done: Done[T]) -> None:
-    """Does the work in turns and in threads, the first turn now; `done(result, error)` once, perhaps before this returns."""
-    _Work(runtime, steps, done).turn()
+def run_steps(runtime: Runtime, steps: Steps[T], done: Done[T], *, remote: bool = False) -> None:
+    """Does the work in turns and in threads, the first turn now; `done(result, error)` once, perhaps before this returns.
+    `remote`: its threads wait for another machine (Runtime.run_in_thread)."""
+    _Work(runtime, steps, done, remote).turn()
 
 
 def in_slices(runtime: Runtime, steps: Iterator[object], done: Callable[[], object]) -> None:

@@ -101,6 +101,7 @@ class _Values:
     delegation_token_secret_key: str | None
     delete_topic_enable: bool
     fetch_max_bytes: int
+    follower_fetch_last_tiered_offset_enable: bool
     group_consumer_assignors: list[str]
     group_consumer_max_size: int
     group_consumer_migration_policy: str

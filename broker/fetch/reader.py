@@ -135,6 +135,17 @@ class PartitionReader:
             end_offset = log.log_end_offset
         if wanted.fetch_offset == end_offset and not log.offline:
             return answer  # the usual case
+        if (
+            is_follower
+            and log.remote is not None
+            and log.log_start_offset <= wanted.fetch_offset < log.local_log_start_offset
+            and not log.offline
+        ):  # it begins behind what is in remote storage alone (KIP-405)
+            self.failed = True
+            answer.error_code = ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+            answer.last_stable_offset = -1
+            answer.records = b""
+            return answer
         quota = self._quota
         if quota is not None and quota.holds_back(partition, self.follower_id):
             return answer

@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from barnabas.broker.cluster.peer_client import ClientTls, InterBrokerClient
 from barnabas.broker.fastpath.replica_fetch import read_fast_fetch_response
+from barnabas.broker.replica_fetcher.leader_offsets import EARLIEST, LATEST, LATEST_TIERED, LeaderOffsets
 from barnabas.broker.replica_fetcher.session import FollowerSession
 from barnabas.broker.replica_fetcher.state import FetchDelays, FetchState, Status
+from barnabas.broker.replica_fetcher.tier_state_machine import TierStateMachine
 from barnabas.broker.replica_fetcher.truncation import ReplicaTruncations, diverging_offset
 from barnabas.storage.errors import StorageError
 from barnabas.storage.log.follower_append import FollowerAppend, UnexpectedAppendOffset
@@ -59,6 +61,7 @@ _TRANSIENT: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
+_OFFSET_ERRORS: Final = frozenset({ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE})
 _SESSION_ERRORS: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -83,6 +86,8 @@ class FetcherSettings:
     backoff_ms: int = 1000
     socket_timeout_ms: int = 30_000
     tls: ClientTls | None = None  # of the inter-broker listener
+    may_skip_tiered: Callable[[], bool] = bool  # follower.fetch.last.tiered.offset.enable
+    tier_interval_ms: int = 0  # remote.log.manager.task.interval.ms; 0: nothing is tiered
     quota: ReplicationQuota | None = None  # follower.replication.throttled.rate
 
 
@@ -126,9 +131,20 @@ class ReplicaFetcher:
         self._session = FollowerSession(
             settings.wait_max_ms, settings.min_bytes, settings.response_max_bytes, settings.max_bytes
         )
-        self._truncations = ReplicaTruncations(
-            runtime, log_manager, self._client, settings.node_id, self._is_current, self._truncated
+        self._offsets = LeaderOffsets(self._client, settings.node_id, self._is_current, self._truncated)
+        self._truncations = ReplicaTruncations(runtime, log_manager, self._is_current, self._truncated)
+        self._tier_states = TierStateMachine(
+            runtime,
+            log_manager,
+            self._offsets,
+            self._truncations,
+            self._is_current,
+            self._truncated,
+            lambda state: self._delay(state, settings.backoff_ms),
         )
+        self._empty: list[
+            FetchState
+        ] = []  # added since the last request: these may begin behind what is tiered
         self._in_flight = 0
         self._valid_from = 0  # answers to earlier requests belong to another session or connection
         self._session_failures = 0  # in a row
@@ -160,6 +176,8 @@ class ReplicaFetcher:
             state = FetchState(partition)
             self._session.add(state)
             held = partition.log
+            if held.log_end_offset == 0 and self._settings.may_skip_tiered():
+                self._empty.append(state)
             if (
                 held.replica_end_offset < held.log_end_offset
             ):  # the rest must be synced before it is acknowledged
@@ -205,7 +223,7 @@ class ReplicaFetcher:
     def _lost(self, _why: str) -> None:
         self._in_flight = 0
         self._valid_from = self._session.request_number + 1
-        self._truncations.connection_lost()
+        self._offsets.connection_lost()
 
     def _fetch_soon(self) -> None:
         """Fetch at the end of this turn: one request names all partitions that change in it."""
@@ -217,6 +235,8 @@ class ReplicaFetcher:
         """Send a request, if there is anything to fetch and no request in flight that names the same."""
         self._fetch_is_due = False
         session = self._session
+        if self._empty and self._client.is_connected:
+            self._begin_behind_tier()
         if not session.ready_count or not self._client.is_connected or self._is_resting or self._remainders:
             return
         if self._in_flight and not (
@@ -237,6 +257,40 @@ class ReplicaFetcher:
             + PARTITION_ANSWER_BYTES * len(session.states),
             fast_path=partial(self._answered_fast, session.request_number),
         )
+
+    def _begin_behind_tier(self) -> None:
+        """KIP-1023."""
+        empty, self._empty = self._empty, []
+        tiered = [
+            state
+            for state in empty
+            if self._is_current(state)
+            and state.status is Status.READY
+            and state.partition.log.remote is not None
+            and state.partition.log.log_end_offset == 0
+        ]
+        if tiered:
+            for state in tiered:
+                self._session.set_status(state, Status.AWAITING_OFFSETS)
+            self._tier_states.begin_at_pending(tiered)
+
+    def learn_tiered_offsets(self) -> None:
+        """Ask the leader up to where segments here are tiered, and may leave the disk by local.retention.* (KIP-1005)."""
+        wanted = [
+            state
+            for state in self._session.states.values()
+            if (remote := state.partition.log.remote) is not None
+            and len(bases := state.partition.log.segments.bases) > 1
+            and bases[1] - 1 > remote.tiered_offset
+        ]
+        if wanted and self._client.is_connected:
+            self._offsets.ask(wanted, (LATEST_TIERED,), self._learned)
+
+    def _learned(self, found: Iterator[tuple[FetchState, list[int]]]) -> None:
+        for state, (tiered_offset,) in found:
+            remote = state.partition.log.remote
+            if remote is not None:
+                remote.leader_has_tiered(tiered_offset)
 
     # -- answers
 
@@ -276,6 +330,7 @@ class ReplicaFetcher:
         cuts: list[tuple[FetchState, int]] = []
         restarts: list[tuple[FetchState, int]] = []
         out_of_range: list[FetchState] = []
+        moved: list[FetchState] = []  # what they need is in remote storage alone
         for topic in response.responses:
             topic_id = topic.topic_id
             for data in topic.partitions:
@@ -284,14 +339,15 @@ class ReplicaFetcher:
                     if not data.error_code and data.diverging_epoch.end_offset == -1:
                         self._overtaken(number, (topic_id, data.partition_index), data.high_watermark)
                     continue
-                if data.error_code and data.error_code != ErrorCode.OFFSET_OUT_OF_RANGE:
+                if data.error_code and data.error_code not in _OFFSET_ERRORS:
                     self._refused(state, data.error_code)
                 elif state.rounds > ROUNDS_MAX:
                     log.error("%s: no agreement with the leader after %d rounds", state.name, state.rounds)
                     state.rounds = 0
                     self._delay(state, self._settings.backoff_ms)
                 elif data.error_code:
-                    out_of_range.append(state)
+                    is_tiered = data.error_code == ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE
+                    (moved if is_tiered else out_of_range).append(state)
                 elif data.diverging_epoch.end_offset != -1 or data.diverging_epoch.epoch != -1:
                     offset, start = self._divergence(state, data), data.log_start_offset
                     if state.partition.log.log_start_offset < start >= offset:
@@ -306,12 +362,18 @@ class ReplicaFetcher:
         for state, start in restarts:
             self._restart(state, start)
         if out_of_range:
-            for state in out_of_range:
-                log.info("%s: the leader has nothing at %d", state.name, state.sent_offset)
-                state.rounds += 1
-                session.set_status(state, Status.AWAITING_OFFSETS)
-            self._truncations.request_offsets(out_of_range)
+            self._await_offsets(out_of_range, "nothing")
+            self._offsets.ask(out_of_range, (LATEST, EARLIEST), self._truncations.out_of_range)
+        if moved:
+            self._await_offsets(moved, "only tiered records")
+            self._tier_states.begin_at_local_start(moved)
         self._fetch()
+
+    def _await_offsets(self, states: list[FetchState], what: str) -> None:
+        for state in states:
+            log.info("%s: the leader has %s at %d", state.name, what, state.sent_offset)
+            state.rounds += 1
+            self._session.set_status(state, Status.AWAITING_OFFSETS)
 
     def _overtaken(self, number: int, key: tuple[bytes, int], high_watermark: int) -> None:
         state = self._session.overtaken(number, key)

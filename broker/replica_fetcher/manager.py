@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from barnabas.broker.replica_fetcher.fetcher import ReplicaFetcher
+from barnabas.runtime.slices import Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable
@@ -44,6 +45,15 @@ class ReplicaFetcherManager:
         self._fetchers: dict[FetcherId, ReplicaFetcher] = {}
         self._assigned: dict[tuple[bytes, int], FetcherId] = {}  # by topic id and partition
         self._stopped = False
+        self._learning: Periodic | None = None
+        if settings.tier_interval_ms:
+            interval_s = settings.tier_interval_ms / 1000
+            self._learning = Periodic(runtime, interval_s, interval_s, self._learn_tiered_offsets)
+
+    def _learn_tiered_offsets(self, done: Callable[[], object]) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.learn_tiered_offsets()
+        done()
 
     def on_following(self, partitions: Iterable[Partition]) -> None:
         """These follow their `leader_id` in their `leader_epoch` now."""
@@ -105,6 +115,8 @@ class ReplicaFetcherManager:
     def stop(self) -> None:
         """Stop all fetchers."""
         self._stopped = True
+        if self._learning is not None:
+            self._learning.stop()
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()

@@ -11,33 +11,23 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from barnabas.runtime.slices import in_slices
 from barnabas.storage.errors import StorageError
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.messages.list_offsets import (
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsTopic,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
 
-    from barnabas.broker.cluster.peer_client import InterBrokerClient
     from barnabas.broker.replica_fetcher.state import FetchState
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.log.log import Log
+    from barnabas.storage.log.segments import AuxState
     from barnabas.storage.manager.manager import LogManager
 
 log = logging.getLogger("barnabas.replication")
 
-LIST_OFFSETS: Final = 2
-LIST_OFFSETS_VERSION: Final = 11
-LATEST: Final = -1
-EARLIEST: Final = -2
 _SEALING_WAIT_S: Final = 0.005  # between two checks whether a thread has sealed a segment
 
 
@@ -79,21 +69,13 @@ class ReplicaTruncations:
         self,
         runtime: Runtime,
         log_manager: LogManager,
-        client: InterBrokerClient,
-        node_id: int,
         is_current: Callable[[FetchState], bool],
         truncated: Callable[[list[FetchState], BaseException | None], object],
     ) -> None:
         self._runtime = runtime
         self._log_manager = log_manager
-        self._client = client
-        self._node_id = node_id
         self._is_current = is_current
         self._truncated = truncated
-        self._requested: dict[
-            int, list[FetchState]
-        ] = {}  # whose offsets were requested, by number of the request
-        self._request_number = 0
 
     def cut(self, cuts: list[tuple[FetchState, int]]) -> None:
         """Cut each log back to its offset."""
@@ -137,16 +119,23 @@ class ReplicaTruncations:
 
     def restart(self, state: FetchState, offset: int) -> None:
         """Empty the log, and start it at `offset`."""
+        self._restart(state, lambda held: held.restart_at(offset))
+
+    def restart_behind(self, state: FetchState, aux_state: AuxState, log_start_offset: int) -> None:
+        """Empty the log, and start it behind what is tiered; `log_start_offset` is the leader's. It has been prepared."""
+        self._restart(state, lambda held: held.restart_behind(aux_state, log_start_offset))
+
+    def _restart(self, state: FetchState, restart: Callable[[Log], Callable[[], object]]) -> None:
         if not self._is_current(state):
             return
         held = state.partition.log
         if held.is_sealing_from(0):
-            self._runtime.call_later(_SEALING_WAIT_S, partial(self.restart, state, offset))
+            self._runtime.call_later(_SEALING_WAIT_S, partial(self._restart, state, restart))
             return
         if state.partition.observer is not None:
             state.partition.observer.cutting(held, held.log_start_offset)
         try:
-            works = [(state, held.restart_at(offset))]
+            works = [(state, restart(held))]
         except (OSError, StorageError) as error:
             self._failed(state, error)
             return
@@ -177,53 +166,10 @@ class ReplicaTruncations:
 
     # -- offsets out of the leader's range
 
-    def request_offsets(self, states: list[FetchState]) -> None:
-        """The leader has nothing at the follower's end: request its start and end offsets, then truncate or restart."""
-        self._request_number += 1
-        number = self._request_number
-        self._requested[number] = states
-        ends: dict[tuple[str, int], tuple[int, int]] = {}
-
-        def ends_found(response: ListOffsetsResponse) -> None:
-            ends.update(_offsets(response))
-
-        def starts_found(response: ListOffsetsResponse) -> None:
-            if self._requested.pop(number, None) is not None:
-                self._offsets_received(states, _offsets(response), ends)
-
-        for timestamp, done in ((LATEST, ends_found), (EARLIEST, starts_found)):
-            self._client.send(
-                LIST_OFFSETS,
-                LIST_OFFSETS_VERSION,
-                _list_offsets(self._node_id, states, timestamp),
-                done,
-                answer_max_bytes=4096 + 512 * len(states),
-            )
-
-    def connection_lost(self) -> None:
-        """The requests in flight get no answer."""
-        requested, self._requested = self._requested, {}
-        for states in requested.values():
-            self._truncated(states, None)  # the next fetch will be refused again
-
-    def _offsets_received(
-        self,
-        states: list[FetchState],
-        starts: Mapping[tuple[str, int], tuple[int, int]],
-        ends: Mapping[tuple[str, int], tuple[int, int]],
-    ) -> None:
+    def out_of_range(self, found: Iterable[tuple[FetchState, list[int]]]) -> None:
+        """The leader has nothing at these followers' ends; each with where its log ends and starts: truncate or restart."""
         cuts: list[tuple[FetchState, int]] = []
-        for state in states:
-            if not self._is_current(state):
-                continue
-            key = (state.partition.topic, state.partition.partition)
-            start, start_error = starts.get(key, (-1, ErrorCode.UNKNOWN_SERVER_ERROR))
-            end, end_error = ends.get(key, (-1, ErrorCode.UNKNOWN_SERVER_ERROR))
-            error = end_error or start_error
-            if error:
-                code = ErrorCode.of(error)
-                self._truncated([state], StorageError(code, f"the leader's offsets: {code.name}"))
-                continue
+        for state, (end, start) in found:
             held = state.partition.log
             offset, restarts = offset_out_of_range(held, start, end)
             log.warning(
@@ -243,29 +189,3 @@ class ReplicaTruncations:
                 self._truncated([state], None)
         if cuts:
             self.cut(cuts)
-
-
-def _list_offsets(replica_id: int, states: list[FetchState], timestamp: int) -> ListOffsetsRequest:
-    topics: dict[str, ListOffsetsTopic] = {}
-    for state in states:
-        name = state.partition.topic
-        topic = topics.get(name)
-        if topic is None:
-            topic = topics[name] = ListOffsetsTopic(name, [])
-        topic.partitions.append(
-            ListOffsetsPartition(
-                partition_index=state.partition.partition,
-                current_leader_epoch=state.leader_epoch,
-                timestamp=timestamp,
-            )
-        )
-    return ListOffsetsRequest(replica_id=replica_id, topics=list(topics.values()))
-
-
-def _offsets(response: Any) -> dict[tuple[str, int], tuple[int, int]]:
-    """(offset, error) by topic and partition."""
-    return {
-        (topic.name, part.partition_index): (part.offset, part.error_code)
-        for topic in response.topics
-        for part in topic.partitions
-    }

@@ -34,6 +34,7 @@ from compat_tests.virtual.world import VirtualWorld
 TOPIC_ID = b"topic".ljust(16)
 DIRECTORY = b"directory".ljust(16)
 PORT = 9092
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
 
 
 class Replica:
@@ -51,7 +52,7 @@ class Replica:
             f"advertised.listeners=PLAINTEXT://h{broker_id}:{PORT}",
             *(f"{name.replace('_', '.')}={value}" for name, value in replicas.properties.items()),
         ]
-        config = BrokerConfig.load(None, {}, settings)
+        config = BrokerConfig.load(None, {"CLUSTER_ID": CLUSTER_ID}, settings)
         self.node = Node(config, self.runtime, disk)
         self.node.start()
         services = self.node.services

@@ -86,33 +86,47 @@ class Tiering:
         """Kafka's BrokerTopicMetrics of remote storage, of all topics together."""
         stats = self.manager.stats
         for name, value, text in (
-            ("copybytes", stats.copied_bytes, "Bytes of log segments copied to the object store"),
-            ("copyrequests", stats.copy_requests, "Segments whose copying was begun"),
-            ("copyerrors", stats.copy_errors, "Segments whose copying failed, and is tried again"),
+            ("remotecopybytes", stats.copied_bytes, "Bytes of log segments copied to the object store"),
+            ("remotecopyrequests", stats.copy_requests, "Segments whose copying was begun"),
+            ("remotecopyerrors", stats.copy_errors, "Segments whose copying failed, and is tried again"),
             (
-                "fetchbytes",
+                "remotefetchbytes",
                 stats.fetched_bytes,
                 "Bytes that readers got of what is in the object store alone",
             ),
-            ("fetchrequests", stats.fetch_requests, "Reads of partitions that were answered from there"),
             (
-                "fetcherrors",
+                "remotefetchrequests",
+                stats.fetch_requests,
+                "Reads of partitions that were answered from there",
+            ),
+            (
+                "remotefetcherrors",
                 stats.fetch_errors,
                 "Reads of partitions that failed because of the object store",
             ),
             (
-                "deletebytes",
+                "remotedeletebytes",
                 stats.deleted_bytes,
                 "Bytes of expired log segments removed from the object store",
             ),
             (
-                "deleterequests",
+                "remotedeleterequests",
                 stats.delete_requests,
                 "Segments, or whole partitions, whose removal was begun",
             ),
-            ("deleteerrors", stats.delete_errors, "Removals that failed, and are tried again"),
+            (
+                "buildremotelogauxstaterequests",
+                stats.build_aux_requests,
+                "Followers that were to begin behind what is in the object store",
+            ),
+            (
+                "buildremotelogauxstateerrors",
+                stats.build_aux_errors,
+                "Those that could not yet",
+            ),
+            ("remotedeleteerrors", stats.delete_errors, "Removals that failed, and are tried again"),
         ):
-            yield one(f"kafka_server_brokertopicmetrics_remote{name}_total", value, text, COUNTER)
+            yield one(f"kafka_server_brokertopicmetrics_{name}_total", value, text, COUNTER)
         led = list(self.manager.led())
         lags = [partition.lag() for partition in led]
         remote = [partition.remote for partition in led]

@@ -8,6 +8,7 @@ recovery point is found again, because every batch carries its epoch; an epoch t
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 
 from barnabas.storage.disk.checkpoint_file import CheckpointError, format_checkpoint, parse_checkpoint
 from barnabas.storage.log.partition_directory import PartitionDirectory
@@ -109,6 +110,12 @@ class LeaderEpochCache:
             del self._epochs[: index - 1], self._starts[: index - 1]
             self._starts[0] = start_offset
             self.save()
+
+    def replace(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Hold these instead; `save` has to follow."""
+        self.clear()
+        for epoch, start in entries:
+            self._insert(epoch, start)
 
     def clear(self) -> None:
         self._epochs, self._starts = [], []

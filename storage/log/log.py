@@ -39,7 +39,7 @@ from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ProducerRecovery
 from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.log.recovery import LoadedLog, LogLoader
-from barnabas.storage.log.segments import NOTHING_READ, LogSegments, ReadResult, RemoteReads
+from barnabas.storage.log.segments import NOTHING_READ, AuxState, LogSegments, ReadResult, RemoteReads
 from barnabas.storage.log.timestamps import TimestampOffset
 from barnabas.storage.log.validation import Inspected
 from barnabas.storage.log.verification import REQUEST_TIMEOUT_MS, Verification
@@ -696,6 +696,38 @@ class Log:
         self._events.start_offset_changed(self)
         disk, directory = self._directory.disk, self._directory.path
         return lambda: disk.sync_directory(directory)
+
+    def prepare_restart_behind(self, state: AuxState) -> None:
+        """Before `restart_behind`, in a thread: a crash in between changes nothing. OSError."""
+        self.producers.save_as_of(state.offset, state.producers)
+
+    def restart_behind(self, state: AuxState, log_start_offset: int) -> Callable[[], object]:
+        """Remove everything, and continue behind what is tiered, from the leader's log start on (KIP-405). The log's start must be in
+        its checkpoint. What is returned is as with `cut_to`. OSError."""
+        offset = state.offset
+        self._events.truncating(self, offset)
+        try:
+            self._writer.restart(offset)
+            self._forget_from(offset)
+            self.flusher.restarted(offset)
+            self.log_start_offset = min(max(self.log_start_offset, log_start_offset), offset)
+            if self._high_watermark >= 0:
+                self._high_watermark = offset  # only what is committed is tiered
+            self.epochs.replace(state.epochs)
+            self.epochs.truncate_from_start(self.log_start_offset)
+            self.epochs.save()
+            self.producers.begin_at(self.log_start_offset, offset, self.high_watermark)
+        except OSError as error:
+            self.flusher.fail(f"{self.name} can't be restarted: {error}", error)
+            raise
+        self._events.start_offset_changed(self)
+        disk, directory = self._directory.disk, self._directory.path
+
+        def make_last() -> None:
+            self.epochs.save(sync=True)
+            disk.sync_directory(directory)
+
+        return make_last
 
     def _forget_from(self, offset: int) -> None:
         """Lower the end of the log to `offset` in everything that is held in memory."""

@@ -328,6 +328,19 @@ class LogProducers:
         if self.state is not None and other.state is not None:
             self.state.add_uncommitted_ends(other.state)
 
+    def save_as_of(self, offset: int, producers: Iterable[ProducerEntry]) -> None:
+        """Write the snapshot that `begin_at` finds. Blocking. OSError."""
+        self._directory.disk.write_file(
+            snapshot_path(self._directory.path, offset), encode_snapshot(producers)
+        )
+
+    def begin_at(self, start_offset: int, offset: int, high_watermark: int) -> None:
+        """The log is empty and begins at `offset`, whose snapshot has been written. OSError."""
+        names = self._directory.disk.list(self._directory.path)
+        recovery = ProducerRecovery(self._directory, names, start_offset, high_watermark=high_watermark)
+        recovery.finish(self._segments, offset)
+        self._take(recovery)
+
     def truncate(
         self, start_offset: int, end_offset: int, high_watermark: int, *, restarted: bool = False
     ) -> None:

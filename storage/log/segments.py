@@ -16,6 +16,7 @@ import msgspec
 
 from barnabas.runtime.slices import Steps
 from barnabas.storage.disk.disk import FileRegion
+from barnabas.storage.log.producers import ProducerEntry
 from barnabas.storage.log.timestamps import TimestampOffset, find_max_timestamp, find_timestamp
 from barnabas.storage.segment.legacy_format import read_stored_header
 from barnabas.storage.segment.segment import Segment
@@ -239,6 +240,14 @@ class LogSegments(Sequence[Segment]):
         return find_timestamp(segments, timestamp, start_offset)
 
 
+class AuxState(msgspec.Struct):
+    """What a log has to know of the records below `offset`, all of which are tiered, to begin there. `producers`: as of that offset."""
+
+    offset: int
+    epochs: list[tuple[int, int]]  # ascending (leader epoch, start offset)
+    producers: list[ProducerEntry]
+
+
 class RemoteReads(Protocol):
     """What a log asks of its tiered part (KIP-405): reading what is in the object store and no longer here; storage/tier has it.
 
@@ -263,6 +272,15 @@ class RemoteReads(Protocol):
 
     def indexed_end(self, read: ReadResult) -> int:
         """An offset behind what was read: that of the next entry of the offset index, or behind the segment."""
+        ...
+
+    def aux_state(self, offset: int, leader_epoch: int) -> Steps[AuxState]:
+        """Where a follower can begin whose leader, of that epoch, has nothing below `offset` on its disk: behind the tiered segment
+        that holds the record before. In steps with threads; ValueError or OSError where that can't be read now."""
+        ...
+
+    def leader_has_tiered(self, tiered_offset: int) -> None:
+        """This replica follows, and its leader has said what its `tiered_offset` is."""
         ...
 
     def segments(self, start: int, end: int) -> Steps[Sequence[Segment]]:

@@ -240,6 +240,11 @@ class Checkpointer:
                 _collect(logs, _recovery_point), partial(written, log_dir)
             )
 
+    def write_start(self, log: Log, done: Callable[[BaseException | None], object]) -> None:
+        """Have a start find this log's start offset, then call `done`, with the error if there was one."""
+        logs = [each for each in self._logs.values() if each.log_dir == log.log_dir]
+        self._file(log.log_dir, LOG_START_OFFSET_FILE).write(_collect(logs, _start_offset), done)
+
     def write_now(self, log_dir: str) -> None:
         """Every file of the directory, blocking. OSError."""
         for name in _VALUES:

@@ -574,6 +574,10 @@ class LogManager:
         else:
             done(None)
 
+    def when_start_is_checkpointed(self, log: Log, done: Callable[[BaseException | None], object]) -> None:
+        """Call `done` once a start would find the log's start offset, with the error if there was one."""
+        self._checkpointer.write_start(log, done)
+
     def offline_log(self, topic: str, topic_id: bytes, partition: int, config: LogConfig, reason: str) -> Log:
         """The log of a partition that has no files."""
         return Log.without_files(self._disk, self._runtime, topic, partition, topic_id, config, reason)

@@ -18,11 +18,13 @@ from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Steps
 from barnabas.storage.disk.disk import FileRegion
 from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
-from barnabas.storage.log.segments import NOTHING_READ, ReadResult
+from barnabas.storage.log.segments import NOTHING_READ, AuxState, ReadResult
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
+from barnabas.storage.tier.aux_state import read_aux_state
 from barnabas.storage.tier.keys import PartitionKeys
 from barnabas.storage.tier.manifest import CHUNK_BYTES, Entry, Manifest
+from barnabas.storage.tier.object_store import ObjectStoreError
 from barnabas.storage.tier.remote_cache import RemoteCache
 from barnabas.storage.tier.remote_segment import RemoteSegment
 from barnabas.wire.errors import ErrorCode
@@ -46,6 +48,8 @@ class TierStats(msgspec.Struct):
     deleted_bytes: int = 0
     delete_requests: int = 0
     delete_errors: int = 0
+    build_aux_requests: int = 0  # of replicas that begin behind what is tiered
+    build_aux_errors: int = 0
 
 
 class RemoteLog:
@@ -57,6 +61,7 @@ class RemoteLog:
         "_failure",
         "_found",
         "_is_claimed",
+        "_leaders_tiered_offset",
         "_prefetched",
         "_read_at",
         "_read_manifest",
@@ -92,6 +97,7 @@ class RemoteLog:
             [],
         )  # the entries that can be read, and their first offsets
         self._tiered_offset = -1  # also of entries that have expired since; -1: none is known
+        self._leaders_tiered_offset = -1  # as the leader that is followed here has said; -1: none, or not yet
         self._is_claimed = False  # this broker leads and has claimed the manifest: no other can be newer
         self._transaction_indexes: dict[
             str, TransactionIndex
@@ -121,7 +127,7 @@ class RemoteLog:
     def forget(self) -> None:
         """The partition has another leader, or another leader epoch: what has been read of the manifest no longer counts."""
         self._is_claimed = False
-        self.manifest, self._view, self._tiered_offset = None, ([], []), -1
+        self.manifest, self._view, self._tiered_offset, self._leaders_tiered_offset = None, ([], []), -1, -1
         self._found, self._read_at = None, 0.0
         self._transaction_indexes.clear()
 
@@ -138,8 +144,8 @@ class RemoteLog:
     @property
     def tiered_offset(self) -> int:
         """The last offset that is tiered, or has been and expired; -1 when none is, or that is not known: before a leader has claimed
-        the manifest it is open whether it keeps what that names, and followers do not learn it."""
-        return self._tiered_offset if self._is_claimed else -1
+        the manifest it is open whether it keeps what that names. A follower knows what its leader has said."""
+        return self._tiered_offset if self._is_claimed else self._leaders_tiered_offset
 
     # --- reading
 
@@ -210,6 +216,28 @@ class RemoteLog:
         except OSError as error:
             raise self._error(error) from error
         return segment.base_offset + beyond[0] if beyond is not None else segment.entry.last_offset + 1
+
+    def aux_state(self, offset: int, leader_epoch: int) -> Steps[AuxState]:
+        """As RemoteReads says."""
+        self._stats.build_aux_requests += 1
+        try:
+            state: AuxState = yield partial(self._read_aux_state, offset, leader_epoch)
+        except Exception:
+            self._stats.build_aux_errors += 1
+            raise
+        return state
+
+    def _read_aux_state(self, offset: int, leader_epoch: int) -> AuxState:
+        manifest = self._read_manifest()
+        if manifest is None or manifest.leader_epoch != leader_epoch:
+            raise ObjectStoreError(
+                f"the leader of epoch {leader_epoch} has not claimed the manifest of {self.name} yet"
+            )
+        return read_aux_state(self._cache, self.keys, manifest.present, offset)
+
+    def leader_has_tiered(self, tiered_offset: int) -> None:
+        """As RemoteReads says."""
+        self._leaders_tiered_offset = tiered_offset
 
     def segments(self, start: int, end: int) -> Steps[Sequence[Segment]]:
         """As RemoteReads says."""

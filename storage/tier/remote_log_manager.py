@@ -34,6 +34,7 @@ logger = logging.getLogger("barnabas.tier")
 FIRST_PASS_S: Final = (
     1.0  # after the start: a claimed manifest says where a log that was not stopped cleanly begins
 )
+CLAIM_S: Final = 0.5  # after a partition has become led here: the first pass over it
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 30.0
 
@@ -79,6 +80,7 @@ class RemoteLogManager:
             PartitionKeys, _Led
         ] = {}  # being removed from the store: nothing is copied meanwhile
         self._is_stopped = False
+        self._is_pass_due = False  # soon, because partitions have become led here
         self._queue = StepQueue(runtime, copies_at_once, remote=True)
         self._periodic = Periodic(runtime, FIRST_PASS_S, interval_ms / 1000, self.run_pass)
 
@@ -111,6 +113,18 @@ class RemoteLogManager:
             self._wall_clock.deletion_time_ms,
         )
         self._led[log] = _Led(partition, Backoff(self._runtime, RETRY_FIRST_S, RETRY_LONGEST_S))
+        self._claim_soon()
+
+    def _claim_soon(self) -> None:
+        """Followers can begin behind what is tiered once their leader has claimed its manifest."""
+        if not self._is_pass_due:
+            self._is_pass_due = True
+            self._runtime.call_later(CLAIM_S, self._claim_all)
+
+    def _claim_all(self) -> None:
+        self._is_pass_due = False
+        if not self._is_stopped:
+            self.run_pass(lambda: None)
 
     def follow(self, log: Log) -> None:
         """The topic is tiered, and another broker leads the partition, or none."""
