@@ -609,7 +609,9 @@ class Node:
                 backoff_ms=config.replica_fetch_backoff_ms,
                 socket_timeout_ms=config.replica_socket_timeout_ms,
                 may_skip_tiered=lambda: config.follower_fetch_last_tiered_offset_enable,
-                tier_interval_ms=0 if self._tiering is None else config.remote_log_manager_task_interval_ms,
+                tier_interval_ms=config.remote_log_manager_task_interval_ms
+                if config.remote_log_storage_system_enable
+                else 0,
                 quota=make_quota(self._runtime, config, FOLLOWER, lambda: controller.image),
                 tls=self._security.client_tls,
             ),

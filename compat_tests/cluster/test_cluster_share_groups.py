@@ -22,9 +22,9 @@ from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory, UniqueName
 from compat_tests.harness.java_shares import ShareClients
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.loads import PARTITIONS
 from compat_tests.harness.share_work import ShareWork
-from compat_tests.nats.leader_moves import move_leader
 
 pytestmark = pytest.mark.jvm
 

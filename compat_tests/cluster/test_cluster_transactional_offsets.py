@@ -12,9 +12,9 @@ from barnabas.controller.operations.internal_topics import GROUP_METADATA_TOPIC,
 from compat_tests.harness.cluster_work import create_topic
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory, UniqueName
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.members import await_balance
 from compat_tests.harness.transformers import PARTITIONS, ConfluentTransformer, Pipeline
-from compat_tests.nats.leader_moves import move_leader
 
 COORDINATORS = 3  # partitions of each internal topic
 SETTINGS = {

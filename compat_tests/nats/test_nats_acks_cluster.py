@@ -14,9 +14,9 @@ from nats.js.errors import APIError, NoStreamResponseError
 
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually_async
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.streams import read_all
 
 pytestmark = pytest.mark.barnabas_only

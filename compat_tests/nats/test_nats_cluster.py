@@ -11,9 +11,9 @@ import random
 import pytest
 
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import await_running, await_standbys, bind
-from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import SteadyPublisher
 from compat_tests.nats.received import by_subject, check
 

@@ -19,9 +19,9 @@ from compat_tests.harness.clients import CLIENTS, CODECS, PLAIN, Sample
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.java_tools import JavaTools
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.leader_moves import move_leader
 
 pytestmark = pytest.mark.barnabas_only
 

@@ -17,9 +17,9 @@ import pytest
 
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import bind
-from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.streams import (
     Streams,
     check_at_least_once,

@@ -19,9 +19,9 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import NewTopic
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import ClusterFactory
+from compat_tests.harness.leader_moves import reassign
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import await_running, await_standbys, await_subscribed, bind
-from compat_tests.nats.leader_moves import reassign
 from compat_tests.nats.publishers import SteadyPublisher
 from compat_tests.nats.received import by_subject, check
 from compat_tests.nats.relay import Relay

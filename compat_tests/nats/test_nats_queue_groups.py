@@ -17,9 +17,9 @@ from nats.aio.msg import Msg
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.eventually import eventually_async
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import await_subscribed, bind
-from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import Sent, SteadyPublisher, settled
 from compat_tests.nats.received import by_subject, check
 from compat_tests.nats.streams import read_all

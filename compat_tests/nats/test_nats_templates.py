@@ -19,9 +19,9 @@ from compat_tests.harness.broker import Broker
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.confluent_admin import ConfigResource, ResourceType
 from compat_tests.harness.eventually import eventually_async
+from compat_tests.harness.leader_moves import move_leader
 from compat_tests.harness.nats_server import NatsServer
 from compat_tests.nats.bound_topics import await_running, bind
-from compat_tests.nats.leader_moves import move_leader
 from compat_tests.nats.publishers import Sent, SteadyPublisher, publish
 from compat_tests.nats.received import by_topic, check, records
 
