@@ -393,6 +393,11 @@ class PartitionManager:
         if opened is None:
             return self._log_manager.create(topic.name, topic.topic_id, index, config)
         opened.update_config(config)
+        is_contiguous = "compact" not in config.cleanup_policy and len(topic.partitions[index].replicas) > 1
+        try:
+            opened.settle_recovery(is_contiguous=is_contiguous)
+        except OSError as error:
+            opened.io_failed(error)
         return opened
 
     def _remove_topic(self, topic_id: bytes) -> None:

@@ -59,7 +59,7 @@ def _followers_trust_old_manifests() -> list[Patch]:
 
     return [
         (RemoteLog, "tiered_offset", property(tiered_offset)),
-        (RemoteLog, "follow", lambda self: setattr(self, "is_led", False)),
+        (RemoteLog, "forget", lambda self: setattr(self, "_is_claimed", False)),
     ]
 
 
@@ -343,7 +343,7 @@ FOUND_BY = {
     "wiped-replica-counts": 16,
     "early-acknowledgement": 4,
     "removes-what-is-not-tiered": 19,
-    "followers-trust-old-manifests": 269,
+    "followers-trust-old-manifests": 28,
     "hedged-replicas-stay-electable": 4,
     "hedges-below-min-isr": 2,
     "unclean-member-stays": 5,

@@ -130,6 +130,9 @@ def check(simulation: Simulation) -> None:
             replicas = {node.node_id: _held(node.node, *partition) for node in nodes}
             starts = {node.node_id: _log(node.node, *partition).log_start_offset for node in nodes}
             _log_starts_were_requested(history, partition, starts)
+            logs = {node.node_id: _log(node.node, *partition) for node in nodes}
+            for node_id, held in replicas.items():
+                _epochs_are_known(partition, node_id, logs[node_id], held)
             if history.is_compacted(partition):
                 _compacted_topic_is_correct(history, partition, replicas)
                 continue
@@ -138,6 +141,8 @@ def check(simulation: Simulation) -> None:
                 continue
             start = max(starts.values())
             _replicas_are_equal(partition, found, replicas, start)
+            if not simulation.faults.clock_was_far_ahead:  # producers expire by the clock
+                _producers_are_equal(partition, found.leader, logs)
             if history.is_safe(partition):
                 _read_records_exist(history, partition, replicas[found.leader], start)
             if not topic.is_internal:
@@ -294,6 +299,33 @@ def _internal_topic_is_correct(partition: Partition, replicas: dict[int, Held]) 
         states.append(last)
     if any(state != states[0] for state in states):
         raise Violation(f"{name(partition)}: the keys' last values differ between replicas: {states}")
+
+
+def _epochs_are_known(partition: Partition, node_id: int, log: Any, held: Held) -> None:
+    """Also of what this node has never had, as it began behind what is tiered."""
+    for header, _ in held:
+        offset = max(header.base_offset, log.log_start_offset)
+        known = log.epochs.epoch_for_offset(offset)
+        if known != header.partition_leader_epoch:
+            raise Violation(
+                f"{name(partition)}: node {node_id} takes epoch {known} for that of {offset}, {header.partition_leader_epoch}"
+            )
+
+
+def _producers_are_equal(partition: Partition, leader: int, logs: dict[int, Any]) -> None:
+    """A replica that becomes leader finds the same duplicates."""
+    last = {
+        node_id: {
+            producer_id: (entry.producer_epoch, entry.batches[-1] if entry.batches else None)
+            for producer_id, entry in log.producers.active.items()
+        }
+        for node_id, log in logs.items()
+    }
+    for node_id, found in last.items():
+        if found != last[leader]:
+            raise Violation(
+                f"{name(partition)}: node {node_id} knows producers {found}, its leader {leader} {last[leader]}"
+            )
 
 
 def _replicas_are_equal(

@@ -64,6 +64,7 @@ RARE = (
     "fault: split",
     "fault: stop cleanly",
     "fault: wipe",
+    "logs that begin behind the tier",
     "metadata snapshots loaded",
     "metadata snapshots' pieces for voters with uncommitted entries",
     "metadata snapshots written",

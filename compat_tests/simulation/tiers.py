@@ -47,6 +47,7 @@ class Tier:
                 "remote.fetch.max.wait.ms": "100",
                 "log.retention.check.interval.ms": "400",
                 "log.initial.task.delay.ms": "100",
+                "follower.fetch.last.tiered.offset.enable": str(seed % 4 == 0).lower(),
             }
             store = open_store({"rsm.config.url": url}, lambda: int(now() * 1000))
             assert isinstance(store, MemoryStore)

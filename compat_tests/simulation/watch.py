@@ -24,6 +24,7 @@ CUT_TO = Log.cut_to
 # Methods of the nodes' code whose calls are counted: (class, method, counter).
 COUNTED: tuple[tuple[Any, str, str], ...] = (
     (Log, "cut_to", "truncations"),
+    (Log, "restart_behind", "logs that begin behind the tier"),
     (Log, "restart_at", "full truncations"),
     (Controller, "_replace", "metadata snapshots loaded"),
     (Controller, "_snapshot", "metadata snapshots written"),

@@ -96,6 +96,7 @@ class Log:
         "cleaning",
         "epochs",
         "flusher",
+        "gap_from",
         "log_start_offset",
         "offline",
         "partition",
@@ -132,6 +133,7 @@ class Log:
         # None where nothing is tiered.
         self.checkpointed_start_offset: int | None = None
         self.remote: RemoteReads | None = None  # the tiered part
+        self.gap_from = loaded.gap_from  # see `settle_recovery`
         self.offline = False  # the log directory has failed: nothing can be read any more
         self.cleaning = False  # a cleaner works on the segments: retention passes the log over
         self._high_watermark = -1  # of a replicated log; -1: this is the only replica
@@ -673,6 +675,21 @@ class Log:
             file.sync()
 
         return make_last
+
+    def settle_recovery(self, *, is_contiguous: bool) -> None:
+        """After a start, once it is known what the log is. A power failure may keep the name of a closed segment whose records it has
+        lost, and later segments with theirs: of a log that `is_contiguous` and has other replicas everything from there on is
+        removed, to be fetched again; what else the crash has left unsynced is synced soon. Blocking, if there is a gap. OSError."""
+        gap_from, self.gap_from = self.gap_from, None
+        if gap_from is not None and is_contiguous:
+            logger.warning(
+                "%s: records are missing from %d on, up to a later segment; what lies behind is removed",
+                self.name,
+                gap_from,
+            )
+            self.truncate_to(gap_from)
+        if self.flusher.recovery_point < self.segments.active.base_offset:
+            self.flusher.sync_soon(self.log_end_offset)
 
     def restart_at(self, offset: int, log_start_offset: int = -1) -> Callable[[], object]:
         """Remove everything and continue at `offset`, what lies below `log_start_offset` (-1: the same) invisible.

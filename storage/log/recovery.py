@@ -59,6 +59,7 @@ class LoadedLog(msgspec.Struct):
     epochs: LeaderEpochCache
     epochs_changed: bool
     producers: ProducerRecovery  # as of the log's end
+    gap_from: int | None = None  # where records were before the crash, but for those of a segment further on
 
 
 class LogLoader:
@@ -98,6 +99,7 @@ class LogLoader:
         self._segments: list[Segment] = []
         self._next_offset = self._bases[0] if self._bases else log_start_offset
         self._bytes_cut = 0
+        self._gap_from: int | None = None
 
     def load(self) -> LoadedLog:
         epochs = self._epochs
@@ -111,7 +113,7 @@ class LogLoader:
         changed = epochs.entries != entries
         if changed and not self._clean:
             epochs.save()
-        return LoadedLog(segments, self._next_offset, epochs, changed, self._producers)
+        return LoadedLog(segments, self._next_offset, epochs, changed, self._producers, self._gap_from)
 
     def _recover_epochs(self, segments: LogSegments) -> None:
         """Rebuild the leader epochs from the batches, where their file is missing or damaged: recovery reads only the last
@@ -203,6 +205,8 @@ class LogLoader:
             producers.save()
         self._next_offset, cut = self._read_batches(segment, producers, offset, file_size)
         producers.reached(self._next_offset)
+        if next_base is not None and self._next_offset < next_base and self._gap_from is None:
+            self._gap_from = self._next_offset
         self._release(segment, next_base)
         return cut
 

@@ -145,7 +145,6 @@ class TieredPartition:
             first = max(self.remote.tiered_offset + 1, self.log.log_start_offset)
             wanted = segment_to_copy(self.log, first, self.leader_epoch, self._nonce())
             if wanted is None:
-                self._sync_what_waits(first)
                 return
             self._stats.copy_requests += 1
             try:
@@ -164,14 +163,6 @@ class TieredPartition:
                 entry.last_offset,
                 entry.log_size,
             )
-
-    def _sync_what_waits(self, first_offset: int) -> None:
-        """After a crash, closed segments above the recovery point have no thread that syncs them."""
-        log = self.log
-        segments, flusher = log.segments, log.flusher
-        closed = segments.index_of(first_offset) + 1 < len(segments)
-        if closed and flusher.recovery_point < segments.active.base_offset and not flusher.is_sealing_from(0):
-            flusher.sync_soon(log.log_end_offset)
 
     # --- expiry
 

@@ -19,7 +19,7 @@ from barnabas.storage.segment.transaction_marker import build_marker
 from barnabas.storage.tests.crash_model import check_indexes, read_all
 from barnabas.storage.tests.workshop import aborted_transactions
 from barnabas.wire.errors import ErrorCode
-from barnabas.wire.record_batch import iterate_headers
+from barnabas.wire.record_batch import iterate_headers, read_header
 
 RELAXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 SETTINGS: dict[str, Any] = {"segment_bytes": 1500, "index_interval_bytes": 200, "max_message_bytes": 1400}
@@ -418,3 +418,23 @@ def test_truncation_reads_no_batches_when_each_producer_keeps_one(workshop: Any)
     assert {entry.producer_id: entry.last_sequence for entry in cut.values()} == {0: 1, 1: 1}
     assert len(reads) < 4
     log.append_as_leader(workshop.batch(producer_id=0, producer_epoch=0, base_sequence=2), 0)
+
+
+@pytest.mark.parametrize("is_contiguous", [True, False])
+def test_a_closed_segment_that_a_power_failure_has_emptied_in_part(
+    workshop: Any, is_contiguous: bool
+) -> None:
+    """Of a log that has other replicas what lies behind the gap goes, and comes from its leader again; of others it stays."""
+    log = workshop.log(segment_bytes=400, index_interval_bytes=100)
+    for _ in range(12):
+        log.append_as_leader(workshop.batch(size=100), 0)
+    first, second = log.segments[0], log.segments[1]
+    positions = [position for position, _ in first.headers(0)]
+    log.close()
+    workshop.disk.open(first.path).truncate(positions[1])
+    log = workshop.log(clean=False, segment_bytes=400, index_interval_bytes=100)
+    log.settle_recovery(is_contiguous=is_contiguous)
+    workshop.runtime.run_until_idle()
+    found = [read_header(batch).base_offset for batch in workshop.content(log)]
+    assert found == ([0] if is_contiguous else [0, *range(second.base_offset, 12)])
+    assert log.flusher.recovery_point >= log.segments.active.base_offset

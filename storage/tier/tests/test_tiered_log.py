@@ -598,7 +598,7 @@ def test_a_log_that_is_cut_back_below_its_first_segment_keeps_what_is_tiered() -
 
 
 def test_closed_segments_that_a_crash_has_left_unsynced_are_tiered() -> None:
-    """Their own syncs have ended with the process, and appends sync only what they roll."""
+    """Their own syncs have ended with the process, and appends sync only what they roll: the start has them synced."""
     workshop = TieredWorkshop()
     for _ in range(12):
         workshop.append()
@@ -607,9 +607,8 @@ def test_closed_segments_that_a_crash_has_left_unsynced_are_tiered() -> None:
     workshop.open(clean=False, recovery_point=0)
     closed = workshop.tiered.segments.active.base_offset
     assert closed > 0
-    for _ in range(2):  # the first pass has them synced
-        workshop.manager.run_pass(lambda: None)
-        workshop.runtime.run_until_idle()
+    workshop.tiered.settle_recovery(is_contiguous=True)
+    workshop.tier()
     assert workshop.tiered.remote is not None
     assert workshop.tiered.remote.tiered_offset == closed - 1
 
