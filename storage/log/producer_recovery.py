@@ -152,12 +152,10 @@ class ProducerRecovery:
             self.offset = self.snapshot_offset = min(limit, max(first, self._log_start_offset))
 
     def save(self) -> None:
-        """Write a snapshot of the current state."""
+        """Write a snapshot of the current state, synced: the segments before it may be removed soon."""
         if self.offset not in self._snapshots:
             content = encode_snapshot(self.producers.entries.values())
-            self._directory.disk.write_file(
-                snapshot_path(self._directory.path, self.offset), content, sync=False
-            )
+            self._directory.disk.write_file(snapshot_path(self._directory.path, self.offset), content)
             bisect.insort(self._snapshots, self.offset)
 
     def reached(self, offset: int) -> None:

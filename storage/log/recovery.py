@@ -112,7 +112,7 @@ class LogLoader:
         epochs.truncate_from_end(self._next_offset + 1)
         changed = epochs.entries != entries
         if changed and not self._clean:
-            epochs.save()
+            epochs.save(sync=True)
         return LoadedLog(segments, self._next_offset, epochs, changed, self._producers, self._gap_from)
 
     def _recover_epochs(self, segments: LogSegments) -> None:
@@ -172,6 +172,9 @@ class LogLoader:
         if next_base is None and segment.size == 0:  # nothing to read, and no index to trust
             segment.clear_indexes()
             self._next_offset = max(self._next_offset, segment.base_offset)
+            if self._segments and not self._clean:
+                self._producers.advance(self._segments, segment.base_offset)
+                self._producers.save()
             return 0
         # A segment that ends at the recovery point may have been the last one when the point was written, and its
         # indexes may not be on disk.

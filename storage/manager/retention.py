@@ -135,8 +135,9 @@ def _removable_here(log: Log, disk: Disk, now_ms: int | None) -> int:
         )
     if count == len(log.segments):
         log.roll()
-    tiered = _tiered_offset(log)
-    return min(count, _leading(log, lambda _, end: end <= tiered + 1, but_last=True))
+    # Of a sealed segment the snapshot of the producers at its end is on the disk: without the segment it can't be made again.
+    limit = min(_tiered_offset(log) + 1, log.flusher.recovery_checkpoint)
+    return min(count, _leading(log, lambda _, end: end <= limit, but_last=True))
 
 
 def _tiered_offset(log: Log) -> int:
