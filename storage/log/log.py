@@ -646,7 +646,9 @@ class Log:
             return None
         segments = self.segments
         if offset < segments.bases[0]:
-            return self.restart_at(offset, min(offset, self.log_start_offset))
+            start = min(offset, self.log_start_offset)
+            # Which producers had written what is tiered is not known here: the replica begins anew, behind what its leader has tiered.
+            return self.restart_at(offset if self.remote is None else start, start)
         try:
             located = segments.holding(offset).locate(offset)
         except RecordBatchError as error:

@@ -586,15 +586,15 @@ def test_what_an_uncleanly_elected_leader_lacks_is_not_read() -> None:
         check(workshop, max_bytes)
 
 
-def test_a_log_that_is_cut_back_below_its_first_segment_keeps_what_is_tiered() -> None:
+def test_a_log_that_is_cut_back_below_its_first_segment_begins_anew() -> None:
+    """Its leader says where: what the producers had written before is in the store."""
     workshop = TieredWorkshop()
     workshop.fill()
     workshop.tier()
     workshop.retain(local_retention_bytes=0)
     workshop.tiered.truncate_to(5)
     assert workshop.tiered.log_start_offset == 0
-    assert workshop.tiered.log_end_offset == 5
-    assert workshop.tiered.epochs.entries == [(1, 0)]
+    assert workshop.tiered.log_end_offset == 0
 
 
 def test_closed_segments_that_a_crash_has_left_unsynced_are_tiered() -> None:
