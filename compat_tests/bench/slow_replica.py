@@ -3,7 +3,8 @@
 Open loop: a record is due every two milliseconds whatever the brokers do, and its latency counts from then, so that a stall
 counts for every record that it delays (a loop that waits for each answer sees a stall once). Three clusters take turns: Apache
 Kafka 4.3.1, this broker as Kafka (barnabas.isr.hedge.ms=-1), and with a hedge of 10 ms. Each record is counted once; the test
-of a scenario fails when one is not acknowledged.
+of a scenario fails when one is not acknowledged. `--partitions 1000` measures the controller instead: its CPU while a follower of so many
+partitions leaves and joins their ISRs all the time.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from compat_tests.bench.__main__ import say
 from compat_tests.bench.cluster import WarmApacheNode
 from compat_tests.bench.latency import percentile
 from compat_tests.bench.report import cell, markdown
+from compat_tests.bench.workloads import cpu_seconds
 from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_work import create_topic
 
 _INTERVAL_S = 0.002
 _PERIOD_S, _PAUSE_S = 10.0, 1.0
@@ -126,6 +129,52 @@ def _produce(cluster: Cluster, topic: str, disturb: Callable[[float], None], sec
     return latencies
 
 
+def controllers_share(folder: Path, name: str, partitions: int, seconds: float) -> dict[str, float]:
+    """The CPU of a controller of its own while a follower of all partitions pauses for 0.1 s in each second, under a record to
+    each partition in turn."""
+    kind, settings = _KINDS[name]
+    roles = {1: "broker", 2: "broker", 3: "broker", 9: "controller"}
+    cluster = Cluster(
+        folder / f"many-{kind}-{name[-2:].strip()}", kind, roles, settings, apache_node=WarmApacheNode
+    )
+    try:
+        cluster.start()
+        cluster.wait_until_whole()
+        create_topic(cluster, "many", assignment=[[1, 2, 3]] * partitions)
+        cluster.wait_until_whole(120)
+        producer = Producer(
+            {"bootstrap.servers": cluster.bootstrap, "linger.ms": 0, "acks": "all", "log_level": 0}
+        )
+        sent: list[None] = []
+        idle = _controller_cpu(cluster, seconds / 2, lambda _: time.sleep(0.01))
+
+        def step(elapsed: float) -> None:
+            should = elapsed % 1 > 0.9
+            if should != (3 not in cluster.live):
+                (cluster.suspend if should else cluster.resume)(3)
+            while len(sent) < elapsed / _INTERVAL_S:
+                sent.append(None)
+                producer.produce("many", _VALUE, partition=len(sent) % partitions)
+            producer.poll(_INTERVAL_S)
+
+        flapping = _controller_cpu(cluster, seconds, step)
+        if 3 not in cluster.live:
+            cluster.resume(3)
+        left = producer.flush(60)
+        assert left == 0, f"{left} of {len(sent)} records are not acknowledged"
+        return {"controller when idle, % of a core": idle, "controller, % of a core": flapping}
+    finally:
+        cluster.close()
+
+
+def _controller_cpu(cluster: Cluster, seconds: float, step: Callable[[float], object]) -> float:
+    pid = cluster.nodes[9].pid
+    before, started = cpu_seconds(pid), time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        step(elapsed)
+    return (cpu_seconds(pid) - before) / seconds * 100
+
+
 def main() -> int:
     """Run everything and print the table to standard output."""
     parser = argparse.ArgumentParser(
@@ -134,7 +183,16 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each scenario (default 3)")
     parser.add_argument("--seconds", type=float, default=20, help="length of one (default 20)")
     parser.add_argument("--only", default="", help="scenarios that contain this")
+    parser.add_argument(
+        "--partitions", type=int, help="measure a controller's CPU with so many, and nothing else"
+    )
     options = parser.parse_args()
+    if options.partitions:
+        with tempfile.TemporaryDirectory(prefix="bench-slow-") as folder:
+            for name in [each for each, (kind, _) in _KINDS.items() if kind == "barnabas"]:
+                found = controllers_share(Path(folder), name, options.partitions, options.seconds)
+                say(f"{name}: " + ", ".join(f"{label} {share:.1f}" for label, share in found.items()))
+        return 0
     samples: dict[tuple[str, str], list[list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="bench-slow-") as folder:
         clusters = {
