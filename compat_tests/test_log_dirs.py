@@ -297,3 +297,44 @@ def test_a_partition_moves_while_it_serves(
             assert error == 0
             assert b"%08d" % offset in records
         send(connection, 10)
+
+
+@pytest.mark.barnabas_only
+def test_a_tiered_partition_moves_with_what_is_not_tiered(
+    fresh_broker: BrokerFactory, tmp_path: Path
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    tiering = {
+        "remote.log.storage.system.enable": "true",
+        "rsm.config.url": f"file://{tmp_path / 'store'}",
+        "remote.log.manager.task.interval.ms": "200",
+        "log.retention.check.interval.ms": "200",
+        "log.initial.task.delay.ms": "200",
+    }
+    broker = fresh_broker({"log.dirs": f"{one},{two}", **tiering})
+    configs = {"remote.storage.enable": "true", "local.retention.bytes": "1", "file.delete.delay.ms": "0"}
+    create_topic(broker.bootstrap, "t", 1, {**SETTINGS, **configs})
+    source = next(path for path, (_, held) in describe(broker).items() if ("t", 0) in held)
+    target = str(two if source == str(one) else one)
+
+    def bases(directory: str) -> list[int]:
+        return sorted(int(path.stem) for path in (Path(directory) / "t-0").glob("*.log"))
+
+    with RawConnection(broker.bootstrap) as connection:
+        for number in range(20):
+            assert raw.produce(connection, "t", raw.good_batch(b"%d" % number + bytes(300_000)))[0] == 0
+        eventually(lambda: 0 not in bases(source))
+        kept = bases(source)
+        assert alter_log_dir(connection, target, "t", 0) == 0
+        eventually(lambda: ("t", 0) not in describe(broker)[source][1])
+        assert min(bases(target)) >= kept[0] > 0
+        for number in range(20, 40):  # it goes on being tiered
+            assert raw.produce(connection, "t", raw.good_batch(b"%d" % number + bytes(300_000)))[0] == 0
+        eventually(lambda: min(bases(target)) >= 36)
+    for _ in range(2):
+        with RawConnection(broker.bootstrap) as connection:
+            for number in range(40):
+                error, _, records = raw.fetch(connection, "t", number, max_bytes=1000, max_wait_ms=5000)
+                assert error == 0
+                assert b"%d" % number + bytes(10) in records
+        broker.restart(kill=True)

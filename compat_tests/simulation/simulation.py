@@ -287,7 +287,9 @@ class Simulation:
             self._probe()
             self._run_until(HEALS_WITHIN_S, self.is_settled, "the cluster does not heal")
             self._step(max(1.0, LASTS_S - self.world.now))
-            self._run_until(HEALS_WITHIN_S, self.is_replicated, "followers do not catch up")
+            self._run_until(
+                HEALS_WITHIN_S, lambda: self.is_replicated() and self.is_whole(), "followers do not catch up"
+            )
             self._check()
 
     def client(self, name: str) -> Client:

@@ -28,11 +28,12 @@ from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Steps, run_through
 from barnabas.storage.disk.deletion import delete_later
 from barnabas.storage.disk.disk import Disk
-from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
+from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait, is_transient
 from barnabas.storage.log.flusher import Flusher, Synced
 from barnabas.storage.log.follower_append import ALL_BATCHES, ANY_EPOCH, FollowerAppend
 from barnabas.storage.log.leader_append import AppendResult
 from barnabas.storage.log.leader_epochs import LeaderEpochCache
+from barnabas.storage.log.local_start import remove_local_start, write_local_start
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.log_producers import LogProducers
 from barnabas.storage.log.partition_directory import PartitionDirectory
@@ -608,11 +609,24 @@ class Log:
 
         OSError when the disk refuses; the log is without them all the same.
         """
+        if (
+            offset > self.log_start_offset
+        ):  # they are tiered: the log's start does not hide them from the next start
+            self._note_local_start(offset)
         removed = self.segments.remove_below(offset)
         if removed:
             self.producers.segments_removed(segment.base_offset for segment in removed)
             self._writer.discard_below(removed)
         return sum(segment.size for segment in removed)
+
+    def _note_local_start(self, offset: int) -> None:
+        first = self.segments.bases[self.segments.index_of(offset)]
+        try:
+            write_local_start(self._directory.disk, self.directory, first)
+        except OSError as error:
+            if not is_transient(error):
+                raise
+            logger.warning("%s: removing segments although their removal may not last: %s", self.name, error)
 
     def replace_segments(self, new: Segment, old: Sequence[Segment]) -> None:
         """Put `new` in the place of `old`, which the log holds, and remove their files.
@@ -700,6 +714,8 @@ class Log:
         As Kafka's truncateFullyAndStartAt. What is returned is as with `cut_to`. OSError."""
         self._events.truncating(self, offset)
         try:
+            if self.remote is not None:
+                remove_local_start(self._directory.disk, self.directory)
             self._writer.restart(offset)
             self._forget_from(offset)
             self.flusher.restarted(offset)
@@ -720,6 +736,7 @@ class Log:
 
     def prepare_restart_behind(self, state: AuxState) -> None:
         """Before `restart_behind`, in a thread: a crash in between changes nothing. OSError."""
+        write_local_start(self._directory.disk, self.directory, state.offset)
         self.producers.save_as_of(state.offset, state.producers)
 
     def restart_behind(self, state: AuxState, log_start_offset: int) -> Callable[[], object]:

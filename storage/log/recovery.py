@@ -23,6 +23,7 @@ import msgspec
 from barnabas.storage.disk.deletion import DELETED_SUFFIX
 from barnabas.storage.disk.disk import Disk, File
 from barnabas.storage.log.leader_epochs import LeaderEpochCache
+from barnabas.storage.log.local_start import LOCAL_START_FILE, read_local_start
 from barnabas.storage.log.log_config import LogConfig
 from barnabas.storage.log.partition_directory import PartitionDirectory
 from barnabas.storage.log.producer_recovery import ALL_COMMITTED, ProducerRecovery
@@ -87,7 +88,7 @@ class LogLoader:
         self._now_ms = now_ms
         self._epochs = LeaderEpochCache(directory)
         names = _settled_names(directory.disk, directory.path)
-        self._bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
+        self._bases = _bases(directory, names)
         self._producers = ProducerRecovery(
             directory,
             names,
@@ -265,6 +266,19 @@ class LogLoader:
             segment.add_time_index_entry()
             segment.save_indexes(sync=True)
         segment.release()
+
+
+def _bases(directory: PartitionDirectory, names: Sequence[str]) -> list[int]:
+    """The base offsets of the log's segments, after what a power failure has left in front of a tiered log's local start is gone."""
+    bases = sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_log(name))
+    disk, path = directory.disk, directory.path
+    local_start = read_local_start(disk, path) if LOCAL_START_FILE in names else -1
+    if local_start not in bases:
+        return bases
+    first = bases.index(local_start)
+    for base in bases[:first]:
+        Segment(disk, path, base, 0, fresh=True).remove()
+    return bases[first:]
 
 
 def _is_log(name: str) -> bool:

@@ -613,6 +613,23 @@ def test_closed_segments_that_a_crash_has_left_unsynced_are_tiered() -> None:
     assert workshop.tiered.remote.tiered_offset == closed - 1
 
 
+def test_a_segment_that_a_power_failure_brings_back_is_no_part_of_the_log() -> None:
+    """It lies in front of others whose removal has lasted: there would be a hole behind it."""
+    workshop = TieredWorkshop()
+    workshop.fill()
+    workshop.tier()
+    workshop.retain(local_retention_bytes=0)
+    local = workshop.tiered.local_log_start_offset
+    gone = sorted(name for name in workshop.disk.list("/logs/t-0") if name.endswith(".log.deleted"))
+    assert len(gone) > 2
+    workshop.manager.stop()
+    workshop.tiered.close()
+    workshop.disk.rename(f"/logs/t-0/{gone[0]}", f"/logs/t-0/{gone[0].removesuffix('.deleted')}")
+    workshop.open(clean=False, recovery_point=local)
+    assert workshop.tiered.local_log_start_offset == local
+    check(workshop, 1 << 20)
+
+
 def test_the_tiered_offset_outlives_its_segments_but_not_a_cut() -> None:
     workshop = TieredWorkshop()
     workshop.fill()
