@@ -26,7 +26,7 @@ def place(
     usable = [
         broker
         for broker in image.brokers.values()
-        if broker.broker_id not in observers and _takes_replicas(broker)
+        if broker.broker_id not in observers and takes_replicas(broker)
     ]
     prefix = f"Unable to replicate the partition {replication_factor} time(s): "
     if all(broker.fenced for broker in usable):
@@ -44,7 +44,8 @@ def place(
     return [stripes.next(replication_factor) for _ in range(count)]
 
 
-def _takes_replicas(broker: BrokerRegistration) -> bool:
+def takes_replicas(broker: BrokerRegistration) -> bool:
+    """Whether new replicas may be placed there: it does not shut down, and a directory is not cordoned."""
     cordoned = broker.cordoned_log_dirs or []
     return not broker.in_controlled_shutdown and (
         not cordoned or any(directory not in cordoned for directory in broker.log_dirs)
