@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from barnabas.broker.metrics.node import NodeMetrics
     from barnabas.broker.metrics.process import EventLoopLag
     from barnabas.broker.metrics.requests import RequestWindow
+    from barnabas.broker.partitions.load_reporter import LoadReporter
     from barnabas.broker.partitions.replication_quota import ReplicationQuota
     from barnabas.broker.quotas.client_quotas import ClientQuotas
     from barnabas.broker.quotas.connection_rates import ConnectionRates
@@ -165,6 +166,7 @@ class Node:
         self._brokers: Sequence[Brokers] = ()
         self._for_extensions: Brokers
         self._tiering: Tiering | None = None
+        self._load_reporter: LoadReporter | None = None
         self._directories: LogDirectories
         self._connections: Connections
         self._listeners: Listeners
@@ -647,11 +649,29 @@ class Node:
         controller.add_image_listener(self.services.share_partitions.image_changed)
         if self._config.log_cleaner_enable:
             self._cleaner.start()
+        self._report_load()
         directory = metadata_directory(self._config)
         self.extension_host = host_of(
             self.services, self._disk, directory, self._for_extensions.ask, self._extensions.reports
         )
         self._extensions.start(self.extension_host)
+
+    def _report_load(self) -> None:
+        """Begin to report this broker's load, where there are others."""
+        if self._member is None:
+            return
+        from barnabas.broker.partitions.load_reporter import LoadReporter
+
+        partitions = self.services.partitions
+        self._load_reporter = LoadReporter(
+            self._runtime,
+            self._config,
+            partitions,
+            self._log_manager.directories,
+            partitions.rules.hedge.hedges,
+            self._member.send_load,
+        )
+        self._load_reporter.start()
 
     def _when_settled(self, answer: Callable[[], object]) -> None:
         """Call back when the partitions and the extensions have applied the metadata; at once before any is loaded."""
@@ -739,6 +759,8 @@ class Node:
             self._metrics.close()
         if self._lifecycle is not None:
             self._lifecycle.stop()
+        if self._load_reporter is not None:
+            self._load_reporter.stop()
         if self._partitions is not None:
             self._connections.close_all()
             self._extensions.stop()
@@ -790,6 +812,7 @@ class Node:
 
     def _metric_sources(self, lag: EventLoopLag, window: RequestWindow) -> list[Source] | None:
         """The sources of metrics; None before the metadata is known."""
+        from barnabas.broker.metrics.controller import balancer_metrics
         from barnabas.broker.metrics.health import broker_state
         from barnabas.broker.metrics.node import node_sources
         from barnabas.controller.link.traffic import LinkTraffic
@@ -799,6 +822,7 @@ class Node:
         for_controllers = self._security.controller_sasl
         of_links = {} if for_controllers is None else for_controllers.authentications
         state = None if self._lifecycle is None else self._lifecycle.state
+        balancer = None if self._member is None else self._member.balancer
         return [
             *node_sources(
                 self.services,
@@ -813,6 +837,7 @@ class Node:
                 lag,
                 window,
             ),
+            *(() if balancer is None else (partial(balancer_metrics, balancer),)),
             *(() if self._tiering is None else (self._tiering.metrics,)),
             *self._extensions.metrics(),
         ]

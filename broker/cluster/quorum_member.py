@@ -22,10 +22,13 @@ from barnabas.broker.cluster.controller_security import controller_tls
 from barnabas.broker.cluster.controller_server import ControllerRequests
 from barnabas.broker.cluster.kafka_metadata import why_it_ends
 from barnabas.broker.config.listeners import SASL_PROTOCOLS, TLS_PROTOCOLS
+from barnabas.controller.balancer.balancer import Balancer
+from barnabas.controller.balancer.load_reports import LoadReport
+from barnabas.controller.link import messages
 from barnabas.controller.link.clocks import Clocks
 from barnabas.controller.link.followed_log import Discovery, FollowedMetadataLog, VoterUpdates, targets_with
 from barnabas.controller.link.links import Links
-from barnabas.controller.link.messages import BROKER, CONTROLLER, Identity
+from barnabas.controller.link.messages import BROKER, CONTROLLER, LOADS_SINCE, Identity, decode, encode
 from barnabas.controller.link.metadata_feed import MetadataFeed
 from barnabas.controller.link.quorum_bootstrap import QuorumBootstrap
 from barnabas.controller.link.quorum_state import (
@@ -97,7 +100,8 @@ class QuorumMember:
         self._links: Links | None = None
         self._server_tls: dict[str, ssl.SSLContext | None] = {}  # by controller listener
         self._sessions: BrokerSessions | None = None
-        self._balancer: LeaderBalancer | None = None
+        self._leader_balancer: LeaderBalancer | None = None
+        self.balancer: Balancer | None = None  # where this node's controller can be the active one
         self._raft: RaftMetadataLog | None = None
         self._feed: MetadataFeed | None = None
         self._state: QuorumState | None = None  # of the quorum that has formed, as it is on disk
@@ -312,9 +316,15 @@ class QuorumMember:
         links.serve(requests.serve)
         for peer in links.peers():
             self._sessions.link_opened(peer.node_id, peer.number)
-        self._balancer = LeaderBalancer(controller, self._config, self._runtime)
+        self._leader_balancer = LeaderBalancer(controller, self._config, self._runtime)
+        self.balancer = balancer = Balancer(controller, self._config, self._runtime)
+        links.handle(
+            messages.LOAD,
+            lambda peer, payload: balancer.receive(peer.node_id, decode(payload, LoadReport)),
+        )
         self._sessions.start()
-        self._balancer.start()
+        self._leader_balancer.start()
+        balancer.start()
         raft = self._raft
         if raft is None:
             return
@@ -417,6 +427,17 @@ class QuorumMember:
             self._record_voters(controller, raft)
         self.links.leader.announce(raft.term, self._config.node_id if is_active else -1)
 
+    def send_load(self, report: LoadReport) -> None:
+        """To the active controller. A report that is lost is not sent again: the next one follows."""
+        active = self.links.active_controller()
+        if active == self._config.node_id:
+            if self.balancer is not None:
+                self.balancer.receive(active, report)
+            return
+        peer = self.links.peer(active)
+        if peer is not None and peer.version >= LOADS_SINCE:
+            peer.send(messages.LOAD, encode(report))
+
     def on_controller_change(self, call: Callable[[], object]) -> None:
         """Call whenever another controller becomes the active one."""
         self.links.leader.on_change(lambda _: call())
@@ -461,8 +482,10 @@ class QuorumMember:
 
     def stop(self) -> None:
         """Close the links and what depends on them."""
-        if self._balancer is not None:
-            self._balancer.close()
+        if self._leader_balancer is not None:
+            self._leader_balancer.close()
+        if self.balancer is not None:
+            self.balancer.close()
         if self._sessions is not None:
             self._sessions.close()
         if self._links is not None:

@@ -74,6 +74,8 @@ class _Values:
     add_partitions_to_txn_retry_backoff_max_ms: int
     add_partitions_to_txn_retry_backoff_ms: int
     auto_create_topics_enable: bool
+    barnabas_balancer: str
+    barnabas_balancer_report_interval_ms: int
     barnabas_controller_secret_file: str | None
     barnabas_event_loop: str
     barnabas_log_format: str

@@ -135,6 +135,7 @@ def fast_fetch(
     stats = partition.stats
     stats.fetch_requests += 1
     stats.bytes_out += size
+    partition.bytes_out += size
     log_start_offset = log.log_start_offset
     if session is not None and one is not None:
         one.wanted = FetchPartition(

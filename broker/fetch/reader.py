@@ -253,6 +253,7 @@ class PartitionReader:
                 partition.stats.replication_bytes_out += size
             else:
                 partition.stats.bytes_out += size
+                partition.bytes_out += size
 
     def absence(self, wanted: FetchPartition, error: ErrorCode) -> PartitionData:
         """The response for a partition that is not here. A consumer's fetch may still wait for other partitions; a follower's is

@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.metrics.families import COUNTER, GAUGE, Family, one
+from barnabas.controller.balancer.planner import GOALS
 from barnabas.controller.metadata.image import NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from barnabas.controller.balancer.balancer import Balancer
     from barnabas.controller.link.traffic import LinkTraffic
     from barnabas.controller.metadata.controller import Controller
     from barnabas.controller.metadata.image import MetadataImage
@@ -83,6 +85,35 @@ def _cluster_metrics(image: MetadataImage) -> Iterator[Family | None]:
         if endpoint is not None:
             info.add(1, {"id": str(broker_id), "address": f"{endpoint.host}:{endpoint.port}"})
     yield info
+
+
+def balancer_metrics(balancer: Balancer) -> Iterator[Family]:
+    """Of the active controller, while barnabas.balancer is not off."""
+    if not balancer.is_on:
+        return
+    planned = Family("barnabas_balancer_planned_moves", GAUGE, "Moves of the balancer's last plan")
+    moved = Family(
+        "barnabas_balancer_moves_total",
+        COUNTER,
+        "Moves that the balancer has made since this node has started",
+    )
+    for kind, copies in (("leader", False), ("replica", True)):
+        planned.add(sum(move.copies == copies for move in balancer.plan.moves), {"kind": kind})
+        moved.add(balancer.moved[copies], {"kind": kind})
+    yield planned
+    yield moved
+    imbalance = Family(
+        "barnabas_balancer_imbalance",
+        GAUGE,
+        "Largest difference of a broker from the average as of the last plan, as a part of the average",
+    )
+    for goal, value in zip(GOALS, balancer.plan.imbalance, strict=True):
+        imbalance.add(value, {"goal": goal})
+    yield imbalance
+    ages = Family("barnabas_balancer_report_age_seconds", GAUGE, "Age of each broker's last load report")
+    for broker_id, age_s in balancer.report_ages().items():
+        ages.add(age_s, {"broker": str(broker_id)})
+    yield ages
 
 
 def _raft_state(node_id: int, leader_id: int, quorum: QuorumInfo | None) -> str:

@@ -211,6 +211,7 @@ class Partition(LocalReplica):
             raise
         stats.produce_requests += 1
         stats.bytes_in += byte_count
+        self.bytes_in += byte_count
         stats.messages_in += result.last_offset - result.base_offset + 1
         if leadership is not None:
             leadership.appended(result, byte_count)

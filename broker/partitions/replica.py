@@ -40,7 +40,7 @@ class LocalReplica:
     gives it a role."""
 
     __slots__ = (
-        "fetch_waiters", "holds_back", "leader_epoch", "log", "partition", "partition_epoch", "released", "replica_waiters",
+        "bytes_in", "bytes_out", "fetch_waiters", "holds_back", "leader_epoch", "log", "partition", "partition_epoch", "released", "replica_waiters",
         "stable_moved", "stats", "topic", "topic_id",
     )  # fmt: skip
 
@@ -53,6 +53,8 @@ class LocalReplica:
         self.partition = partition
         self.log = log
         self.stats = TopicStats() if stats is None else stats
+        self.bytes_in = 0  # from producers, and to consumers below: of this partition alone, for load reports
+        self.bytes_out = 0
         self.leader_epoch = -1
         self.partition_epoch = -1
         self.fetch_waiters: Waiters = {}  # of consumers, which read what is committed

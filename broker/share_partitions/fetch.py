@@ -273,7 +273,9 @@ class DelayedShareFetch:
             acquired = state.drop_aborted(acquired, read.aborted)
         if acquired:
             records = read.slice(acquired)
-            led.partition.stats.bytes_out += size_of(records)
+            size = size_of(records)
+            led.partition.stats.bytes_out += size
+            led.partition.bytes_out += size
             return Fetched(records=records, acquired=[AcquiredRecords(*each) for each in acquired])
         if state.next_fetch_offset() != offset:  # others were faster, or all was aborted
             self._changed[led] = None

@@ -19,6 +19,10 @@ replica.alter.log.dirs.io.max.bytes.per.second long 9223372036854775807 [0,...] 
 """
 
 OWN_TABLE: Final = """
+barnabas.balancer string off in:off,plan,on medium cluster
+barnabas.balancer.interval.ms long 60000 [1,...] low cluster
+barnabas.balancer.report.interval.ms long 10000 [1,...] low cluster
+barnabas.balancer.rest.ms long 600000 [0,...] low cluster
 barnabas.controller.secret.file string - * high
 barnabas.event.loop string auto in:auto,uvloop,asyncio low
 barnabas.isr.hedge.ms long -1 [-1,...] medium cluster

@@ -55,6 +55,10 @@ advertised.listeners|Addresses that clients connect to, one per listener; by def
 authorizer.class.name|The class of the authorizer. Without one every client may do everything.
 auto.create.topics.enable|Whether a topic that a client asks for is created.
 auto.leader.rebalance.enable|Whether leadership goes back to preferred replicas by itself.
+barnabas.balancer|Whether the active controller spreads the load over the brokers: off, on, or plan, which only logs what on would move.
+barnabas.balancer.interval.ms|How often the balancer makes a plan, in ms.
+barnabas.balancer.report.interval.ms|How often each broker reports its load to the balancer, in ms; after three intervals without a report there is no plan.
+barnabas.balancer.rest.ms|For how many ms a partition stays where the balancer has moved it. So long a new active controller waits before its first move, and the balancer for a broker that is away.
 barnabas.controller.secret.file|The file with the secret by which the cluster's nodes authenticate each other.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
 barnabas.log.format|text, or json: one object a line, with timestamp, level, logger and message.

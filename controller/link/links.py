@@ -153,6 +153,7 @@ class Links:
             messages.NO_RESPONSE: Peer.take_no_response,
             messages.SASL: Peer.take_sasl,
             messages.VOTERS: _ignore,
+            messages.LOAD: _ignore,
         }
         self.serve(lambda _node_id, _payload, reply: reply(None))
         self._liveness = Liveness(runtime, self.settings, self._peers)

@@ -15,9 +15,10 @@ from barnabas.controller.metadata.errors import UNREADABLE
 from barnabas.controller.raft.voters import Voter
 
 PROTOCOL_VERSION_MIN: Final = 1
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 CLOCKS_SINCE: Final = 3
 VOTERS_SINCE: Final = 4
+LOADS_SINCE: Final = 5
 
 AUTHENTICATION_NONE: Final = "none"
 AUTHENTICATION_SECRET: Final = "secret"
@@ -42,11 +43,12 @@ METADATA: Final = 13
 CLOCK: Final = 18
 SASL: Final = 19
 VOTERS: Final = 20
+LOAD: Final = 21  # a broker's load report, to the active controller (controller/balancer/load_reports.py)
 
 IGNORED: Final = frozenset(
     range(14, 18)
 )  # links by way of a third node, in versions 2 and 3 of earlier releases
-KINDS: Final = frozenset(range(HELLO, VOTERS + 1))
+KINDS: Final = frozenset(range(HELLO, LOAD + 1))
 
 # Metadata for brokers that do not vote, and the genesis of a quorum, in pieces
 METADATA_WINDOW_BYTES: Final = 2 * 1024 * 1024  # sent to one broker and not acknowledged

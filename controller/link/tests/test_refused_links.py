@@ -264,7 +264,7 @@ def test_releases_without_a_common_version_are_refused() -> None:
     one = world.started(1)
     client = RawClient(world)
     client.say(PREFACE + encode_frame(messages.HELLO, encode(Hello(7, 9, "secret", bytes(16))), None))
-    assert "speaks versions 7 to 9 of the link protocol and the other 1 to 4" in one.refusals[0].reason
+    assert "speaks versions 7 to 9 of the link protocol and the other 1 to 5" in one.refusals[0].reason
     assert b"speaks versions 7 to 9" in client.heard
     assert client.is_closed
 
