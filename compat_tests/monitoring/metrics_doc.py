@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from barnabas.broker.metrics.controller import balancer_metrics
 from barnabas.broker.metrics.families import Family
 from barnabas.broker.metrics.process import EventLoopLag
 from barnabas.broker.metrics.requests import RequestWindow
 from barnabas.broker.tests.leader import Leader
 from barnabas.broker.tests.virtual_client import Client
+from barnabas.controller.balancer.balancer import Balancer
+from barnabas.controller.balancer.load_reports import LoadReport
 from barnabas.controller.metadata.image import quota_record
 from barnabas.nats.metrics import nats_metrics
 from barnabas.testing.memory_disk import MemoryDisk
 from barnabas.wire.messages.init_producer_id import InitProducerIdRequest
+from barnabas.wire.messages.metadata_records import ConfigRecord
 from barnabas.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -61,7 +65,16 @@ def families() -> list[Family]:
     sources = leader.node._metric_sources(EventLoopLag(leader.runtime), window)
     assert sources is not None
     found = [family for source in sources for family in source() if family is not None]
-    return [*found, *nats_metrics([], [], 0)]
+    return [*found, *balancer_metrics(_planning(leader)), *nats_metrics([], [], 0)]
+
+
+def _planning(leader: Leader) -> Balancer:
+    """The balancer of an active controller that has a load report."""
+    leader.commit(ConfigRecord(4, "", "barnabas.balancer", "plan"))
+    balancer = Balancer(leader.node.services.controller, leader.node.services.config, leader.runtime)
+    balancer.start()
+    balancer.receive(1, LoadReport([], 0, 0, 0, 0, 0))
+    return balancer
 
 
 def metrics_table() -> str:

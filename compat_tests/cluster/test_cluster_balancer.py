@@ -1,0 +1,151 @@
+"""The balancer (barnabas.balancer) in clusters of processes, under load: leaders and replicas move, and no client sees an error."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient, TopicPartition
+
+from compat_tests.harness.cluster import Cluster
+from compat_tests.harness.cluster_work import QUIET, create_topic
+from compat_tests.harness.confluent_admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from compat_tests.harness.eventually import eventually, stays
+from compat_tests.harness.fixture_types import ClusterFactory
+from compat_tests.harness.loads import Acknowledge, Bootstrapped, Librdkafka, Load
+from compat_tests.harness.metrics import LISTENER, page
+
+pytestmark = pytest.mark.barnabas_only
+
+PARTITIONS = 12
+VALUE = b"v" * 5_000  # 500 a second are 2.5 MB/s
+SETTINGS = {
+    "barnabas.balancer": "on",
+    "barnabas.balancer.interval.ms": "1000",
+    "barnabas.balancer.report.interval.ms": "1000",
+    "barnabas.balancer.rest.ms": "5000",
+    "min.insync.replicas": "2",
+    LISTENER: "127.0.0.1:0",
+}
+RATE_MIN, RATE_MAX = "1", "1000000000"  # bytes per second of replication
+
+
+class _Wide(Librdkafka):
+    """Large records into all partitions."""
+
+    def send(self, number: int) -> None:
+        self._producer.produce(
+            self._topic,
+            VALUE,
+            partition=number % PARTITIONS,
+            on_delivery=lambda error, _: self._answered(number, error),
+        )
+        self._producer.poll(0)
+
+
+def wide(broker: Bootstrapped, topic: str, answered: Acknowledge) -> Librdkafka:
+    settings = {"bootstrap.servers": broker.bootstrap, "enable.idempotence": True, "acks": "all", **QUIET}
+    return _Wide(confluent_kafka.Producer(settings), topic, answered)
+
+
+def leaders(cluster: Cluster, topic: str) -> Counter[int]:
+    states = cluster.metadata().partitions.items()
+    return Counter(state.leader for (name, _), state in states if name == topic)
+
+
+def replicas(cluster: Cluster, topic: str) -> Counter[int]:
+    states = cluster.metadata().partitions.items()
+    return Counter(each for (name, _), state in states if name == topic for each in state.replicas)
+
+
+def balance(cluster: Cluster) -> str:
+    """What the active controller's balancer shows in metrics."""
+    text = page(cluster.nodes[cluster.active_controller()])
+    return "\n".join(line for line in text.splitlines() if line.startswith("barnabas_balancer"))
+
+
+def alter(cluster: Cluster, config: str, value: str, *nodes: int) -> None:
+    """A dynamic config of these brokers."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+    for node in nodes:
+        entry = ConfigEntry(config, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, str(node), incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def check_written(cluster: Cluster, load: Load) -> None:
+    """All was acknowledged, and is in the log once: nothing failed, and there are no duplicates."""
+    load.finish()
+    assert load.failed == []
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": "unused", **QUIET}
+    )
+    ends = [
+        consumer.get_watermark_offsets(confluent_kafka.TopicPartition(load.topic, index), 30)[1]
+        for index in range(PARTITIONS)
+    ]
+    consumer.close()
+    assert len(load.acknowledged) == load.sent == sum(ends)
+
+
+def test_the_load_of_a_hot_broker_spreads_also_to_a_new_one(fresh_cluster: ClusterFactory) -> None:
+    cluster = fresh_cluster(settings=SETTINGS)
+    create_topic(cluster, "hot", assignment=[[1, 2, 3]] * PARTITIONS)
+    load = Load(cluster, "hot", wide)
+    cluster.on_close.append(load.abandon)
+    eventually(
+        lambda: max(leaders(cluster, "hot").values()) <= 5 and len(leaders(cluster, "hot")) == 3,
+        message=lambda: (leaders(cluster, "hot"), balance(cluster)),
+    )
+    assert load.failed == []
+    cluster.add(4, "broker")
+    cluster.start(4)
+    eventually(
+        lambda: replicas(cluster, "hot")[4] >= 8 and leaders(cluster, "hot")[4] >= 2,
+        120,
+        message=lambda: (replicas(cluster, "hot"), leaders(cluster, "hot"), balance(cluster)),
+    )
+    cluster.wait_until_whole()
+    check_written(cluster, load)
+
+
+def test_a_users_reassignments_win(fresh_cluster: ClusterFactory) -> None:
+    """Five that do not end, by a throttle: the balancer touches none of them and begins none. When they have ended it goes on."""
+    # A throttle lets one fetch pass: it has to be less than there is.
+    cluster = fresh_cluster(settings={**SETTINGS, "replica.fetch.max.bytes": "50000"})
+    create_topic(
+        cluster,
+        "mine",
+        assignment=[[1 + each % 3, 1 + (each + 1) % 3] for each in range(PARTITIONS)],
+        configs={"follower.replication.throttled.replicas": "*"},
+    )
+    load = Load(cluster, "mine", wide)
+    cluster.on_close.append(load.abandon)
+    eventually(lambda: len(load.acknowledged) > 1000)
+    alter(cluster, "barnabas.balancer", "off", 1, 2, 3)
+    cluster.add(4, "broker")
+    cluster.start(4)
+    alter(cluster, "follower.replication.throttled.rate", RATE_MIN, 4)
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    wanted = {
+        TopicPartition("mine", index): [1 + index % 3, 4] for index in range(5)
+    }  # the leader stays, and the other replica goes to 4
+    admin.alter_partition_reassignments(wanted)
+    alter(cluster, "barnabas.balancer", "on", 1, 2, 3)
+
+    def only_mine() -> bool:
+        listed = admin.list_partition_reassignments()
+        return set(listed) == set(wanted) and all(each["adding_replicas"] == [4] for each in listed.values())
+
+    stays(only_mine, 8)
+    assert 'planned_moves{kind="replica"} 0' not in balance(cluster), "it would move, and waits"
+    alter(cluster, "follower.replication.throttled.rate", RATE_MAX, 4)
+    eventually(
+        lambda: admin.list_partition_reassignments() == {} and replicas(cluster, "mine")[4] >= 5,
+        120,
+        message=lambda: (admin.list_partition_reassignments(), balance(cluster)),
+    )
+    admin.close()
+    check_written(cluster, load)
