@@ -45,8 +45,10 @@ RANGE_MIN: Final = (100_000.0, 100_000.0, 1.0)  # bytes per second, and replicas
 GAIN_MIN: Final = 0.2  # of what a move moves
 DISK_USED_MAX: Final = 0.9
 SLOW_REPLICAS_S: Final = 900.0  # for so long a broker is slow before its replicas leave
+RELEASED_AT_ONCE: Final = 200
 MOVES_MAX: Final = 1000  # in one plan
 TARGETS_MAX: Final = 10  # brokers tried for one replica
+CANDIDATES_MAX: Final = 50  # replicas of one broker tried for a goal: the cheapest
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -151,7 +153,7 @@ class _Partition:
     """A partition as it will be. `is_fixed`: it is not moved, or has been."""
 
     __slots__ = (
-        "index", "is_fixed", "isr", "leader", "loads", "observers", "replicas", "size", "topic", "topic_id",
+        "index", "is_fixed", "isr", "lagging", "leader", "loads", "observers", "replicas", "size", "topic", "topic_id",
     )  # fmt: skip
 
     def __init__(
@@ -166,6 +168,9 @@ class _Partition:
             gone = observers.union(state.removing_replicas)
             self.replicas = [replica for replica in state.replicas if replica not in gone]
         self.isr = state.isr
+        self.lagging: list[int] = []  # replicas that are not in sync
+        if len(state.isr) < len(self.replicas):
+            self.lagging = [replica for replica in self.replicas if replica not in state.isr]
         self.leader = state.leader
         if state.leader in state.removing_replicas and self.replicas:
             self.leader = self.replicas[0]
@@ -322,7 +327,19 @@ class _Planner:
                 yield from self._move_leaders(goal)
             yield from self._move_replicas(goal)
         moves = [*self._urgent, *sorted(self._moves, key=lambda move: move.size)]
-        return Plan(moves, before, self._imbalance())
+        after = self._imbalance()
+        yield from self._release()
+        return Plan(moves, before, after)
+
+    def _release(self) -> Steps[None]:
+        """Free the model in steps: of 10,000 partitions at once it would take 10 ms."""
+        for broker in self._brokers.values():
+            broker.leads.clear()
+            broker.holds.clear()
+            yield None
+        while self._partitions:
+            del self._partitions[-RELEASED_AT_ONCE:]
+            yield None
 
     def _set_bounds(self) -> None:
         averages = []
@@ -398,7 +415,7 @@ class _Planner:
         """From brokers above the range to other replicas, then to brokers below it from others; the busiest partitions first."""
         lowest, enough, most, highest = self._bounds[goal]
         for source in sorted(self._counted, key=lambda each: -each.loads[goal]):
-            if source.loads[goal] <= highest:
+            if source.loads[goal] <= highest or self._is_done():
                 break
             for partition in sorted(source.leads, key=lambda each: -each.loads[goal]):
                 if source.loads[goal] <= most or self._is_done():
@@ -409,7 +426,7 @@ class _Planner:
                         break
                 yield None
         for target in sorted(self._counted, key=lambda each: each.loads[goal]):
-            if target.loads[goal] >= lowest:
+            if target.loads[goal] >= lowest or self._is_done():
                 break
             for partition in sorted(target.holds, key=lambda each: -each.loads[goal]):
                 if target.loads[goal] >= enough or self._is_done():
@@ -439,18 +456,17 @@ class _Planner:
         """From brokers above the range to the least loaded, then to brokers below it from the most loaded."""
         lowest, enough, most, highest = self._bounds[goal]
         for source in sorted(self._counted, key=lambda each: -each.loads[goal]):
-            if source.loads[goal] <= highest:
+            if source.loads[goal] <= highest or self._is_done():
                 break
             for partition in self._cheapest(goal, source):
                 if source.loads[goal] <= most or self._is_done():
                     break
-                if self._is_movable(partition, source):
-                    for target in self._by_load(goal)[:TARGETS_MAX]:
-                        if self._try_replica(goal, partition, source, target):
-                            break
+                for target in self._by_load(goal)[:TARGETS_MAX]:
+                    if self._try_replica(goal, partition, source, target):
+                        break
                 yield None
         for target in sorted(self._counted, key=lambda each: each.loads[goal]):
-            if target.loads[goal] >= lowest:
+            if target.loads[goal] >= lowest or self._is_done():
                 break
             candidates: dict[int, Iterator[_Partition]] = {}
             sources = [each for each in self._counted if each.loads[goal] > self._averages[goal]]
@@ -460,9 +476,7 @@ class _Planner:
                     candidates[source.broker_id] = iter(self._cheapest(goal, source))
                 for partition in candidates[source.broker_id]:
                     yield None
-                    if self._is_movable(partition, source) and self._try_replica(
-                        goal, partition, source, target
-                    ):
+                    if self._try_replica(goal, partition, source, target):
                         break
                 else:
                     sources.remove(source)
@@ -472,9 +486,12 @@ class _Planner:
         rate; for replicas all, followers first and small ones first."""
         if goal == REPLICAS:
             leader = source.broker_id
-            return sorted(source.holds, key=lambda each: (each.leader == leader, each.size))
-        busy = [each for each in source.leads if each.loads[goal] > 0]
-        return sorted(busy, key=lambda each: each.size / each.loads[goal])
+            found = [each for each in source.holds if self._is_movable(each, source)]
+            found.sort(key=lambda each: (each.leader == leader, each.size))
+        else:
+            found = [each for each in source.leads if each.loads[goal] > 0 and self._is_movable(each, source)]
+            found.sort(key=lambda each: each.size / each.loads[goal])
+        return found[:CANDIDATES_MAX]
 
     def _try_replica(self, goal: int, partition: _Partition, source: _Broker, target: _Broker) -> bool:
         moved = partition.loads if partition.leader == source.broker_id else (0.0, 0.0, 1.0)
@@ -489,10 +506,8 @@ class _Planner:
         """Whether the broker's replica may leave: the others are in sync, so that the move ends."""
         if partition.is_fixed or source.broker_id not in partition.replicas:
             return False
-        isr = partition.isr
-        return all(replica in isr for replica in partition.replicas if replica != source.broker_id) and (
-            source.broker_id in isr or source.is_slow
-        )
+        lagging = partition.lagging
+        return not lagging or (source.is_slow and lagging == [source.broker_id])
 
     def _may_hold(self, partition: _Partition, source: _Broker, target: _Broker) -> bool:
         """Whether `target` may have the replica of `source`: the hard goals."""

@@ -16,7 +16,11 @@ from barnabas.controller.metadata.image import (
 )
 from barnabas.controller.operations.placement import place
 from barnabas.runtime.slices import run_through
-from barnabas.wire.messages.metadata_records import RegisterBrokerRecord, TopicRecord
+from barnabas.wire.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
 
 DISK_BYTES = 10**13
 Load = tuple[float, float, int]  # bytes per second in and out, size in bytes
@@ -103,6 +107,24 @@ class ModelCluster:
             self.apply(found.moves)
             plans.append(found)
         raise AssertionError(f"not settled in {rounds_max} rounds: {[len(each.moves) for each in plans]}")
+
+    def drain(self, broker_id: int) -> None:
+        """All directories of the broker are cordoned."""
+        broker = self.image.brokers[broker_id]
+        self.replay(
+            BrokerRegistrationChangeRecord(
+                broker_id=broker_id, broker_epoch=broker.broker_epoch, cordoned_log_dirs=broker.log_dirs
+            )
+        )
+
+    def held(self) -> dict[int, int]:
+        """Bytes of each broker's replicas."""
+        found = dict.fromkeys(self.image.brokers, 0)
+        for topic in self.image.topics.values():
+            for index, state in topic.partitions.items():
+                for replica in state.replicas:
+                    found[replica] += self.loads[topic.topic_id, index][2]
+        return found
 
     def per_broker(self) -> dict[int, list[float]]:
         """Bytes in and out of what each broker leads, and its replicas."""
