@@ -25,6 +25,7 @@ _KAFKAS_TOOLS = "Kafka's tools, which need Java: the cluster's tests run them"
 _FRAGMENTS = "fragments of programs, of which test_faults_with_clients.py has whole ones"
 # What is not run, by page and heading
 NOT_RUN: Final[dict[str, dict[str, str]]] = {
+    "balancer.md": {"Begin": "Kafka's tools: test_cluster_balancer.py sets the config"},
     "clients.md": {
         "Kafka's tools": "Java: test_java_tools.py",
         "Metrics of clients": "Java: test_client_metrics.py",

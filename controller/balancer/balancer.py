@@ -68,6 +68,7 @@ class Balancer:
         self._waiting: deque[Move] = deque()  # of the plan
         self._moving: dict[Key, Move] = {}
         self._begun: set[Key] = set()  # of those: reassignments that are committed
+        self._is_beginning = False
         self._others = 0  # partitions that others were reassigning when the plan was made
         self._moved_at: dict[Key, float] = {}
         self._away_since: dict[int, float] = {}  # brokers that are fenced or in controlled shutdown
@@ -213,10 +214,16 @@ class Balancer:
         self._begin_next()
 
     def _begin_next(self) -> None:
+        if self._is_beginning:  # a move has ended within `_begin`: the loop below goes on
+            return
         if self._mode() != ON:
             self._waiting.clear()
-        while self._waiting and len(self._moving) + self._others < MOVES_AT_ONCE:
-            self._begin(self._waiting.popleft())
+        self._is_beginning = True
+        try:
+            while self._waiting and len(self._moving) + self._others < MOVES_AT_ONCE:
+                self._begin(self._waiting.popleft())
+        finally:
+            self._is_beginning = False
 
     def _begin(self, move: Move) -> None:
         self._moving[move.key] = move

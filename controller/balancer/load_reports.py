@@ -17,6 +17,7 @@ import msgspec
 
 PARTITIONS_MAX: Final = 500  # in one report: the busiest
 BROKERS_MAX: Final = 10_000  # replicas with hedges in one report
+NUMBER_MAX: Final = 2**60
 ROUNDING: Final = 1.001  # by which parts may exceed their total
 
 SLOW_WINDOW_S: Final = 300.0
@@ -58,8 +59,8 @@ def problem_of(report: LoadReport) -> str:
     for each in report.partitions:
         numbers += (each.bytes_in, each.bytes_out, each.size)
     numbers += report.hedges.values()
-    if not all(math.isfinite(number) and number >= 0 for number in numbers):
-        return "it has negative or infinite numbers"
+    if not all(0 <= number <= NUMBER_MAX for number in numbers):  # not so for NaN
+        return "it has numbers below zero, beyond all bounds, or NaN"
     if report.usable_bytes > report.total_bytes:
         return "more bytes are free than there are"
     for name in ("bytes_in", "bytes_out", "size"):

@@ -209,6 +209,7 @@ class _Planner:
         self._reports = reports
         self._earlier = earlier
         # Where half of the brokers look slow, it is not the brokers.
+        slow = {each: slow_s for each, slow_s in slow.items() if each in image.brokers}
         slow = slow if len(slow) * 2 < len(image.brokers) else {}
         self._brokers = {
             broker_id: _Broker(broker, slow.get(broker_id), reports.get(broker_id))

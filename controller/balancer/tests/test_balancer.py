@@ -11,6 +11,7 @@ import pytest
 
 from barnabas.controller.balancer.balancer import MOVES_AT_ONCE, Balancer
 from barnabas.controller.balancer.load_reports import LoadReport, PartitionLoad
+from barnabas.controller.balancer.planner import Plan
 from barnabas.controller.metadata.controller import Controller
 from barnabas.controller.metadata.decision import Decision
 from barnabas.controller.metadata.image import PartitionState, partition_record
@@ -323,3 +324,25 @@ def test_a_drained_broker_is_emptied() -> None:
             cluster.catch_up(index)
         cluster.advance(60)
     assert all(3 not in state.replicas for state in cluster.states.values())
+
+
+def test_a_plan_that_no_longer_fits_is_dropped() -> None:
+    """The leaders of all partitions have changed since: no move begins, and none is left."""
+    replicas = [[1, 2, 3]] * 400
+    cluster = Cluster(replicas)
+    cluster.advance(REST_S - 20)
+    moves = cluster.balancer.plan.moves
+    assert len(moves) > 250
+    cluster.commit(
+        *(
+            PartitionChangeRecord(topic_id=TOPIC, partition_id=index, leader=2, replicas=[2, 1, 3])
+            for index in range(len(replicas))
+        )
+    )
+    cluster.balancer._planned(Plan(moves), None)
+    cluster.balancer._active_since -= REST_S
+    cluster.balancer._planned(Plan(moves), None)
+    cluster.runtime.advance(0.1)
+    assert cluster.leaders == [2] * 400
+    assert not cluster.balancer._waiting
+    assert not cluster.balancer._moving

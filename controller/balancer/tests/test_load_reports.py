@@ -31,6 +31,7 @@ def hedged(count: int, replica: int = 3) -> LoadReport:
         {"bytes_in": -1.0},
         {"bytes_in": math.nan},
         {"bytes_out": math.inf},
+        {"bytes_out": 1e300},
         {"size": -5},
         {"usable_bytes": -1},
         {"usable_bytes": 101},
