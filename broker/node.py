@@ -469,6 +469,7 @@ class Node:
             ),
             controller_features=dict if member is None else member.controller_features,
             broker_sessions=None if member is None else member.make_sessions(controller),
+            leader_loads=dict if member is None else member.leader_loads,
             authorizer=self._security.authorizer(controller, lambda: self._has_loaded),
             delegation_tokens=self._security.delegation_tokens(controller),
             tls=self._security.tls,

@@ -11,7 +11,7 @@ from barnabas.broker.requests.context import PENDING, Outcome, RequestContext
 from barnabas.controller.metadata.decision import ApiError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from barnabas.broker.cluster.controller_channel import ControllerChannel
     from barnabas.broker.cluster.inter_broker_authentication import InterBrokerAuthentication
@@ -89,6 +89,8 @@ class Services(msgspec.Struct, eq=False):
     broker_sessions: (
         BrokerSessions | None
     )  # None: this node's controller is never the active one of a cluster
+    # Of brokers, for the placement of new partitions; empty unless this node's balancer is on
+    leader_loads: Callable[[], Mapping[int, float]]
     authorizer: Authorizer | None = None  # None: everything is allowed
     delegation_tokens: DelegationTokens | None = None  # None: delegation.token.secret.key is not set
     tls: TlsListeners | None = None  # None: no listener uses TLS

@@ -46,6 +46,7 @@ def create(context: HandlerContext, request: CreatePartitionsRequest) -> Outcome
             wanted,
             validate_only=request.validate_only,
             draw=context.services.runtime.random.randrange,
+            loads=context.services.leader_loads(),
             charge=permits.charge,
         ),
         respond,

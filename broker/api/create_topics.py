@@ -78,6 +78,7 @@ def create(context: HandlerContext, request: CreateTopicsRequest) -> Outcome:
             lambda name: derived_uuid(request_id + name.encode()),
             validate_only=request.validate_only,
             draw=services.runtime.random.randrange,
+            loads=services.leader_loads(),
             charge=permits.charge,
         ),
         done,

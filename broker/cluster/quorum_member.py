@@ -12,7 +12,7 @@ controller that is no voter follows Raft's log, and becomes one when it is added
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -426,6 +426,10 @@ class QuorumMember:
             )
             self._record_voters(controller, raft)
         self.links.leader.announce(raft.term, self._config.node_id if is_active else -1)
+
+    def leader_loads(self) -> Mapping[int, float]:
+        """For the placement of new partitions (Balancer.leader_loads)."""
+        return {} if self.balancer is None else self.balancer.leader_loads()
 
     def send_load(self, report: LoadReport) -> None:
         """To the active controller. A report that is lost is not sent again: the next one follows."""

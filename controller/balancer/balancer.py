@@ -12,6 +12,7 @@ rest. A controller that has become active makes no move before the rest is over:
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -97,6 +98,21 @@ class Balancer:
         """Seconds since the last report of each broker that has sent one."""
         now = self._runtime.monotonic()
         return {broker_id: self.loads.age_s(broker_id, now) for broker_id in sorted(self.loads.reports)}
+
+    def leader_loads(self) -> dict[int, float]:
+        """Bytes per second, in and out, of what each active broker leads, infinite for slow ones; empty while it is not on or makes no
+        plan."""
+        if not self._is_active or self._mode() != ON:
+            return {}
+        image, now = self._controller.image, self._runtime.monotonic()
+        if self._find_obstacle(image, now):
+            return {}
+        slow = self.loads.slow(now)
+        return {
+            broker_id: math.inf if broker_id in slow else report.bytes_in + report.bytes_out
+            for broker_id, report in self.loads.reports.items()
+            if _is_active(image, broker_id)
+        }
 
     # -- settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,7 +11,7 @@ from barnabas.controller.config.topic_configs import observers_of
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, TopicImage, partition_record
 from barnabas.controller.operations.observers import with_observers
-from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
+from barnabas.controller.operations.placement import NO_LOADS, Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topics import (
     PARTITIONS_PER_REQUEST_MAX,
     TOO_MANY_PARTITIONS,
@@ -43,10 +43,11 @@ def create_partitions(
     *,
     validate_only: bool = False,
     draw: Draw | None = None,
+    loads: Mapping[int, float] = NO_LOADS,
     charge: Charge = free,
 ) -> Decision[list[PartitionsAdded]]:
     """Add partitions to each topic that may have them. `draw`: the first broker of the placement; by default the one after the
-    existing partitions.
+    existing partitions. `loads`: for the placement.
 
     More than 10,000 in a request are refused, as when topics are created. (Kafka 4.3.1 answers UNKNOWN_SERVER_ERROR and adds the
     first 10,000.)
@@ -69,7 +70,7 @@ def create_partitions(
             budget -= max(0, wanted.count - len(topic.partitions))
             if budget < 0:
                 raise ApiError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
-            added = _add(image, topic, wanted, draw)
+            added = _add(image, topic, wanted, draw, loads)
             charge(len(added))
             records += added
             results.append(PartitionsAdded(wanted.name))
@@ -79,7 +80,11 @@ def create_partitions(
 
 
 def _add(
-    image: MetadataImage, topic: TopicImage, wanted: MorePartitions, draw: Draw | None
+    image: MetadataImage,
+    topic: TopicImage,
+    wanted: MorePartitions,
+    draw: Draw | None,
+    loads: Mapping[int, float],
 ) -> list[msgspec.Struct]:
     present = len(topic.partitions)
     if wanted.count == present:
@@ -94,7 +99,7 @@ def _add(
     replication_factor = sum(broker not in observers for broker in topic.partitions[0].replicas)
     if wanted.assignments is None:
         replicas_of: Sequence[Sequence[int]] = place(
-            image, added, replication_factor, draw or (lambda count: present % count), observers
+            image, added, replication_factor, draw or (lambda count: present % count), observers, loads
         )
     else:
         replicas_of = wanted.assignments

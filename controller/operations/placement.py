@@ -3,12 +3,15 @@
 Replicas are spread over the racks first and over the brokers of each rack second. The next partition begins with the next rack,
 and in each rack with the next broker. The begin is random, so that not all topics begin with the same broker. Fenced brokers
 come last in their rack, and are never the first replica. Kafka's StripedReplicaPlacer places replicas in the same way.
+
+Where the balancer is on, of the first two replicas the one with the less loaded broker leads. Kafka has no such rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from math import isfinite
+from typing import Final, TypeVar
 
 from barnabas.controller.metadata.decision import ApiError
 from barnabas.controller.metadata.image import BrokerRegistration, MetadataImage, PartitionState
@@ -16,13 +19,20 @@ from barnabas.controller.operations.cluster_view import default_directory
 from barnabas.wire.errors import ErrorCode
 
 T = TypeVar("T")
+NO_LOADS: Final[Mapping[int, float]] = {}
 Draw = Callable[[int], int]  # draw(n): a random number from 0 to n - 1
 
 
 def place(
-    image: MetadataImage, count: int, replication_factor: int, draw: Draw, observers: Collection[int] = ()
+    image: MetadataImage,
+    count: int,
+    replication_factor: int,
+    draw: Draw,
+    observers: Collection[int] = (),
+    loads: Mapping[int, float] = NO_LOADS,
 ) -> list[list[int]]:
-    """Replicas of `count` partitions, on brokers that hold no observers. Raises ApiError: INVALID_REPLICATION_FACTOR."""
+    """Replicas of `count` partitions, on brokers that hold no observers. `loads`: of active brokers, in any unit; for those of others
+    the order stays. Raises ApiError: INVALID_REPLICATION_FACTOR."""
     usable = [
         broker
         for broker in image.brokers.values()
@@ -41,7 +51,22 @@ def place(
             f"{len(usable)} broker(s) are registered or some brokers have all their log directories cordoned.",
         )
     stripes = _Stripes(usable, draw)
-    return [stripes.next(replication_factor) for _ in range(count)]
+    placed = [stripes.next(replication_factor) for _ in range(count)]
+    if loads:
+        _lead_by_load(placed, loads, sum(len(topic.partitions) for topic in image.topics.values()))
+    return placed
+
+
+def _lead_by_load(placed: list[list[int]], loads: Mapping[int, float], partitions: int) -> None:
+    """Put the less loaded of the first two replicas first. A new partition counts as much as one of the `partitions` that exist, so
+    that not all of them choose the same broker."""
+    expected = dict(loads)
+    each = sum(load for load in loads.values() if isfinite(load)) / max(partitions, 1)
+    for replicas in placed:
+        if len(replicas) > 1 and replicas[0] in expected and replicas[1] in expected:
+            if expected[replicas[1]] + each < expected[replicas[0]]:
+                replicas[:2] = [replicas[1], replicas[0]]
+            expected[replicas[0]] += each
 
 
 def takes_replicas(broker: BrokerRegistration) -> bool:

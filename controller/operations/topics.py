@@ -23,7 +23,7 @@ from barnabas.controller.metadata.image import (
     partition_record,
 )
 from barnabas.controller.operations.observers import check_registered, with_observers
-from barnabas.controller.operations.placement import Draw, check_assignment, new_partition, place
+from barnabas.controller.operations.placement import NO_LOADS, Draw, check_assignment, new_partition, place
 from barnabas.controller.operations.topic_names import (
     CLUSTER_METADATA_TOPIC,
     CollidingTopics,
@@ -99,10 +99,11 @@ def create_topics(
     *,
     validate_only: bool = False,
     draw: Draw = lambda _count: 0,
+    loads: Mapping[int, float] = NO_LOADS,
     charge: Charge = free,
 ) -> Decision[list[CreatedTopic]]:
     """Create each topic that may be created. `new_topic_id(name)`: 16 bytes that no other topic has, and the same when the
-    request is repeated: an existing topic with this id was created by the same request. `draw`: for the placement."""
+    request is repeated: an existing topic with this id was created by the same request. `draw`, `loads`: for the placement."""
     counts = Counter(topic.name for topic in topics)
     unique = [topic for topic in topics if counts[topic.name] == 1 and topic.name != CLUSTER_METADATA_TOPIC]
     results: list[CreatedTopic] = []
@@ -119,7 +120,7 @@ def create_topics(
             if own is not None and own.topic_id == topic_id:
                 results.append(_created_before(image, own))
                 continue
-            created, its_records = _create(image, topic, settings, topic_id, draw, checks, collisions)
+            created, its_records = _create(image, topic, settings, topic_id, draw, loads, checks, collisions)
             charge(created.num_partitions)
         except ApiError as api_error:
             created, its_records = CreatedTopic(topic.name, api_error.error, api_error.message), []
@@ -160,6 +161,7 @@ def _create(
     settings: TopicSettings,
     topic_id: bytes,
     draw: Draw,
+    loads: Mapping[int, float],
     checks: TopicChecks,
     collisions: CollidingTopics,
 ) -> tuple[CreatedTopic, list[msgspec.Struct]]:
@@ -169,7 +171,7 @@ def _create(
     partitions = (
         _assigned_partitions(image, topic, observers)
         if topic.assignments
-        else _placed_partitions(image, topic, settings, draw, observers)
+        else _placed_partitions(image, topic, settings, draw, loads, observers)
     )
     records: list[msgspec.Struct] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += [
@@ -228,6 +230,7 @@ def _placed_partitions(
     topic: NewTopic,
     settings: TopicSettings,
     draw: Draw,
+    loads: Mapping[int, float],
     observers: frozenset[int],
 ) -> list[PartitionState]:
     factor, count = topic.replication_factor, topic.num_partitions
@@ -242,7 +245,7 @@ def _placed_partitions(
         )
     factor = settings.default_replication_factor if factor == -1 else factor
     count = settings.num_partitions if count == -1 else count
-    placed = place(image, count, factor, draw, observers)
+    placed = place(image, count, factor, draw, observers, loads)
     return [
         new_partition(image, index, with_observers(image, replicas, observers), observers)
         for index, replicas in enumerate(placed)

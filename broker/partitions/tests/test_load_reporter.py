@@ -28,12 +28,12 @@ class LoadedCluster(VirtualCluster):
         self.advance(10)
         self.first = self.active() % 3 + 1  # another than the active controller
         replicas = [self.first, *(each for each in NODE_IDS if each != self.first)]
-        topic = CreatableTopic(
-            name="t",
-            num_partitions=-1,
-            replication_factor=-1,
-            assignments=[CreatableReplicaAssignment(index, replicas) for index in range(PARTITIONS)],
+        assignments = [CreatableReplicaAssignment(index, replicas) for index in range(PARTITIONS)]
+        self.create(
+            CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
         )
+
+    def create(self, topic: CreatableTopic) -> None:
         reply = Reply()
         send(
             self.nodes[1].services,
@@ -108,3 +108,13 @@ def test_hedges_make_a_broker_give_up_its_leaders() -> None:
     assert slow not in cluster.leaders
     image = cluster.nodes[1].services.controller.image
     assert all(slow in state.replicas for state in image.topics["t"].partitions.values())
+
+
+def test_new_partitions_avoid_a_hot_broker() -> None:
+    cluster = LoadedCluster("barnabas.balancer=on")
+    cluster.produce(25)
+    cluster.create(CreatableTopic(name="new", num_partitions=3, replication_factor=3))
+    image = cluster.nodes[1].services.controller.image
+    states = image.topics["new"].partitions.values()
+    assert cluster.first not in [state.leader for state in states]
+    assert all(sorted(state.replicas) == list(NODE_IDS) for state in states)

@@ -346,3 +346,12 @@ def test_a_plan_that_no_longer_fits_is_dropped() -> None:
     assert cluster.leaders == [2] * 400
     assert not cluster.balancer._waiting
     assert not cluster.balancer._moving
+
+
+def test_loads_for_new_partitions_while_it_is_on() -> None:
+    cluster = hot()
+    assert cluster.balancer.leader_loads() == {}, "there are no reports so far"
+    cluster.report()
+    assert cluster.balancer.leader_loads() == {1: 12 * MB, 2: 0, 3: 0}
+    cluster.settings.values["barnabas.balancer"] = "plan"
+    assert cluster.balancer.leader_loads() == {}

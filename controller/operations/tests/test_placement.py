@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Collection
@@ -11,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.controller.metadata.decision import ApiError
-from barnabas.controller.metadata.image import MetadataDelta, MetadataImage
+from barnabas.controller.metadata.image import MetadataDelta, MetadataImage, PartitionState, partition_record
 from barnabas.controller.operations.placement import place
-from barnabas.wire.messages.metadata_records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
+from barnabas.wire.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
 
 
 def image(racks: dict[int, str | None], fenced: Collection[int] = ()) -> MetadataImage:
@@ -86,3 +91,30 @@ def test_brokers_that_shut_down_or_are_cordoned_are_skipped() -> None:
     assert place(made, 2, 1, lambda _: 0) == [[3], [3]]
     with pytest.raises(ApiError, match="only 1 broker"):
         place(made, 1, 2, lambda _: 0)
+
+
+def with_partitions(made: MetadataImage, count: int) -> MetadataImage:
+    """So many partitions share the load."""
+    made.replay(TopicRecord(name="t", topic_id=bytes(16)), MetadataDelta())
+    for index in range(count):
+        made.replay(partition_record(bytes(16), index, PartitionState([1], [1], 1, 0, 0)), MetadataDelta())
+    return made
+
+
+def test_the_less_loaded_of_two_leads() -> None:
+    made = with_partitions(image({1: None, 2: None, 3: None}), 20)
+    stripes = [[1, 2, 3], [2, 3, 1], [3, 1, 2]]
+    assert place(made, 3, 3, lambda _: 0, loads={1: 5.0, 2: 5.0, 3: 5.0}) == stripes
+    led = [each[0] for each in place(made, 3, 3, lambda _: 0, loads={1: 9.0, 2: 1.0, 3: 1.0})]
+    assert 1 not in led
+    led = [each[0] for each in place(made, 3, 3, lambda _: 0, loads={1: math.inf, 2: 1.0, 3: 1.0})]
+    assert 1 not in led
+    assert place(made, 3, 3, lambda _: 0, loads={1: 9.0}) == stripes, "of the others nothing is known"
+
+
+def test_new_partitions_do_not_all_choose_the_same_broker() -> None:
+    made = with_partitions(image({1: None, 2: None, 3: None}), 20)
+    placed = place(made, 99, 3, lambda _: 0, loads={1: 3.0, 2: 2.0, 3: 1.0})
+    assert [sorted(each) for each in placed] == [[1, 2, 3]] * 99
+    counts = Counter(each[0] for each in placed)
+    assert max(counts.values()) <= 40, counts
