@@ -40,6 +40,7 @@ PEER_KINDS = (
     messages.NO_RESPONSE,
     messages.FORMATION,
     messages.METADATA,
+    messages.LOAD,
     *sorted(messages.IGNORED),
 )
 _NUMBERS = (-(2**63), -1, 0, 1, 2, 3, 4, 99, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
@@ -180,6 +181,19 @@ def _payload(kind: int, world: World, rng: random.Random, case: Case) -> bytes:
                 )
             )
             return _packed(said, rng, case)
+        case messages.LOAD:
+            rate = rng.choice((0.0, 1e5, -1.0, 1e308, float("nan"), float("inf")))
+            loads = [[rng.randbytes(rng.choice((0, 16))), number, rate, 1.0, rng.choice(_NUMBERS)]]
+            said = [
+                loads * rng.choice((0, 1, 1000)),
+                rate,
+                1.0,
+                rng.choice(_NUMBERS),
+                number,
+                2**40,
+                {1: number},
+            ]
+            return _packed(said, rng, case, chance=0.2)
         case messages.HELLO:
             return _packed(list(msgspec.structs.astuple(Hello(1, 2, "secret", rng.randbytes(16)))), rng, case)
         case _:

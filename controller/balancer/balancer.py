@@ -181,16 +181,16 @@ class Balancer:
 
     def _find_obstacle(self, image: MetadataImage, now: float) -> str:
         """Why there can be no plan now; empty when there can."""
-        away = {each.broker_id for each in image.brokers.values() if not each.is_active}
+        active = {each.broker_id for each in image.brokers.values() if each.is_active}
+        away = image.brokers.keys() - active
         self._away_since = {each: self._away_since.get(each, now) for each in away}
-        for broker_id in self.loads.reports.keys() - image.brokers.keys():
+        age_max_s = self._seconds(REPORT_INTERVAL_MS, 10_000) * REPORT_INTERVALS_MAX
+        for broker_id in self.loads.missing(self.loads.reports.keys() - active, now, age_max_s):
             self.loads.forget(broker_id)
         rest_s = self._rest_s()
         leaving = sorted(each for each, since in self._away_since.items() if now - since < rest_s)
         if leaving:
             return f"broker {leaving[0]} is away, and may be back soon"
-        active = [each.broker_id for each in image.brokers.values() if each.is_active]
-        age_max_s = self._seconds(REPORT_INTERVAL_MS, 10_000) * REPORT_INTERVALS_MAX
         missing = self.loads.missing(active, now, age_max_s)
         if missing:
             return f"there is no load report of broker {missing[0]} from the last {age_max_s:g} s"

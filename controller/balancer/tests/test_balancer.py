@@ -355,3 +355,23 @@ def test_loads_for_new_partitions_while_it_is_on() -> None:
     assert cluster.balancer.leader_loads() == {1: 12 * MB, 2: 0, 3: 0}
     cluster.settings.values["barnabas.balancer"] = "plan"
     assert cluster.balancer.leader_loads() == {}
+
+
+def test_a_slow_broker_loses_its_leaders_and_in_the_end_its_replicas() -> None:
+    cluster = Cluster([[1, 2, 3], [2, 3, 1], [3, 1, 2]] * 2, brokers=4)
+    cluster.advance(REST_S + 60)
+    for index in cluster.reassigned():  # broker 4 has been empty
+        cluster.catch_up(index)
+    cluster.advance(REST_S + 60)
+    assert 3 in cluster.leaders
+    cluster.changes = {"hedges": {3: 1}}
+    cluster.advance(360)
+    assert 3 not in cluster.leaders
+    assert any(3 in state.replicas for state in cluster.states.values())
+    cluster.advance(900)
+    for _ in range(5):
+        for index in cluster.reassigned():
+            cluster.catch_up(index)
+        cluster.advance(60)
+    assert all(3 not in state.replicas for state in cluster.states.values())
+    assert all(len(state.replicas) == 3 for state in cluster.states.values())
