@@ -206,8 +206,8 @@ def main() -> int:
             for number in range(options.rounds):
                 for scenario, (which, disturb) in SCENARIOS.items():
                     for name, cluster in clusters.items() if options.only in scenario else ():
-                        found = measure(cluster, which, disturb, options.seconds)
-                        samples.setdefault((scenario, name), []).append(found)
+                        taken = measure(cluster, which, disturb, options.seconds)
+                        samples.setdefault((scenario, name), []).append(taken)
                         say(f"{scenario}, {name}, round {number + 1} of {options.rounds}")
         finally:
             for cluster in clusters.values():

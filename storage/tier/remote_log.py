@@ -21,12 +21,11 @@ from barnabas.storage.errors import OffsetOutOfRange, StorageError, WouldWait
 from barnabas.storage.log.segments import NOTHING_READ, AuxState, ReadResult
 from barnabas.storage.segment.segment import Segment
 from barnabas.storage.segment.transaction_index import AbortedTransaction, TransactionIndex
-from barnabas.storage.tier.aux_state import read_aux_state
 from barnabas.storage.tier.keys import PartitionKeys
 from barnabas.storage.tier.manifest import CHUNK_BYTES, Entry, Manifest
 from barnabas.storage.tier.object_store import ObjectStoreError
 from barnabas.storage.tier.remote_cache import RemoteCache
-from barnabas.storage.tier.remote_segment import RemoteSegment
+from barnabas.storage.tier.remote_segment import RemoteSegment, read_aux_state
 from barnabas.wire.errors import ErrorCode
 from barnabas.wire.record_batch import RecordBatchError
 
