@@ -127,6 +127,11 @@ class Tiering:
             ("remotedeleteerrors", stats.delete_errors, "Removals that failed, and are tried again"),
         ):
             yield one(f"kafka_server_brokertopicmetrics_{name}_total", value, text, COUNTER)
+        for name, value, text in (
+            ("orphans_removed", stats.orphans_removed, "Objects removed from the object store that no manifest named"),
+            ("orphan_bytes_removed", stats.orphan_bytes_removed, "Bytes of these objects"),
+        ):  # fmt: skip
+            yield one(f"barnabas_tier_{name}_total", value, text, COUNTER)
         led = list(self.manager.led())
         lags = [partition.lag() for partition in led]
         remote = [partition.remote for partition in led]

@@ -49,6 +49,8 @@ class TierStats(msgspec.Struct):
     delete_errors: int = 0
     build_aux_requests: int = 0  # of replicas that begin behind what is tiered
     build_aux_errors: int = 0
+    orphans_removed: int = 0  # objects
+    orphan_bytes_removed: int = 0
 
 
 class RemoteLog:

@@ -21,9 +21,10 @@ from barnabas.runtime.slices import Steps
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.log.log import Log
 from barnabas.storage.tier.keys import PartitionKeys
-from barnabas.storage.tier.manifest import Entry, Manifest, in_lineage
+from barnabas.storage.tier.manifest import CorruptManifest, Entry, Manifest, in_lineage
 from barnabas.storage.tier.manifest_writer import LeaderDeposed, ManifestWriter
-from barnabas.storage.tier.object_store import ObjectStore
+from barnabas.storage.tier.object_store import ObjectStore, ObjectStoreError
+from barnabas.storage.tier.orphans import ORPHAN_AGE_MS, Page, remove_orphans
 from barnabas.storage.tier.remote_cache import RemoteCache
 from barnabas.storage.tier.remote_log import RemoteLog, TierStats
 from barnabas.storage.tier.upload import copy_segment, segment_to_copy
@@ -31,6 +32,8 @@ from barnabas.storage.tier.upload import copy_segment, segment_to_copy
 logger = logging.getLogger("barnabas.tier")
 
 NONCE_BYTES: Final = 8
+COLLECT_INTERVAL_S: Final = 24 * 60 * 60.0  # orphans, also at each claim
+COLLECT_RETRY_S: Final = 600.0
 
 
 class LogLost(Exception):
@@ -71,6 +74,7 @@ class TieredPartition:
         # Whether its start lay before its first segment already: then there is a manifest.
         self._began_tiered = log.log_start_offset < log.segments.bases[0]
         self._deletion_time_ms = deletion_time_ms
+        self._collect_at = 0.0  # orphans, on the monotonic clock
 
     def steps(self) -> Steps[None]:
         """One pass. ObjectStoreError, CorruptManifest, LeaderDeposed, LogLost, OSError, StorageError."""
@@ -83,6 +87,8 @@ class TieredPartition:
             yield from self._copy()
         yield from self._expire()
         yield from self._delete_going()
+        if self._runtime.monotonic() >= self._collect_at:
+            yield from self._collect()
 
     def lag(self) -> tuple[int, int]:
         """(bytes, segments) that are closed and not tiered yet."""
@@ -127,6 +133,7 @@ class TieredPartition:
         going = [entry for entry in found.entries if entry.going]
         yield from self._write([*going, *kept], max(start, self._readable_from(kept)))
         self._claimed = True
+        self._collect_at = 0.0
 
     def _readable_from(self, entries: list[Entry]) -> int:
         """The first offset from which on there is no gap between what is tiered and what is here."""
@@ -219,6 +226,32 @@ class TieredPartition:
         self._stats.deleted_bytes += sum(entry.log_size for entry in going)
         for entry in going:
             self._cache.forget(entry)
+
+    # --- orphans
+
+    def _collect(self) -> Steps[None]:
+        """Remove them. Where the store fails they wait, and the rest of a pass does not."""
+        now_ms = self._deletion_time_ms()
+        older_than_ms = None if now_ms is None else now_ms - ORPHAN_AGE_MS
+        after: str | None = ""
+        removed = 0
+        self._collect_at = self._runtime.monotonic() + COLLECT_INTERVAL_S
+        while after is not None and not self._has_ended():
+            page = partial(remove_orphans, self._store, self._keys, self.leader_epoch, older_than_ms, after)
+            try:
+                found: Page = yield page
+            except (ObjectStoreError, CorruptManifest) as error:
+                logger.warning("%s: orphans in remote storage are not removed yet: %s", self.log.name, error)
+                self._collect_at = self._runtime.monotonic() + COLLECT_RETRY_S
+                return
+            after = found.last_key
+            removed += found.removed
+            self._stats.orphans_removed += found.removed
+            self._stats.orphan_bytes_removed += found.removed_bytes
+        if removed:
+            logger.info(
+                "%s: removed %d objects from remote storage that no manifest named", self.log.name, removed
+            )
 
     # --- the end of tiering
 
