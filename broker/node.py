@@ -642,6 +642,8 @@ class Node:
         partitions.load(controller.image)
         self._has_loaded = True
         controller.add_listener(partitions.metadata_changed)
+        if self._tiering is not None:
+            self._tiering.begin(controller)
         self._directories.start()
         self.services.groups.start()
         self.services.transactions.start()

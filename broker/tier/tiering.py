@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.metrics.families import COUNTER, Family, one
 from barnabas.controller.config.validators import ConfigError
+from barnabas.storage.tier.deleted_topics import DeletedTopics
 from barnabas.storage.tier.object_store import ObjectStoreError
 from barnabas.storage.tier.remote_cache import CACHE_DIRECTORY, RemoteCache
 from barnabas.storage.tier.remote_log_manager import RemoteLogManager
 from barnabas.storage.tier.store_config import PREFIX, StoreConfigError, check_conditions, open_store
+from barnabas.wire.uuids import uuid_from_string, uuid_to_string
 
 if TYPE_CHECKING:
     from barnabas.broker.config.broker_config import BrokerConfig
     from barnabas.broker.partitions.partition import Partition
+    from barnabas.controller.metadata.controller import Controller
+    from barnabas.controller.metadata.image import MetadataImage, TopicChanges
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.disk.disk import Disk
     from barnabas.storage.wall_clock import WallClock
@@ -46,6 +50,13 @@ class Tiering:
             store = open_store(given, runtime.time_ms)
         except (StoreConfigError, ObjectStoreError) as error:
             raise ConfigError(f"remote.log.storage.system.enable=true: {error}") from error
+        self._runtime = runtime
+        self._store = store
+        self._wall_clock = wall_clock
+        self._cluster_id = cluster_id
+        self._node_id = config.node_id
+        self._tiered: set[bytes] = set()  # ids of topics that are tiered, or were since the start
+        self.deleted_topics: DeletedTopics | None = None
         self.manager = RemoteLogManager(
             runtime,
             disk,
@@ -63,6 +74,46 @@ class Tiering:
             copies_at_once=config.remote_log_manager_copier_thread_pool_size,
         )
 
+    def begin(self, controller: Controller) -> None:
+        """The metadata is known: note the tiered topics, and from now on those that are deleted."""
+        image = controller.image
+        self.deleted_topics = DeletedTopics(
+            self._runtime,
+            self._store,
+            self._cluster_id,
+            lambda topic_id: controller.image.topic_by_id(uuid_from_string(topic_id)) is not None,
+            lambda: self._collects(controller.image),
+            self._wall_clock.deletion_time_ms,
+        )
+        self._note_tiered(image, image.topics)
+        controller.add_listener(self._metadata_changed)
+
+    def _metadata_changed(self, image: MetadataImage, topics: TopicChanges, config_topics: set[str]) -> None:
+        """As Controller.add_listener says. That a topic was removed is certain, however old the image is."""
+        for topic_id in topics:
+            topic = image.topic_by_id(topic_id)
+            if topic is not None:
+                self._note_tiered(image, (topic.name,))
+            elif topic_id in self._tiered:
+                self._tiered.discard(topic_id)
+                assert self.deleted_topics is not None
+                self.deleted_topics.deleted(uuid_to_string(topic_id))
+        self._note_tiered(image, config_topics)
+
+    def _note_tiered(self, image: MetadataImage, names: Iterable[str]) -> None:
+        for name in names:
+            topic = image.topics.get(name)
+            if (
+                topic is not None
+                and image.topic_configs(name).get("remote.storage.enable", "").lower() == "true"
+            ):
+                self._tiered.add(topic.topic_id)
+
+    def _collects(self, image: MetadataImage) -> bool:
+        """Whether this is the first of the brokers that are alive: one deletes what deleted topics have left."""
+        alive = image.usable_brokers()
+        return not alive or alive[0] == self._node_id
+
     def partition_changed(self, partition: Partition) -> None:
         """It has another role, leader epoch, log or settings."""
         opened = partition.log
@@ -78,9 +129,9 @@ class Tiering:
         else:
             self.manager.follow(opened)
 
-    def partition_removed(self, partition: Partition, deleted: bool) -> None:
-        """It is not here any more; `deleted`: the topic is gone."""
-        self.manager.remove(partition.log, delete=deleted and partition.is_leader)
+    def partition_removed(self, partition: Partition, _deleted: bool) -> None:
+        """It is not here any more. What a deleted topic has in the store is removed later (deleted_topics.py)."""
+        self.manager.remove(partition.log, delete=False)
 
     def metrics(self) -> Iterable[Family]:
         """Kafka's BrokerTopicMetrics of remote storage, of all topics together."""
@@ -132,6 +183,18 @@ class Tiering:
             ("orphan_bytes_removed", stats.orphan_bytes_removed, "Bytes of these objects"),
         ):  # fmt: skip
             yield one(f"barnabas_tier_{name}_total", value, text, COUNTER)
+        deleted = self.deleted_topics
+        yield one(
+            "barnabas_tier_deleted_topics_removed_total",
+            0 if deleted is None else deleted.removed,
+            "Deleted topics whose objects this broker has removed from the object store",
+            COUNTER,
+        )
+        yield one(
+            "barnabas_tier_unknown_topics",
+            0 if deleted is None else len(deleted.unknown),
+            "Topics in the object store that neither the metadata nor a tombstone knows, by the last daily look",
+        )
         led = list(self.manager.led())
         lags = [partition.lag() for partition in led]
         remote = [partition.remote for partition in led]
@@ -151,3 +214,5 @@ class Tiering:
     def stop(self) -> None:
         """Begin nothing more."""
         self.manager.stop()
+        if self.deleted_topics is not None:
+            self.deleted_topics.stop()

@@ -1,4 +1,4 @@
-"""The keys of objects: what any store takes, and those of a tiered partition."""
+"""The keys of objects: what any store takes, those of a tiered partition, and those of its cluster."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from barnabas.storage.tier.object_store import StoreRefused
 KEY_LENGTH_MAX = 900  # S3 and GCS take 1,024 bytes, of which the store's prefix needs some
 
 _NAME: Final = re.compile(r"[0-9]{20}-[0-9]{1,10}-[0-9a-f]{16}")
+_TOPIC_ID: Final = re.compile(r"[A-Za-z0-9_-]{22}")
 _KEY = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")
 _PREFIX = re.compile(r"[A-Za-z0-9._/-]*")
 
@@ -28,6 +29,36 @@ def check_prefix(prefix: str) -> None:
     folders = prefix.split("/")[:-1]
     if _PREFIX.fullmatch(prefix) is None or not {"", ".", ".."}.isdisjoint(folders):
         raise StoreRefused(f"{prefix[:1000]!r} can't be the beginning of an object's key")
+
+
+class ClusterKeys(msgspec.Struct, frozen=True):
+    """What is not of one partition. Prefixes end with a slash."""
+
+    cluster_id: str
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.cluster_id}/"
+
+    @property
+    def tombstones(self) -> str:
+        """The prefix of what says that a topic is deleted."""
+        return f"{self.prefix}deleted/"
+
+    @property
+    def descriptions(self) -> str:
+        """The prefix of the topics' names and configs."""
+        return f"{self.prefix}topics/"
+
+    def tombstone(self, topic_id: str) -> str:
+        return f"{self.tombstones}{topic_id}"
+
+    def description(self, topic_id: str) -> str:
+        return f"{self.descriptions}{topic_id}"
+
+    def topic(self, topic_id: str) -> str:
+        """The prefix of its partitions."""
+        return f"{self.prefix}{topic_id}/"
 
 
 class PartitionKeys(msgspec.Struct, frozen=True):
@@ -67,3 +98,8 @@ def segment_name(base_offset: int, leader_epoch: int, nonce: str) -> str:
 def is_name(name: str) -> bool:
     """Whether this is such a name; only then may it be part of a path."""
     return _NAME.fullmatch(name) is not None
+
+
+def is_topic_id(text: str) -> bool:
+    """Whether this is the id of a topic, as Kafka writes it."""
+    return _TOPIC_ID.fullmatch(text) is not None
