@@ -63,6 +63,15 @@ nodes that die, a clock that is put forward.
 """
 
 
+_TIER_HELP = """\
+The object store of tiered topics, as rsm.config.url and its other properties name it; a server.properties will do.
+
+list             one line a topic: cluster id, topic id, name, partitions, segments, bytes
+remove-unknown   note that these topics (--topic-id, may be repeated) are deleted; the brokers of their cluster, which has
+                 to run and must not know them, remove them an hour later
+"""
+
+
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="barnabas", description="A Kafka-wire-compatible broker.")
     parser.add_argument("--version", action="version", version=f"barnabas {__version__}")
@@ -116,6 +125,14 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
     )
+    _add_tier(
+        subparsers.add_parser(
+            "tier",
+            help="list what is in the object store of tiered topics, or remove it",
+            description=_TIER_HELP,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+    )
     # Only listed here: commands/options.py parses the options of these.
     for name, summary in {
         **commands.SUMMARIES,
@@ -133,6 +150,17 @@ def _add_health(command: argparse.ArgumentParser) -> None:
     where.add_argument("--http", metavar="HOST:PORT", help="the address of barnabas.metrics.listener")
     command.add_argument("--timeout", type=float, default=5.0, metavar="SECONDS", help="default: 5")
     command.set_defaults(refuse=command.error)
+
+
+def _add_tier(command: argparse.ArgumentParser) -> None:
+    command.add_argument("action", choices=("list", "remove-unknown"))
+    command.add_argument(
+        "--topic-id", action="append", default=[], metavar="ID", help="a topic; may be repeated"
+    )
+    command.add_argument(
+        "--bootstrap-server", metavar="HOST:PORT", default="127.0.0.1:9092", help="default: 127.0.0.1:9092"
+    )
+    _add_properties(command)
 
 
 def _add_testbroker(command: argparse.ArgumentParser) -> None:
@@ -252,6 +280,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             security=SecurityOptions(parsed.security, *options) if parsed.security else None,
             parent=parsed.parent,
         )
+    if parsed.command == "tier":
+        from barnabas.tier_command import run
+
+        return run(parsed.action, parsed.file, parsed.settings, parsed.topic_id, parsed.bootstrap_server)
     if parsed.command == "health":
         from barnabas.health import check
 

@@ -66,7 +66,7 @@ def _ask_http(host: str, port: int, timeout_s: float) -> str:
 
 
 def _ask(host: str, port: int, timeout_s: float) -> str:
-    response = _metadata(host, port, timeout_s)
+    response = ask_metadata(host, port, timeout_s)
     if response.controller_id < 0:
         raise Unhealthy("the cluster has no controller")
     leaderless = [
@@ -82,7 +82,8 @@ def _ask(host: str, port: int, timeout_s: float) -> str:
     return f"{len(response.brokers)} brokers, controller {response.controller_id}, {partitions} partitions"
 
 
-def _metadata(host: str, port: int, timeout_s: float) -> MetadataResponse:
+def ask_metadata(host: str, port: int, timeout_s: float) -> MetadataResponse:
+    """What a broker says of all topics, without a login. Unhealthy, OSError, DecodeError."""
     head = encode_request_header(RequestHeader(METADATA, VERSION, 1, "barnabas-health"))
     request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
     body = b"".join(map(bytes, METADATA_REQUEST.encode(VERSION, request)))  # type: ignore[arg-type]

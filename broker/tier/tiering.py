@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from barnabas.broker.metrics.families import COUNTER, Family, one
 from barnabas.controller.config.validators import ConfigError
 from barnabas.storage.tier.deleted_topics import DeletedTopics
+from barnabas.storage.tier.descriptions import Descriptions, TopicDescription
 from barnabas.storage.tier.object_store import ObjectStoreError
 from barnabas.storage.tier.remote_cache import CACHE_DIRECTORY, RemoteCache
 from barnabas.storage.tier.remote_log_manager import RemoteLogManager
@@ -22,9 +23,24 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage, TopicChanges
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.disk.disk import Disk
+    from barnabas.storage.tier.object_store import ObjectStore
     from barnabas.storage.wall_clock import WallClock
 
 IMPL_PREFIX: Final = "remote.log.storage.manager.impl.prefix"
+
+
+def configured_store(config: BrokerConfig, time_ms: Callable[[], int]) -> ObjectStore:
+    """The object store that the properties name; it is not asked yet. `time_ms`: the wall clock. ConfigError."""
+    prefix = config.static_value(IMPL_PREFIX) or PREFIX
+    given = {
+        PREFIX + name.removeprefix(prefix): text
+        for name, text in config.given.items()
+        if name.startswith(prefix)
+    }
+    try:
+        return open_store(given, time_ms)
+    except (StoreConfigError, ObjectStoreError) as error:
+        raise ConfigError(str(error)) from error
 
 
 class Tiering:
@@ -40,15 +56,9 @@ class Tiering:
     ) -> None:
         """ConfigError where the object store is not or wrongly configured; OSError where the cache can't be made. The store itself
         is not asked yet."""
-        prefix = config.static_value(IMPL_PREFIX) or PREFIX
-        given = {
-            PREFIX + name.removeprefix(prefix): text
-            for name, text in config.given.items()
-            if name.startswith(prefix)
-        }
         try:
-            store = open_store(given, runtime.time_ms)
-        except (StoreConfigError, ObjectStoreError) as error:
+            store = configured_store(config, runtime.time_ms)
+        except ConfigError as error:
             raise ConfigError(f"remote.log.storage.system.enable=true: {error}") from error
         self._runtime = runtime
         self._store = store
@@ -56,6 +66,7 @@ class Tiering:
         self._cluster_id = cluster_id
         self._node_id = config.node_id
         self._tiered: set[bytes] = set()  # ids of topics that are tiered, or were since the start
+        self._descriptions = Descriptions(runtime, store, cluster_id)
         self.deleted_topics: DeletedTopics | None = None
         self.manager = RemoteLogManager(
             runtime,
@@ -97,17 +108,26 @@ class Tiering:
             elif topic_id in self._tiered:
                 self._tiered.discard(topic_id)
                 assert self.deleted_topics is not None
+                self._descriptions.forget(uuid_to_string(topic_id))
                 self.deleted_topics.deleted(uuid_to_string(topic_id))
         self._note_tiered(image, config_topics)
 
     def _note_tiered(self, image: MetadataImage, names: Iterable[str]) -> None:
         for name in names:
             topic = image.topics.get(name)
-            if (
-                topic is not None
-                and image.topic_configs(name).get("remote.storage.enable", "").lower() == "true"
-            ):
-                self._tiered.add(topic.topic_id)
+            configs = image.topic_configs(name)
+            if topic is None or configs.get("remote.storage.enable", "").lower() != "true":
+                continue
+            self._tiered.add(topic.topic_id)
+            topic_id = uuid_to_string(topic.topic_id)
+            if topic.partitions[0].leader == self._node_id:
+                self._descriptions.write(
+                    TopicDescription(
+                        topic_id=topic_id, name=name, partitions=len(topic.partitions), configs=dict(configs)
+                    )
+                )
+            else:
+                self._descriptions.forget(topic_id)
 
     def _collects(self, image: MetadataImage) -> bool:
         """Whether this is the first of the brokers that are alive: one deletes what deleted topics have left."""
@@ -214,5 +234,6 @@ class Tiering:
     def stop(self) -> None:
         """Begin nothing more."""
         self.manager.stop()
+        self._descriptions.stop()
         if self.deleted_topics is not None:
             self.deleted_topics.stop()

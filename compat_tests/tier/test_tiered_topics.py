@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
@@ -13,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from barnabas.cli import main
 from compat_tests.harness import raw
 from compat_tests.harness.apache_broker import local_tiered_storage
 from compat_tests.harness.broker import Broker
@@ -208,6 +210,33 @@ def test_a_deleted_topic_leaves_nothing_in_the_store(tiering: Broker, broker_kin
         return
     eventually(lambda: {path.name for path in store.glob("*/deleted/*")} == topic_ids)
     assert len(topic_ids) == 1
+
+
+def test_what_is_in_the_bucket_is_listed_and_removed_by_name(
+    tiering: Broker, broker_kind: str, store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if broker_kind == "apache":
+        pytest.skip("a command of this project")
+    before = _objects(store, set())
+    topic = _filled(tiering, "listed")
+    (topic_id,) = {path.relative_to(store).parts[1] for path in _objects(store, before)}
+    size = sum(path.stat().st_size for path in _objects(store, before))
+    cluster_id = next(iter(_objects(store, before))).relative_to(store).parts[0]
+    url = ["--set", f"rsm.config.url=file://{store}"]
+    assert main(["tier", "list", *url]) == 0
+    line = "\t".join((cluster_id, topic_id, topic, "1", str(SEGMENTS - 1), str(size)))
+    assert line in capsys.readouterr().out.splitlines()
+    _change(tiering, topic, {"retention.bytes": "123456789"})
+    described = store / cluster_id / "topics" / topic_id
+    eventually(lambda: json.loads(described.read_text())["configs"].get("retention.bytes") == "123456789")
+    remove = ["tier", "remove-unknown", *url, "--bootstrap-server", tiering.bootstrap, "--topic-id"]
+    assert main([*remove, topic_id]) == 1, "it exists"
+    unknown = topic_id[::-1]
+    (store / cluster_id / unknown / "0").mkdir(parents=True)
+    (store / cluster_id / unknown / "0" / "manifest").touch()
+    assert main([*remove, unknown]) == 0
+    assert {path.name for path in store.glob("*/deleted/*")} >= {unknown}
+    assert not (store / cluster_id / "deleted" / topic_id).exists()
 
 
 def test_the_end_of_tiering_leaves_what_is_here(tiering: Broker, store: Path) -> None:
