@@ -14,8 +14,8 @@ from barnabas.controller.config.validators import ConfigError
 from barnabas.extensions import EXTENSIONS
 from barnabas.health import Unhealthy, ask_metadata
 from barnabas.runtime.asyncio_runtime import AsyncioRuntime
-from barnabas.storage.tier.deleted_topics import next_folder, write_tombstone
 from barnabas.storage.tier.descriptions import CorruptDescription, read_description
+from barnabas.storage.tier.garbage import next_folder, write_tombstone
 from barnabas.storage.tier.keys import ClusterKeys, PartitionKeys, is_topic_id
 from barnabas.storage.tier.manifest import CorruptManifest
 from barnabas.storage.tier.manifest_writer import read_manifest

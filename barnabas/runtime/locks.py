@@ -11,6 +11,11 @@ from collections.abc import Callable, Hashable
 Lock = threading.Lock  # held for a moment: the loop may take it too
 
 
+def pause(seconds: float) -> None:
+    """Blocks the calling thread. Never on the loop."""
+    threading.Event().wait(seconds)
+
+
 class SingleFlight:
     """Of several threads that want the same piece of work, one does it and the others wait for it. Never on the loop."""
 

@@ -171,6 +171,12 @@ class _Values:
     remote_fetch_max_wait_ms: int
     remote_log_index_file_cache_total_size_bytes: int
     remote_log_manager_copier_thread_pool_size: int
+    remote_log_manager_copy_max_bytes_per_second: int
+    remote_log_manager_copy_quota_window_num: int
+    remote_log_manager_copy_quota_window_size_seconds: int
+    remote_log_manager_fetch_max_bytes_per_second: int
+    remote_log_manager_fetch_quota_window_num: int
+    remote_log_manager_fetch_quota_window_size_seconds: int
     remote_log_manager_task_interval_ms: int
     remote_log_storage_system_enable: bool
     replica_lag_time_max_ms: int

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.metrics.families import COUNTER, Family, one
+from barnabas.broker.tier.remote_quota import make_quotas
 from barnabas.controller.config.validators import ConfigError
 from barnabas.storage.tier.deleted_topics import DeletedTopics
 from barnabas.storage.tier.descriptions import Descriptions, TopicDescription
@@ -66,6 +67,7 @@ class Tiering:
         self._cluster_id = cluster_id
         self._node_id = config.node_id
         self._tiered: set[bytes] = set()  # ids of topics that are tiered, or were since the start
+        self._copy_quota, self._fetch_quota = make_quotas(runtime, config)
         self._descriptions = Descriptions(runtime, store, cluster_id)
         self.deleted_topics: DeletedTopics | None = None
         self.manager = RemoteLogManager(
@@ -83,6 +85,8 @@ class Tiering:
             partial(check_conditions, store, runtime.random_bytes),
             interval_ms=config.remote_log_manager_task_interval_ms,
             copies_at_once=config.remote_log_manager_copier_thread_pool_size,
+            copy_quota=self._copy_quota,
+            fetch_quota=self._fetch_quota,
         )
 
     def begin(self, controller: Controller) -> None:
@@ -203,6 +207,8 @@ class Tiering:
             ("orphan_bytes_removed", stats.orphan_bytes_removed, "Bytes of these objects"),
         ):  # fmt: skip
             yield one(f"barnabas_tier_{name}_total", value, text, COUNTER)
+        yield from self._copy_quota.metrics("copy")
+        yield from self._fetch_quota.metrics("fetch")
         deleted = self.deleted_topics
         yield one(
             "barnabas_tier_deleted_topics_removed_total",
@@ -234,6 +240,7 @@ class Tiering:
     def stop(self) -> None:
         """Begin nothing more."""
         self.manager.stop()
+        self._copy_quota.stop()
         self._descriptions.stop()
         if self.deleted_topics is not None:
             self.deleted_topics.stop()

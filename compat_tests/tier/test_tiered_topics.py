@@ -199,7 +199,7 @@ def test_retention_removes_from_the_store(tiering: Broker, store: Path) -> None:
 
 
 def test_a_deleted_topic_leaves_nothing_in_the_store(tiering: Broker, broker_kind: str, store: Path) -> None:
-    """Here an hour later: then no upload is under way."""
+    """Here an hour later: then its uploads have ended."""
     before = _objects(store, set())
     topic = _filled(tiering, "deleted")
     admin = AdminClient({"bootstrap.servers": tiering.bootstrap})
@@ -237,6 +237,34 @@ def test_what_is_in_the_bucket_is_listed_and_removed_by_name(
     assert main([*remove, unknown]) == 0
     assert {path.name for path in store.glob("*/deleted/*")} >= {unknown}
     assert not (store / cluster_id / "deleted" / topic_id).exists()
+
+
+def test_a_fetch_over_the_quota_is_empty(
+    fresh_broker: BrokerFactory, broker_kind: str, tmp_path: Path
+) -> None:
+    """KIP-956; the limit is dynamic."""
+    broker = _start(fresh_broker, broker_kind, tmp_path)
+    topic = _filled(broker, "throttled")
+
+    def limit(bytes_per_second: int) -> None:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        name = "remote.log.manager.fetch.max.bytes.per.second"
+        entry = ConfigEntry(name, str(bytes_per_second), incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def found(offset: int) -> int:
+        with RawConnection(broker.bootstrap) as connection:
+            error, _, records = raw.fetch(connection, topic, offset)
+            assert error == 0
+            return len(records)
+
+    eventually(lambda: found(0) > 0)
+    limit(1)
+    eventually(lambda: found(0) == 0)
+    assert found(ACTIVE) > 0, "what is here is not throttled"
+    limit(1 << 40)
+    eventually(lambda: found(0) > 0)
 
 
 def test_the_end_of_tiering_leaves_what_is_here(tiering: Broker, store: Path) -> None:

@@ -113,6 +113,12 @@ log.cleaner.dedupe.buffer.size|Memory for the keys of a compaction, of all threa
 remote.log.storage.system.enable|Whether topics may be tiered: rsm.config.url names the object store.
 remote.log.storage.manager.impl.prefix|What the names of the object store's properties begin with.
 remote.log.index.file.cache.total.size.bytes|Bytes of what has been read from the object store and is kept in remote-log-index-cache of the first log directory; here chunks of logs too.
+remote.log.manager.copy.max.bytes.per.second|The most bytes that are copied to the object store in a second; uploads wait between their parts.
+remote.log.manager.copy.quota.window.num|Over how many windows that is measured.
+remote.log.manager.copy.quota.window.size.seconds|How long each of them is.
+remote.log.manager.fetch.max.bytes.per.second|The most bytes that consumers get from the object store in a second; beyond it, fetches of such records are empty.
+remote.log.manager.fetch.quota.window.num|Over how many windows that is measured.
+remote.log.manager.fetch.quota.window.size.seconds|How long each of them is.
 remote.log.manager.copier.thread.pool.size|How many partitions are tiered at a time.
 remote.log.manager.task.interval.ms|How often closed segments are copied to the object store and expired ones removed from it.
 remote.fetch.max.wait.ms|How long a fetch waits for the object store before it answers with what there is.

@@ -259,6 +259,11 @@ class RemoteReads(Protocol):
         """The last offset that is in the object store for certain, or has been and expired; -1 when none is known."""
         ...
 
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether consumers get nothing from the store for now (KIP-956)."""
+        ...
+
     def read(self, offset: int, max_bytes: int, min_one_batch: bool, limit: int) -> ReadResult:
         """As LogSegments.read."""
         ...

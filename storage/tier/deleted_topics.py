@@ -1,7 +1,7 @@
 """Removes deleted topics from the object store, also those whose leader was down when they were deleted.
 
 Each broker that applies the committed removal of a tiered topic writes an empty object, `<cluster id>/deleted/<topic id>` (a
-tombstone); the first one counts. When it is an hour old, so that no upload of the topic is under way any more, one broker deletes
+tombstone); the first one counts. When it is an hour old, so that its uploads have ended, one broker deletes
 everything of the topic, and the tombstone a day later, when nothing has come since. Ids of topics are not used again.
 
 Nothing is deleted without a tombstone, as a broker's metadata may be old or empty. Topics in the store that neither the metadata nor
@@ -13,14 +13,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from itertools import islice
 from typing import Final
 
 from barnabas.runtime.backoff import Backoff
 from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Periodic, StepQueue, Steps
-from barnabas.storage.tier.keys import ClusterKeys, check_key, is_topic_id
-from barnabas.storage.tier.object_store import ConditionFailed, ObjectInfo, ObjectStore, StoreRefused
+from barnabas.storage.tier.garbage import next_folder, remove_page, tombstones, write_tombstone
+from barnabas.storage.tier.keys import ClusterKeys, is_topic_id
+from barnabas.storage.tier.object_store import ObjectInfo, ObjectStore
 
 logger = logging.getLogger("barnabas.tier")
 
@@ -28,12 +28,10 @@ GRACE_MS: Final = 60 * 60 * 1000  # from the tombstone to the deletion
 TOMBSTONE_AGE_MS: Final = 25 * 60 * 60 * 1000  # after which it goes, where nothing is left of the topic
 INTERVAL_S: Final = 10 * 60.0
 REPORT_INTERVAL_S: Final = 24 * 60 * 60.0
-PAGE_OBJECTS: Final = 1000
-TOPICS_MAX: Final = 100_000  # that a report looks at, and tombstones a pass
+TOPICS_MAX: Final = 100_000  # that a report looks at
 RETRY_FIRST_S: Final = 0.5
 RETRY_LONGEST_S: Final = 60.0
 _NAMED: Final = 10  # topics in a line of the log
-_AFTER_ALL: Final = "~"  # greater than every character of a key
 
 
 class DeletedTopics:
@@ -105,20 +103,20 @@ class DeletedTopics:
 
     def _steps(self) -> Steps[None]:
         keys = ClusterKeys(self._cluster_id())
-        found: list[ObjectInfo] = yield partial(_all, self._store, keys.tombstones)
+        found: list[ObjectInfo] = yield partial(tombstones, self._store, keys.tombstones)
         now_ms = self._deletion_time_ms()
-        tombstones = {}
+        noted = {}
         for each in found:
             topic_id = each.key.removeprefix(keys.tombstones)
             if is_topic_id(topic_id):
-                tombstones[topic_id] = each
-        for topic_id, tombstone in tombstones.items():
+                noted[topic_id] = each
+        for topic_id, tombstone in noted.items():
             if now_ms is not None and tombstone.modified_ms < now_ms - GRACE_MS:
                 yield from self._remove(
                     keys, topic_id, is_old=tombstone.modified_ms < now_ms - TOMBSTONE_AGE_MS
                 )
         if self._runtime.monotonic() >= self._report_at:
-            yield from self._report(keys, set(tombstones))
+            yield from self._report(keys, set(noted))
             self._report_at = self._runtime.monotonic() + REPORT_INTERVAL_S
 
     def _remove(self, keys: ClusterKeys, topic_id: str, *, is_old: bool) -> Steps[None]:
@@ -133,7 +131,7 @@ class DeletedTopics:
                     "%s says that a topic is deleted, and it exists: it is kept", keys.tombstone(topic_id)
                 )
                 return
-            count, after = yield partial(_remove_page, self._store, keys.topic(topic_id), after)
+            count, after = yield partial(remove_page, self._store, keys.topic(topic_id), after)
             removed += count
         if removed:
             self.removed += 1
@@ -142,7 +140,7 @@ class DeletedTopics:
         if is_old and not removed:
             yield partial(self._store.delete, [keys.tombstone(topic_id)])
 
-    def _report(self, keys: ClusterKeys, tombstones: set[str]) -> Steps[None]:
+    def _report(self, keys: ClusterKeys, noted: set[str]) -> Steps[None]:
         unknown = []
         after = ""
         for _ in range(TOPICS_MAX):
@@ -150,7 +148,7 @@ class DeletedTopics:
             if found is None or self._is_stopped:
                 break
             topic_id, after = found
-            if is_topic_id(topic_id) and topic_id not in tombstones and not self._exists(topic_id):
+            if is_topic_id(topic_id) and topic_id not in noted and not self._exists(topic_id):
                 unknown.append(topic_id)
         self.unknown = unknown
         if unknown:
@@ -160,47 +158,3 @@ class DeletedTopics:
                 len(unknown),
                 ", ".join(unknown[:_NAMED]),
             )
-
-
-# --- in threads
-
-
-def write_tombstone(store: ObjectStore, key: str) -> None:
-    """That the topic is deleted; the first one stays. ObjectStoreError."""
-    try:
-        store.create(key, b"")
-    except ConditionFailed:
-        pass
-
-
-def next_folder(store: ObjectStore, prefix: str, after: str) -> tuple[str, str] | None:
-    """The name of the first folder below `prefix`, which ends with a slash or is empty, that has a key greater than `after`, and what
-    to go on after. None where there is no more. ObjectStoreError."""
-    for found in store.list(prefix, after):
-        name, slash, _ = found.key.removeprefix(prefix).partition("/")
-        onward = f"{prefix}{name}/{_AFTER_ALL}" if slash else found.key
-        if not found.key.startswith(prefix) or onward <= after:
-            break  # not what was asked for
-        return name, onward
-    return None
-
-
-def _all(store: ObjectStore, prefix: str) -> list[ObjectInfo]:
-    return [each for each in islice(store.list(prefix), TOPICS_MAX) if each.key.startswith(prefix)]
-
-
-def _remove_page(store: ObjectStore, prefix: str, after: str) -> tuple[int, str | None]:
-    """How many objects were removed, and what to go on after."""
-    page = [each.key for each in islice(store.list(prefix, after), PAGE_OBJECTS)]
-    ours = [key for key in page if key.startswith(prefix) and _is_key(key)]
-    if ours:
-        store.delete(ours)
-    return len(ours), page[-1] if len(page) == PAGE_OBJECTS and page[-1] > after else None
-
-
-def _is_key(key: str) -> bool:
-    try:
-        check_key(key)
-    except StoreRefused:
-        return False
-    return True

@@ -10,7 +10,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -53,6 +53,35 @@ class TierStats(msgspec.Struct):
     orphan_bytes_removed: int = 0
 
 
+class Quota(Protocol):
+    """A limit of bytes a second (KIP-956)."""
+
+    def record(self, size: int) -> None:
+        """These bytes have been transferred."""
+        ...
+
+    def is_exceeded(self) -> bool:
+        """Whether nothing may be transferred now."""
+        ...
+
+    def wait(self, size: int) -> None:
+        """In a thread: wait until it allows more, and count these bytes. OSError where it will not."""
+        ...
+
+
+class Unlimited:
+    """No limit."""
+
+    def record(self, size: int) -> None:
+        """Nothing."""
+
+    def is_exceeded(self) -> bool:
+        return False
+
+    def wait(self, size: int) -> None:
+        """Nothing."""
+
+
 class RemoteLog:
     """See the module; RemoteReads (storage/log/segments.py)."""
 
@@ -64,6 +93,7 @@ class RemoteLog:
         "_is_claimed",
         "_leaders_tiered_offset",
         "_prefetched",
+        "_quota",
         "_read_at",
         "_read_manifest",
         "_runtime",
@@ -84,14 +114,16 @@ class RemoteLog:
         keys: PartitionKeys,
         name: str,
         read_manifest: Callable[[], Manifest | None],
+        quota: Quota,
     ) -> None:
-        """`name`: of the log, for messages. `read_manifest()` reads it from the store, in a thread; None where there is none."""
+        """`quota`: of what is read. `name`: of the log, for messages. `read_manifest()` reads it from the store, in a thread; None where there is none."""
         self._runtime = runtime
         self._cache = cache
         self._stats = stats
         self.keys = keys
         self.name = name
         self._read_manifest = read_manifest
+        self._quota = quota
         self.manifest: Manifest | None = None  # None: not read yet
         self._view: tuple[list[Entry], list[int]] = (
             [],
@@ -131,6 +163,11 @@ class RemoteLog:
         self.manifest, self._view, self._tiered_offset, self._leaders_tiered_offset = None, ([], []), -1, -1
         self._found, self._read_at = None, 0.0
         self._transaction_indexes.clear()
+
+    @property
+    def is_over_quota(self) -> bool:
+        """Whether consumers get nothing from the store for now."""
+        return self._quota.is_exceeded()
 
     @property
     def entries(self) -> Sequence[Entry]:
@@ -177,6 +214,7 @@ class RemoteLog:
             raise self._error(error) from error
         self._stats.fetch_requests += 1
         self._stats.fetched_bytes += length
+        self._quota.record(length)
         self._prefetch(segment.entry, position + length)
         return ReadResult((FileRegion(file, position, length),), length, segment.entry.first_offset, position)
 

@@ -24,7 +24,7 @@ from barnabas.storage.tier.manifest import Manifest
 from barnabas.storage.tier.manifest_writer import LeaderDeposed, read_manifest
 from barnabas.storage.tier.object_store import ObjectStore
 from barnabas.storage.tier.remote_cache import RemoteCache
-from barnabas.storage.tier.remote_log import RemoteLog, TierStats
+from barnabas.storage.tier.remote_log import Quota, RemoteLog, TierStats, Unlimited
 from barnabas.storage.tier.tiered_partition import LogLost, TieredPartition
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.uuids import uuid_to_string
@@ -64,6 +64,8 @@ class RemoteLogManager:
         *,
         interval_ms: int,
         copies_at_once: int,
+        copy_quota: Quota | None = None,
+        fetch_quota: Quota | None = None,
     ) -> None:
         """`check_store()`: in a thread, before the first pass; StoreRefused where the store must not be used."""
         self.stats = TierStats()
@@ -74,6 +76,8 @@ class RemoteLogManager:
         self._wall_clock = wall_clock
         self._cluster_id = cluster_id
         self._check_store = check_store
+        self._copy_quota = copy_quota or Unlimited()
+        self._fetch_quota = fetch_quota or Unlimited()
         self._is_checked = False
         self._led: dict[Log, _Led] = {}
         self._ending: dict[
@@ -111,6 +115,7 @@ class RemoteLogManager:
             remote,
             leader_epoch,
             self._wall_clock.deletion_time_ms,
+            self._copy_quota,
         )
         self._led[log] = _Led(partition, Backoff(self._runtime, RETRY_FIRST_S, RETRY_LONGEST_S))
         self._claim_soon()
@@ -139,6 +144,7 @@ class RemoteLogManager:
                     keys,
                     log.name,
                     partial(self._read_manifest, keys),
+                    self._fetch_quota,
                 )
             )
         assert isinstance(log.remote, RemoteLog)

@@ -20,13 +20,13 @@ from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Steps
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.log.log import Log
+from barnabas.storage.tier.garbage import ORPHAN_AGE_MS, Page, remove_orphans
 from barnabas.storage.tier.keys import PartitionKeys
 from barnabas.storage.tier.manifest import CorruptManifest, Entry, Manifest, in_lineage
 from barnabas.storage.tier.manifest_writer import LeaderDeposed, ManifestWriter
 from barnabas.storage.tier.object_store import ObjectStore, ObjectStoreError
-from barnabas.storage.tier.orphans import ORPHAN_AGE_MS, Page, remove_orphans
 from barnabas.storage.tier.remote_cache import RemoteCache
-from barnabas.storage.tier.remote_log import RemoteLog, TierStats
+from barnabas.storage.tier.remote_log import Quota, RemoteLog, TierStats
 from barnabas.storage.tier.upload import copy_segment, segment_to_copy
 
 logger = logging.getLogger("barnabas.tier")
@@ -56,6 +56,7 @@ class TieredPartition:
         remote: RemoteLog,
         leader_epoch: int,
         deletion_time_ms: Callable[[], int | None],
+        copy_quota: Quota,
     ) -> None:
         """`deletion_time_ms()`: the time by which to delete what is too old; None while nothing may be deleted by its age."""
         self.log = log
@@ -74,6 +75,7 @@ class TieredPartition:
         # Whether its start lay before its first segment already: then there is a manifest.
         self._began_tiered = log.log_start_offset < log.segments.bases[0]
         self._deletion_time_ms = deletion_time_ms
+        self._copy_quota = copy_quota
         self._collect_at = 0.0  # orphans, on the monotonic clock
 
     def steps(self) -> Steps[None]:
@@ -155,7 +157,9 @@ class TieredPartition:
                 return
             self._stats.copy_requests += 1
             try:
-                entry: Entry = yield partial(copy_segment, self._disk, self._store, self._keys, wanted)
+                entry: Entry = yield partial(
+                    copy_segment, self._disk, self._store, self._keys, wanted, self._copy_quota.wait
+                )
                 if self._has_ended():
                     return
                 yield from self._write([*self._entries(), entry], self.log.log_start_offset)

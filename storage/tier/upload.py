@@ -5,7 +5,7 @@ The manifest names it afterwards; until then what has been written is an orphan,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -62,12 +62,18 @@ def segment_to_copy(log: Log, first_offset: int, leader_epoch: int, nonce: str) 
     )
 
 
-def copy_segment(disk: Disk, store: ObjectStore, keys: PartitionKeys, wanted: SegmentToCopy) -> Entry:
-    """Blocking. ObjectStoreError, OSError."""
+def copy_segment(
+    disk: Disk,
+    store: ObjectStore,
+    keys: PartitionKeys,
+    wanted: SegmentToCopy,
+    before_part: Callable[[int], object],
+) -> Entry:
+    """Blocking. `before_part(size)`: before so many bytes are sent; it may wait, to keep to a rate. ObjectStoreError, OSError."""
     segment = wanted.segment
     size = segment.size
     checksums: list[int] = []
-    store.put(keys.log(wanted.name), _parts(wanted.file, size, checksums))
+    store.put(keys.log(wanted.name), _parts(wanted.file, size, checksums, before_part))
     beside = [_content(disk, path) for path in wanted.files]
     beside.append(b"".join(checksum.to_bytes(4, "big") for checksum in checksums))
     aux = b"".join(beside)
@@ -87,7 +93,9 @@ def copy_segment(disk: Disk, store: ObjectStore, keys: PartitionKeys, wanted: Se
     )
 
 
-def _parts(file: File, size: int, checksums: list[int]) -> Iterator[bytes]:
+def _parts(
+    file: File, size: int, checksums: list[int], before_part: Callable[[int], object]
+) -> Iterator[bytes]:
     """The file's content, and the checksum of each chunk on the way."""
     part_bytes = CHUNKS_PER_PART * CHUNK_BYTES
     for position in range(0, size, part_bytes):
@@ -98,6 +106,7 @@ def _parts(file: File, size: int, checksums: list[int]) -> Iterator[bytes]:
         checksums.extend(
             crc32c(view[start : start + CHUNK_BYTES]) for start in range(0, len(part), CHUNK_BYTES)
         )
+        before_part(len(part))
         yield part
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from barnabas.storage.tests.workshop import InlineRuntime
-from barnabas.storage.tier import deleted_topics
+from barnabas.storage.tier import garbage
 from barnabas.storage.tier.deleted_topics import DeletedTopics
 from barnabas.storage.tier.keys import ClusterKeys, PartitionKeys
 from barnabas.storage.tier.memory_store import Fault, MemoryStore
@@ -99,7 +99,7 @@ def test_another_broker_goes_on_after_a_restart() -> None:
 
 
 def test_a_store_that_is_away_does_not_lose_a_deletion(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deleted_topics, "PAGE_OBJECTS", 3)
+    monkeypatch.setattr(garbage, "PAGE_OBJECTS", 3)
     here = Collector()
     here.store.faults = lambda _verb, _key: Fault.BEFORE
     here.delete()

@@ -7,12 +7,12 @@ from functools import partial
 
 import pytest
 
-from barnabas.storage.tier import orphans
+from barnabas.storage.tier import garbage
+from barnabas.storage.tier.garbage import ORPHAN_AGE_MS, remove_orphans
 from barnabas.storage.tier.keys import segment_name
 from barnabas.storage.tier.manifest import CorruptManifest
 from barnabas.storage.tier.memory_store import Fault
 from barnabas.storage.tier.object_store import ObjectInfo, StoreUnavailable
-from barnabas.storage.tier.orphans import ORPHAN_AGE_MS, remove_orphans
 from barnabas.storage.tier.tests.test_tiered_log import TieredWorkshop, check
 from barnabas.storage.tier.tiered_partition import COLLECT_INTERVAL_S
 
@@ -82,7 +82,7 @@ def test_odd_keys_are_left_alone() -> None:
 
 
 def test_a_listing_is_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "PAGE_OBJECTS", 3)
+    monkeypatch.setattr(garbage, "PAGE_OBJECTS", 3)
     workshop = tiered()
     before = workshop.objects
     for number in range(20):
@@ -93,7 +93,7 @@ def test_a_listing_is_read_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_listing_that_comes_back_to_its_beginning_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "PAGE_OBJECTS", 2)
+    monkeypatch.setattr(garbage, "PAGE_OBJECTS", 2)
     workshop = tiered()
     before = workshop.objects
     listed = list(workshop.store.list(workshop.keys.segments))
