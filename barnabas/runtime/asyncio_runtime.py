@@ -176,7 +176,9 @@ class AsyncioRuntime(Runtime):
         """`loop`: a new one unless given."""
         self.loop = new_event_loop(prefer_uvloop) if loop is None else loop
         self.random = random.Random()
-        self._threads: dict[bool, ThreadPoolExecutor] = {}  # by whether their work is remote
+        self._threads: dict[
+            tuple[bool, bool], ThreadPoolExecutor
+        ] = {}  # by run_in_thread's (remote, background)
         self._upgrades: set[asyncio.Task[None]] = set()
 
     # -- clock and randomness
@@ -214,15 +216,16 @@ class AsyncioRuntime(Runtime):
         done: Callable[[T | None, BaseException | None], object],
         *,
         remote: bool = False,
+        background: bool = False,
     ) -> None:
         def hand_over(future: Future[T]) -> None:
             error = future.exception()
             result = None if error is not None else future.result()
             self.call_soon_threadsafe(lambda: done(result, error))
 
-        threads = self._threads.get(remote)
+        threads = self._threads.get((remote, background))
         if threads is None:
-            threads = self._threads[remote] = self._new_threads()
+            threads = self._threads[remote, background] = self._new_threads()
         threads.submit(work).add_done_callback(hand_over)
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:
@@ -321,7 +324,7 @@ class AsyncioRuntime(Runtime):
 
     def close(self) -> None:
         """Wait for the threads, then close the loop. Callbacks that are still scheduled never run."""
-        for remote, threads in self._threads.items():
+        for (remote, _), threads in self._threads.items():
             threads.shutdown(wait=not remote, cancel_futures=remote)
         loop = self.loop
         if loop.is_closed():

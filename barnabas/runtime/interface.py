@@ -62,9 +62,11 @@ class Runtime(Protocol):
         done: Callable[[T | None, BaseException | None], object],
         *,
         remote: bool = False,
+        background: bool = False,
     ) -> None:
         """Run blocking `work` in a thread; then `done(result, error)` on the loop, one of them None. `remote`: the work waits for
-        another machine; it gets one of other threads, so that it delays no sync however long that machine takes."""
+        another machine; it gets one of other threads, so that it delays no sync however long that machine takes. `background`: of remote
+        work, what no request waits for: its threads are others again."""
         ...
 
     def run_all(self, works: Sequence[Callable[[], object]]) -> list[BaseException | None]:

@@ -27,11 +27,14 @@ SHORT_TURN_S = 0.0003  # where many pieces of work are short
 class _Work(Generic[T]):
     """One piece of work. `turn` starts it; `done(result, error)` is called once, perhaps within the first turn."""
 
-    def __init__(self, runtime: Runtime, steps: Steps[T], done: Done[T], remote: bool = False) -> None:
+    def __init__(
+        self, runtime: Runtime, steps: Steps[T], done: Done[T], remote: bool = False, background: bool = False
+    ) -> None:
         self._runtime = runtime
         self._steps = steps
         self._done = done
         self._remote = remote
+        self._background = background
 
     def turn(self, sent: Any = None, error: BaseException | None = None) -> None:
         """Continues for TURN_S, or until a thread has work; `sent` and `error` are the outcome of that."""
@@ -41,7 +44,9 @@ class _Work(Generic[T]):
                 work = self._steps.send(sent) if error is None else self._steps.throw(error)
                 sent = error = None
                 if work is not None:
-                    self._runtime.run_in_thread(work, self.turn, remote=self._remote)
+                    self._runtime.run_in_thread(
+                        work, self.turn, remote=self._remote, background=self._background
+                    )
                     return
                 if self._runtime.monotonic() >= deadline:
                     self._runtime.call_soon(self.turn)
@@ -145,14 +150,21 @@ class StepQueue:
     `at_once` pieces hold memory for their work."""
 
     def __init__(
-        self, runtime: Runtime, at_once: int = 1, *, begins_in_add: bool = False, remote: bool = False
+        self,
+        runtime: Runtime,
+        at_once: int = 1,
+        *,
+        begins_in_add: bool = False,
+        remote: bool = False,
+        background: bool = False,
     ) -> None:
-        """`begins_in_add`: a piece that need not wait for others has its first turn in `add`. `remote`: its threads wait for another
-        machine (Runtime.run_in_thread)."""
+        """`begins_in_add`: a piece that need not wait for others has its first turn in `add`. `remote` and `background`: as
+        Runtime.run_in_thread says."""
         self._runtime = runtime
         self._free = at_once
         self._begins_in_add = begins_in_add
         self._remote = remote
+        self._background = background
         self._waiting: deque[_Work[Any]] = deque()
 
     def add(self, steps: Steps[T], done: Done[T]) -> None:
@@ -163,7 +175,7 @@ class StepQueue:
             self._begin()
             done(result, error)
 
-        work = _Work(self._runtime, steps, ended, self._remote)
+        work = _Work(self._runtime, steps, ended, self._remote, self._background)
         if self._begins_in_add and self._free and not self._waiting:
             self._free -= 1
             work.turn()

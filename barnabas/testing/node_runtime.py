@@ -389,11 +389,12 @@ class NodeRuntime(AsyncioRuntime):
         done: Callable[[T | None, BaseException | None], object],
         *,
         remote: bool = False,
+        background: bool = False,
     ) -> None:
         if self.has_ended:
             return
         if self._has_threads:
-            super().run_in_thread(work, done, remote=remote)
+            super().run_in_thread(work, done, remote=remote, background=background)
             return
 
         def run() -> None:

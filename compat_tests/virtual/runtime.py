@@ -136,6 +136,7 @@ class VirtualRuntime(Runtime):
         done: Callable[[T | None, BaseException | None], object],
         *,
         remote: bool = False,
+        background: bool = False,
     ) -> None:
         def run() -> None:
             try:

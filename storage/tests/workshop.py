@@ -29,6 +29,7 @@ class InlineRuntime(VirtualRuntime):
         done: Callable[[Any, BaseException | None], object],
         *,
         remote: bool = False,
+        background: bool = False,
     ) -> None:
         try:
             result = work()

@@ -58,7 +58,7 @@ class DeletedTopics:
         self._deletion_time_ms = deletion_time_ms
         self._report_at = 0.0
         self._is_stopped = False
-        self._queue = StepQueue(runtime, remote=True)
+        self._queue = StepQueue(runtime, remote=True, background=True)
         self._periodic = Periodic(runtime, INTERVAL_S, INTERVAL_S, self.run_pass)
 
     def stop(self) -> None:
@@ -80,7 +80,9 @@ class DeletedTopics:
                 logger.warning("the deleted topic %s is not noted in remote storage yet: %s", topic_id, error)
                 self._runtime.call_later(backoff.next_s(), partial(self._write, topic_id, backoff))
 
-        self._runtime.run_in_thread(partial(write_tombstone, self._store, key), written, remote=True)
+        self._runtime.run_in_thread(
+            partial(write_tombstone, self._store, key), written, remote=True, background=True
+        )
 
     def run_pass(self, done: Callable[[], object]) -> None:
         """Delete what is due; `done()` afterwards. It is made again every INTERVAL_S."""

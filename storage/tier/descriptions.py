@@ -99,4 +99,6 @@ class Descriptions:
 
         key = ClusterKeys(self._cluster_id()).description(topic_id)
         content = msgspec.json.encode(wanted)
-        self._runtime.run_in_thread(partial(self._store.put, key, [content]), written, remote=True)
+        self._runtime.run_in_thread(
+            partial(self._store.put, key, [content]), written, remote=True, background=True
+        )

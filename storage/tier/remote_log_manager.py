@@ -85,7 +85,7 @@ class RemoteLogManager:
         ] = {}  # being removed from the store: nothing is copied meanwhile
         self._is_stopped = False
         self._is_pass_due = False  # soon, because partitions have become led here
-        self._queue = StepQueue(runtime, copies_at_once, remote=True)
+        self._queue = StepQueue(runtime, copies_at_once, remote=True, background=True)
         self._periodic = Periodic(runtime, FIRST_PASS_S, interval_ms / 1000, self.run_pass)
 
     def stop(self) -> None:
@@ -180,7 +180,7 @@ class RemoteLogManager:
         if self._is_checked:
             in_slices(self._runtime, self._begin_all(), done)
         elif self._led:
-            self._runtime.run_in_thread(self._check_store, checked, remote=True)
+            self._runtime.run_in_thread(self._check_store, checked, remote=True, background=True)
         else:
             done()
 

@@ -102,6 +102,24 @@ def test_thread_results_and_errors_come_back_on_the_loop(runtime: AsyncioRuntime
     assert failed[1].errno == errno.ENOSPC
 
 
+def test_work_in_the_background_that_hangs_delays_no_other(runtime: AsyncioRuntime) -> None:
+    hung = threading.Event()
+    seen: list[bool] = []
+
+    def done(is_remote: bool) -> None:
+        seen.append(is_remote)
+        if len(seen) == 2:
+            runtime.stop()
+
+    for _ in range(100):
+        runtime.run_in_thread(hung.wait, lambda _result, _error: None, remote=True, background=True)
+    runtime.run_in_thread(lambda: True, lambda _result, _error: done(True), remote=True)
+    runtime.run_in_thread(lambda: False, lambda _result, _error: done(False))
+    run_for_at_most(runtime, 60)
+    hung.set()
+    assert sorted(seen) == [False, True]
+
+
 def test_a_result_after_close_is_dropped_and_close_waits_for_the_work() -> None:
     runtime = AsyncioRuntime()
     finished: list[int] = []

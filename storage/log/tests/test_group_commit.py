@@ -23,7 +23,7 @@ class SlowThreads(VirtualRuntime):
         super().__init__()
         self.waiting: list[tuple[Any, Any]] = []
 
-    def run_in_thread(self, work: Any, done: Any, *, remote: bool = False) -> None:
+    def run_in_thread(self, work: Any, done: Any, *, remote: bool = False, background: bool = False) -> None:
         self.waiting.append((work, done))
 
     def go(self) -> int:

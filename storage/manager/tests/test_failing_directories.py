@@ -230,7 +230,7 @@ class _Threads(VirtualRuntime):
         super().__init__()
         self.waiting: list[Callable[[], None]] = []
 
-    def run_in_thread(self, work: Any, done: Any, *, remote: bool = False) -> None:
+    def run_in_thread(self, work: Any, done: Any, *, remote: bool = False, background: bool = False) -> None:
         self.waiting.append(lambda: super(_Threads, self).run_in_thread(work, done))
 
     def go(self) -> None:

@@ -378,7 +378,9 @@ def test_the_directories_of_a_large_topic_are_removed_one_at_a_time() -> None:
     class CountingThreads(VirtualRuntime):
         under_way = most = 0
 
-        def run_in_thread(self, work: Any, done: Any, *, remote: bool = False) -> None:
+        def run_in_thread(
+            self, work: Any, done: Any, *, remote: bool = False, background: bool = False
+        ) -> None:
             def ended(result: Any, error: BaseException | None) -> None:
                 self.under_way -= 1
                 done(result, error)
