@@ -39,6 +39,8 @@ from barnabas.controller.sessions import broker_sessions
 from barnabas.storage.log.follower_append import ANY_EPOCH
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager import retention
+from barnabas.storage.tier import garbage
+from barnabas.storage.tier.object_store import ObjectInfo
 from barnabas.storage.tier.remote_log import RemoteLog
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
@@ -284,11 +286,23 @@ def _any_member_may_acknowledge() -> list[Patch]:
     return [(share_partition, "_check_acknowledge", check)]
 
 
+def _orphans_by_age_alone() -> list[Patch]:
+    """What was written a second ago is removed from the object store, whether a manifest names it or not."""
+
+    def is_orphan(
+        found: ObjectInfo, _keys: object, _named: object, _leader_epoch: int, older_than_ms: int | None
+    ) -> bool:
+        return older_than_ms is not None and found.modified_ms < older_than_ms + garbage.ORPHAN_AGE_MS - 1000
+
+    return [(garbage, "_is_orphan", is_orphan)]
+
+
 BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
     "removes-what-is-not-tiered": _removes_what_is_not_tiered,
     "followers-trust-old-manifests": _followers_trust_old_manifests,
+    "orphans-by-age-alone": _orphans_by_age_alone,
     "early-acknowledgement": _early_acknowledgement,
     "hedged-replicas-stay-electable": _hedged_replicas_stay_electable,
     "hedges-below-min-isr": _hedges_below_min_isr,
@@ -344,6 +358,7 @@ FOUND_BY = {
     "early-acknowledgement": 4,
     "removes-what-is-not-tiered": 19,
     "followers-trust-old-manifests": 28,
+    "orphans-by-age-alone": 8,
     "hedged-replicas-stay-electable": 4,
     "hedges-below-min-isr": 2,
     "unclean-member-stays": 5,

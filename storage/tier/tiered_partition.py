@@ -260,7 +260,7 @@ class TieredPartition:
     # --- the end of tiering
 
     def end(self) -> Steps[None]:
-        """Tiering has been switched off (KIP-950), or the topic is deleted: remove everything of the partition from the store. First the
+        """Tiering has been switched off (KIP-950): remove everything of the partition from the store. First the
         manifest counts none of its segments any more: an end that is interrupted leaves nothing that could be read, or copied on."""
         self._stats.delete_requests += 1
         writer = ManifestWriter(self._store, self._keys, self.leader_epoch)
