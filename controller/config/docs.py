@@ -122,6 +122,7 @@ remote.log.manager.fetch.quota.window.size.seconds|How long each of them is.
 remote.log.manager.copier.thread.pool.size|How many partitions are tiered at a time.
 remote.log.manager.task.interval.ms|How often closed segments are copied to the object store and expired ones removed from it.
 remote.fetch.max.wait.ms|How long a fetch waits for the object store before it answers with what there is.
+follower.fetch.last.tiered.offset.enable|Whether an empty replica begins at what is not in the object store yet, instead of copying all that its leader has on its disk (KIP-1023).
 log.cleaner.enable|Whether logs are compacted.
 log.cleaner.io.buffer.load.factor|The share of the memory for keys that may be filled.
 log.cleaner.io.max.bytes.per.second|The most bytes that compaction reads and writes in a second.
