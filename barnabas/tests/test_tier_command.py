@@ -38,6 +38,7 @@ def test_a_bucket_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith(f"cluster\t{topic_id}\tt\t-\t-\t- (manifest:")
 
 
+@pytest.mark.sockets
 def test_nothing_is_removed_without_a_cluster_that_can_be_asked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -40,8 +40,9 @@ from barnabas.storage.log.follower_append import ANY_EPOCH
 from barnabas.storage.log.log import Log
 from barnabas.storage.manager import retention
 from barnabas.storage.tier import garbage
-from barnabas.storage.tier.object_store import ObjectInfo
-from barnabas.storage.tier.remote_log import RemoteLog
+from barnabas.storage.tier.memory_store import MemoryStore
+from barnabas.storage.tier.object_store import ObjectInfo, Version
+from barnabas.storage.tier.tiered_partition import TieredPartition
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.errors import ErrorCode
 
@@ -53,16 +54,17 @@ def _removes_what_is_not_tiered() -> list[Patch]:
     return [(retention, "_tiered_offset", lambda log: log.log_end_offset)]
 
 
-def _followers_trust_old_manifests() -> list[Patch]:
-    """Who has led before removes segments by the manifest of that time, whatever the new leader has made of it."""
+def _stale_leaders_write_manifests() -> list[Patch]:
+    """A leader that does not know yet that it is none any more replaces the manifest, whatever its successor has made of it."""
 
-    def tiered_offset(self: RemoteLog) -> int:
-        return self.entries[-1].last_offset if self.entries else -1
+    def has_ended(self: TieredPartition) -> bool:
+        return self.log.closed or self.log.offline
 
-    return [
-        (RemoteLog, "tiered_offset", property(tiered_offset)),
-        (RemoteLog, "forget", lambda self: setattr(self, "_is_claimed", False)),
-    ]
+    def replace(self: MemoryStore, key: str, data: bytes, _version: Version) -> Version:
+        with self._lock:
+            return self._write(key, data)
+
+    return [(MemoryStore, "replace", replace), (TieredPartition, "_has_ended", has_ended)]
 
 
 def _no_epoch_check() -> list[Patch]:
@@ -301,7 +303,7 @@ BUGS: dict[str, Callable[[], list[Patch]]] = {
     "no-epoch-check": _no_epoch_check,
     "wiped-replica-counts": _wiped_replica_counts,
     "removes-what-is-not-tiered": _removes_what_is_not_tiered,
-    "followers-trust-old-manifests": _followers_trust_old_manifests,
+    "stale-leaders-write-manifests": _stale_leaders_write_manifests,
     "orphans-by-age-alone": _orphans_by_age_alone,
     "early-acknowledgement": _early_acknowledgement,
     "hedged-replicas-stay-electable": _hedged_replicas_stay_electable,
@@ -357,7 +359,7 @@ FOUND_BY = {
     "wiped-replica-counts": 16,
     "early-acknowledgement": 4,
     "removes-what-is-not-tiered": 19,
-    "followers-trust-old-manifests": 28,
+    "stale-leaders-write-manifests": 28,
     "orphans-by-age-alone": 8,
     "hedged-replicas-stay-electable": 4,
     "hedges-below-min-isr": 2,
