@@ -23,6 +23,9 @@ from barnabas.wire.compression import Bytes
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
 SECRET_MODE = 0o600
+# Of one write of a large file. From 2 MiB on Linux takes large folios: on a virtual machine a write of 4 MiB cost 1.6 CPU-s/GB,
+# the same in pieces 0.3.
+WRITE_BYTES_MAX = 1024 * 1024
 
 _THIS_THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)  # only Linux counts by thread
 
@@ -354,10 +357,11 @@ class RealDisk:
         try:
             if secret:
                 self.remove(temporary)  # left by a crash, and perhaps readable by others
-            with open(os.open(temporary, flags, mode), "wb") as file:
-                file.write(content)
+            with open(os.open(temporary, flags, mode), "wb", buffering=0) as file:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[file.write(rest[:WRITE_BYTES_MAX]) :]
                 if sync:
-                    file.flush()
                     os.fsync(file.fileno())
             os.replace(temporary, path)
         except OSError:

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
+from barnabas.storage.disk.disk import WRITE_BYTES_MAX
 from barnabas.storage.tier.keys import check_key, check_prefix
 from barnabas.storage.tier.object_store import (
     ConditionFailed,
@@ -39,7 +40,6 @@ ASIDE: Final = ".barnabas~"  # `~` is in no key
 LEFTOVER_SECONDS = (
     24 * 60 * 60
 )  # a file aside that was not written to for so long belongs to no writer any more
-WRITE_BYTES_MAX = 1024 * 1024  # of one write: with 8 MiB it took three times the CPU
 
 _LOCK = "lock"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
