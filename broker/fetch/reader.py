@@ -153,7 +153,7 @@ class PartitionReader:
         if (
             remote is not None
             and not is_follower
-            and wanted.fetch_offset < log.local_log_start_offset
+            and log.log_start_offset <= wanted.fetch_offset < log.local_log_start_offset
             and remote.is_over_quota
         ):
             return answer  # empty (KIP-956); the fetch waits for others, or its max_wait_ms

@@ -393,11 +393,13 @@ class PartitionManager:
         if opened is None:
             return self._log_manager.create(topic.name, topic.topic_id, index, config)
         opened.update_config(config)
-        is_contiguous = "compact" not in config.cleanup_policy and len(topic.partitions[index].replicas) > 1
+        others = set(topic.partitions[index].isr) - {self._node_id}
         try:
-            opened.settle_recovery(is_contiguous=is_contiguous)
-        except OSError as error:
-            opened.io_failed(error)
+            self._log_manager.settle_recovery(opened, others_have_it=bool(others))
+        except (OSError, StorageError) as error:
+            log.error("%s has a gap that can't be cut off: %s", opened.name, error)
+            if isinstance(error, OSError):
+                opened.io_failed(error)
         return opened
 
     def _remove_topic(self, topic_id: bytes) -> None:

@@ -71,6 +71,10 @@ _SESSION_ERRORS: Final = frozenset(
 )
 
 
+def _ignore(*_: object) -> None:
+    pass
+
+
 @dataclass(slots=True)
 class FetcherSettings:
     """The configuration that all fetchers of a broker share, under Kafka's names without `replica.fetch.`: times in ms, sizes in bytes. `broker_epoch()` is that of this broker's registration."""
@@ -131,7 +135,7 @@ class ReplicaFetcher:
         self._session = FollowerSession(
             settings.wait_max_ms, settings.min_bytes, settings.response_max_bytes, settings.max_bytes
         )
-        self._offsets = LeaderOffsets(self._client, settings.node_id, self._is_current, self._truncated)
+        self._offsets = LeaderOffsets(self._client, settings.node_id, self._is_current)
         self._truncations = ReplicaTruncations(runtime, log_manager, self._is_current, self._truncated)
         self._tier_states = TierStateMachine(
             runtime,
@@ -140,7 +144,7 @@ class ReplicaFetcher:
             self._truncations,
             self._is_current,
             self._truncated,
-            lambda state: self._delay(state, settings.backoff_ms),
+            self._delay_tiered,
         )
         self._empty: list[
             FetchState
@@ -260,19 +264,28 @@ class ReplicaFetcher:
 
     def _begin_behind_tier(self) -> None:
         """KIP-1023."""
-        empty, self._empty = self._empty, []
+        empty = [
+            state
+            for state in self._empty
+            if self._is_current(state) and state.partition.log.log_end_offset == 0
+        ]
+        # Those that are delayed come back here when that is over.
+        self._empty = [state for state in empty if state.status is not Status.READY]
         tiered = [
             state
             for state in empty
-            if self._is_current(state)
-            and state.status is Status.READY
-            and state.partition.log.remote is not None
-            and state.partition.log.log_end_offset == 0
+            if state.status is Status.READY and state.partition.log.remote is not None
         ]
         if tiered:
             for state in tiered:
                 self._session.set_status(state, Status.AWAITING_OFFSETS)
             self._tier_states.begin_at_pending(tiered)
+
+    def _delay_tiered(self, state: FetchState) -> None:
+        """It could not begin behind what is tiered: try again later, from the beginning."""
+        self._delay(state, self._settings.backoff_ms)
+        if state.partition.log.log_end_offset == 0 and self._settings.may_skip_tiered():
+            self._empty.append(state)
 
     def learn_tiered_offsets(self) -> None:
         """Ask the leader up to where segments here are tiered, and may leave the disk by local.retention.* (KIP-1005)."""
@@ -284,7 +297,7 @@ class ReplicaFetcher:
             and bases[1] - 1 > remote.tiered_offset
         ]
         if wanted and self._client.is_connected:
-            self._offsets.ask(wanted, (LATEST_TIERED,), self._learned)
+            self._offsets.ask(wanted, (LATEST_TIERED,), self._learned, _ignore)
 
     def _learned(self, found: Iterator[tuple[FetchState, list[int]]]) -> None:
         for state, (tiered_offset,) in found:
@@ -363,7 +376,9 @@ class ReplicaFetcher:
             self._restart(state, start)
         if out_of_range:
             self._await_offsets(out_of_range, "nothing")
-            self._offsets.ask(out_of_range, (LATEST, EARLIEST), self._truncations.out_of_range)
+            self._offsets.ask(
+                out_of_range, (LATEST, EARLIEST), self._truncations.out_of_range, self._truncated
+            )
         if moved:
             self._await_offsets(moved, "only tiered records")
             self._tier_states.begin_at_local_start(moved)

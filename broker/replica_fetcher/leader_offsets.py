@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from barnabas.broker.cluster.peer_client import InterBrokerClient
     from barnabas.broker.replica_fetcher.state import FetchState
 
+    Failed = Callable[[list[FetchState], BaseException | None], object]
+
 LIST_OFFSETS: Final = 2
 LIST_OFFSETS_VERSION: Final = 11
 LATEST: Final = -1
@@ -38,14 +40,11 @@ class LeaderOffsets:
         client: InterBrokerClient,
         node_id: int,
         is_current: Callable[[FetchState], bool],
-        failed: Callable[[list[FetchState], BaseException | None], object],
     ) -> None:
-        """`failed(states, error)`: the leader refuses these; None where the connection was lost."""
         self._client = client
         self._node_id = node_id
         self._is_current = is_current
-        self._failed = failed
-        self._asked: dict[int, list[FetchState]] = {}  # by number of the question
+        self._asked: dict[int, tuple[list[FetchState], Failed]] = {}  # by number of the question
         self._number = 0
 
     def ask(
@@ -53,17 +52,19 @@ class LeaderOffsets:
         states: list[FetchState],
         kinds: Sequence[int],
         received: Callable[[Iterator[tuple[FetchState, Offsets]]], object],
+        failed: Failed,
     ) -> None:
-        """`received` gets the offsets of those that are still fetched and have no error, in the order of `kinds`."""
+        """`received` gets the offsets of those that are still fetched and have no error, in the order of `kinds`; `failed(states, error)`
+        those that the leader refuses, and with None all where the connection is lost."""
         self._number += 1
         number = self._number
-        self._asked[number] = states
+        self._asked[number] = states, failed
         answers: list[dict[tuple[str, int], tuple[int, int]]] = []
 
         def answered(response: ListOffsetsResponse) -> None:
             answers.append(_offsets(response))
             if len(answers) == len(kinds) and self._asked.pop(number, None) is not None:
-                received(self._without_errors(states, answers))
+                received(self._without_errors(states, answers, failed))
 
         for kind in kinds:
             self._client.send(
@@ -77,11 +78,14 @@ class LeaderOffsets:
     def connection_lost(self) -> None:
         """Questions get no answer."""
         asked, self._asked = self._asked, {}
-        for states in asked.values():
-            self._failed(states, None)
+        for states, failed in asked.values():
+            failed(states, None)
 
     def _without_errors(
-        self, states: list[FetchState], answers: list[dict[tuple[str, int], tuple[int, int]]]
+        self,
+        states: list[FetchState],
+        answers: list[dict[tuple[str, int], tuple[int, int]]],
+        failed: Failed,
     ) -> Iterator[tuple[FetchState, Offsets]]:
         missing = (-1, ErrorCode.UNKNOWN_SERVER_ERROR)
         for state in states:
@@ -92,7 +96,7 @@ class LeaderOffsets:
             error = next((error for _, error in found if error), 0)
             if error:
                 code = ErrorCode.of(error)
-                self._failed([state], StorageError(code, f"the leader's offsets: {code.name}"))
+                failed([state], StorageError(code, f"the leader's offsets: {code.name}"))
             else:
                 yield state, [offset for offset, _ in found]
 

@@ -17,6 +17,7 @@ from barnabas.broker.replica_fetcher.leader_offsets import (
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
 )
+from barnabas.broker.replica_fetcher.state import Status
 from barnabas.runtime.slices import run_steps
 
 if TYPE_CHECKING:
@@ -56,16 +57,18 @@ class TierStateMachine:
 
     def begin_at_local_start(self, states: list[FetchState]) -> None:
         """The leader has the records at their ends in remote storage alone: begin where it has more."""
-        self._offsets.ask(states, (EARLIEST_LOCAL, EARLIEST), self._received)
+        self._offsets.ask(states, (EARLIEST_LOCAL, EARLIEST), self._received, self._left)
 
     def begin_at_pending(self, states: list[FetchState]) -> None:
         """Their logs are empty: begin at what is not in remote storage yet."""
-        self._offsets.ask(states, (EARLIEST_PENDING_UPLOAD, EARLIEST), self._received)
+        self._offsets.ask(states, (EARLIEST_PENDING_UPLOAD, EARLIEST), self._received, self._left)
 
     def _received(self, found: Iterator[tuple[FetchState, list[int]]]) -> None:
         for state, (offset, log_start_offset) in found:
             held = state.partition.log
-            if held.remote is None or offset <= max(held.log_end_offset, log_start_offset):
+            if held.remote is None:  # this broker's metadata is behind
+                self._delay(state)
+            elif offset <= max(held.log_end_offset, log_start_offset):
                 self._left([state], None)  # nothing behind its end is tiered any more
             else:
                 run_steps(
@@ -82,7 +85,7 @@ class TierStateMachine:
         aux_state: AuxState | None,
         error: BaseException | None,
     ) -> None:
-        if not self._is_current(state):
+        if not self._awaits(state):
             return
         if aux_state is None:
             self._not_yet(state, error)
@@ -102,9 +105,10 @@ class TierStateMachine:
             checkpointed(failure)
 
         def checkpointed(failure: BaseException | None) -> None:
-            if not self._is_current(state):
-                return
-            if failure is not None:
+            if not self._awaits(state) or state.partition.log is not held:
+                if not held.closed:
+                    held.forget_local_start()
+            elif failure is not None:
                 self._not_yet(state, failure)
             else:
                 self._truncations.restart_behind(state, aux_state, log_start_offset)
@@ -116,6 +120,10 @@ class TierStateMachine:
                 self._runtime.run_in_thread(partial(held.prepare_restart_behind, aux_state), written)
 
         self._log_manager.when_start_is_checkpointed(held, prepare)
+
+    def _awaits(self, state: FetchState) -> bool:
+        """Whether the partition still waits for this, and its log is as it was."""
+        return self._is_current(state) and state.status is Status.AWAITING_OFFSETS
 
     def _not_yet(self, state: FetchState, error: BaseException | None) -> None:
         log.warning("%s can't begin behind what is tiered, which is tried again: %s", state.name, error)

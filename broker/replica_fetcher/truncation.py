@@ -123,7 +123,10 @@ class ReplicaTruncations:
 
     def restart_behind(self, state: FetchState, aux_state: AuxState, log_start_offset: int) -> None:
         """Empty the log, and start it behind what is tiered; `log_start_offset` is the leader's. It has been prepared."""
-        self._restart(state, lambda held: held.restart_behind(aux_state, log_start_offset))
+        if aux_state.offset > state.partition.log.log_end_offset:
+            self._restart(state, lambda held: held.restart_behind(aux_state, log_start_offset))
+        else:
+            self._truncated([state], None)
 
     def _restart(self, state: FetchState, restart: Callable[[Log], Callable[[], object]]) -> None:
         if not self._is_current(state):

@@ -70,7 +70,6 @@ class Balancer:
         self._moving: dict[Key, Move] = {}
         self._begun: set[Key] = set()  # of those: reassignments that are committed
         self._is_beginning = False
-        self._others = 0  # partitions that others were reassigning when the plan was made
         self._moved_at: dict[Key, float] = {}
         self._away_since: dict[int, float] = {}  # brokers that are fenced or in controlled shutdown
         self._obstacle = ""  # why there was no plan last time
@@ -91,7 +90,7 @@ class Balancer:
 
     def receive(self, broker_id: int, report: LoadReport) -> None:
         """A load report of a broker."""
-        if self._is_active and broker_id in self._controller.image.brokers:
+        if self.is_on and broker_id in self._controller.image.brokers:
             self.loads.receive(broker_id, report, self._runtime.monotonic())
 
     def report_ages(self) -> dict[int, float]:
@@ -156,6 +155,7 @@ class Balancer:
         self._later()
         mode, image, now = self._mode(), self._controller.image, self._runtime.monotonic()
         if mode == OFF:
+            self.loads.clear()
             self.plan = Plan([])
             self._waiting.clear()
             return
@@ -211,7 +211,6 @@ class Balancer:
             if mode == PLAN:
                 log.info("the same for kafka-reassign-partitions.sh --execute: %s", found.reassignment())
         if mode == ON and self._runtime.monotonic() - self._active_since >= self._rest_s():
-            self._others = self._reassigned_by_others()
             self._waiting.extend(found.moves)
             self._begin_next()
 
@@ -236,7 +235,7 @@ class Balancer:
             self._waiting.clear()
         self._is_beginning = True
         try:
-            while self._waiting and len(self._moving) + self._others < MOVES_AT_ONCE:
+            while self._waiting and len(self._moving) + self._reassigned_by_others() < MOVES_AT_ONCE:
                 self._begin(self._waiting.popleft())
         finally:
             self._is_beginning = False

@@ -235,6 +235,7 @@ class _Planner:
         for topic in tuple(self._image.topics.values()):
             observers = observers_of(self._image.topic_configs(topic.name))
             for index, state in tuple(topic.partitions.items()):
+                yield None
                 partition = _Partition(topic, index, state, observers)
                 replicas = partition.replicas
                 key = (topic.topic_id, index)
@@ -267,8 +268,7 @@ class _Planner:
                 sums[2] += load.size
                 leader.loads[BYTES_IN] += load.bytes_in
                 leader.loads[BYTES_OUT] += load.bytes_out
-                yield None
-        self._spread(unreported, reported)
+        yield from self._spread(unreported, reported)
 
     def _known_loads(self) -> Steps[dict[Key, PartitionLoad]]:
         """By partition; the leader's report rather than that of a broker that was the leader before."""
@@ -291,7 +291,7 @@ class _Planner:
 
     def _spread(
         self, unreported: Mapping[int, list[_Partition]], reported: Mapping[int, list[float]]
-    ) -> None:
+    ) -> Steps[None]:
         """The rest of a leader's load is that of its partitions that are not among the busiest, in equal parts."""
         for broker_id, partitions in unreported.items():
             report = self._reports.get(broker_id)
@@ -303,6 +303,7 @@ class _Planner:
                 for total, part in zip((report.bytes_in, report.bytes_out, report.size), sums, strict=True)
             ]
             for partition in partitions:
+                yield None
                 partition.loads, partition.size = (rates[0], rates[1], 1.0), rates[2]
             self._brokers[broker_id].loads[BYTES_IN] += rates[0] * len(partitions)
             self._brokers[broker_id].loads[BYTES_OUT] += rates[1] * len(partitions)

@@ -11,10 +11,9 @@ import logging
 from barnabas.runtime.interface import Runtime
 from barnabas.storage.disk.checkpoint_file import CheckpointError, read_offsets, write_offsets
 from barnabas.storage.disk.disk import Disk
+from barnabas.storage.manager.directory import CLEANER_OFFSET_FILE
 
 logger = logging.getLogger("barnabas.storage")
-
-CLEANER_OFFSET_FILE = "cleaner-offset-checkpoint"
 
 Key = tuple[str, int]
 

@@ -113,11 +113,12 @@ class LeaderEpochCache:
             self._starts[0] = start_offset
             self.save()
 
-    def replace(self, entries: Iterable[tuple[int, int]]) -> None:
-        """Hold these instead; `save` has to follow."""
+    def replace(self, entries: Iterable[tuple[int, int]], start_offset: int) -> None:
+        """Hold these instead, from `start_offset` on, and save them. OSError."""
         self.clear()
         for epoch, start in entries:
-            self._insert(epoch, start)
+            self._insert(epoch, max(start, start_offset))
+        self.save()
 
     def clear(self) -> None:
         self._epochs, self._starts = [], []

@@ -23,9 +23,9 @@ def read_local_start(disk: Disk, directory: str) -> int:
     """-1 where there is none, or it can't be read."""
     try:
         content = disk.read_file(f"{directory}/{LOCAL_START_FILE}").strip()
-    except FileNotFoundError:
+    except OSError:
         return -1
-    return int(content) if content.isdigit() else -1
+    return int(content) if content.isdigit() and len(content) < 20 else -1
 
 
 def remove_local_start(disk: Disk, directory: str) -> None:

@@ -300,6 +300,7 @@ class Log:
         """The log begins at its first segment from now on."""
         self.remote = None
         self.epochs.must_last = False
+        self.forget_local_start()
         first = min(self.segments.bases[0], self.high_watermark)
         if self.log_start_offset < first:
             self.increment_log_start_offset(first)
@@ -619,6 +620,11 @@ class Log:
             self._writer.discard_below(removed)
         return sum(segment.size for segment in removed)
 
+    def forget_local_start(self) -> None:
+        """The log begins with its first segment, whichever that is: it restarts, is not tiered any more, or does not begin behind what is
+        tiered after all."""
+        remove_local_start(self._directory.disk, self.directory)
+
     def _note_local_start(self, offset: int) -> None:
         first = self.segments.bases[self.segments.index_of(offset)]
         try:
@@ -694,18 +700,19 @@ class Log:
 
         return make_last
 
-    def settle_recovery(self, *, is_contiguous: bool) -> None:
+    def settle_recovery(self, *, may_cut: bool) -> None:
         """After a start, once it is known what the log is. A power failure may keep the name of a closed segment whose records it has
-        lost, and later segments with theirs: of a log that `is_contiguous` and has other replicas everything from there on is
-        removed, to be fetched again; what else the crash has left unsynced is synced soon. Blocking, if there is a gap. OSError."""
-        gap_from, self.gap_from = self.gap_from, None
-        if gap_from is not None and is_contiguous:
+        lost, and later segments with theirs: with `may_cut` everything from there on is removed, as another replica has it. What else
+        the crash has left unsynced is synced soon. Blocking, if there is a gap. OSError, StorageError."""
+        gap_from = self.gap_from
+        if gap_from is not None and may_cut:
             logger.warning(
                 "%s: records are missing from %d on, up to a later segment; what lies behind is removed",
                 self.name,
                 gap_from,
             )
             self.truncate_to(gap_from)
+        self.gap_from = None
         if self.flusher.recovery_point < self.segments.active.base_offset:
             self.flusher.sync_soon(self.log_end_offset)
 
@@ -714,8 +721,7 @@ class Log:
         As Kafka's truncateFullyAndStartAt. What is returned is as with `cut_to`. OSError."""
         self._events.truncating(self, offset)
         try:
-            if self.remote is not None:
-                remove_local_start(self._directory.disk, self.directory)
+            self.forget_local_start()
             self._writer.restart(offset)
             self._forget_from(offset)
             self.flusher.restarted(offset)
@@ -746,9 +752,7 @@ class Log:
         self._events.truncating(self, offset)
         log_start_offset = min(max(self.log_start_offset, log_start_offset), offset)
         try:
-            self.epochs.replace(state.epochs)
-            self.epochs.truncate_from_start(log_start_offset)
-            self.epochs.save()
+            self.epochs.replace(state.epochs, log_start_offset)
             self._writer.restart(offset)
             self._forget_from(offset)
             self.flusher.restarted(offset)

@@ -15,6 +15,7 @@ import msgspec
 
 from barnabas.runtime.interface import Runtime
 from barnabas.runtime.slices import Periodic, in_slices
+from barnabas.storage.disk.checkpoint_file import CheckpointError, read_offsets
 from barnabas.storage.disk.deletion import DirectoryRemover
 from barnabas.storage.disk.disk import Disk, write_rest
 from barnabas.storage.errors import LogDirectoryError, LogDirectoryOffline, StorageError, is_transient
@@ -24,6 +25,7 @@ from barnabas.storage.log.log_config import LONG_MAX, LogConfig
 from barnabas.storage.log.producers import PRODUCER_ID_EXPIRATION_MS
 from barnabas.storage.manager.checkpointer import Checkpointer
 from barnabas.storage.manager.directory import (
+    CLEANER_OFFSET_FILE,
     DELETE_SUFFIX,
     FUTURE_SUFFIX,
     LOG_START_OFFSET_FILE,
@@ -573,6 +575,18 @@ class LogManager:
             self._checkpointer.write_lowered(log_dirs, done)
         else:
             done(None)
+
+    def settle_recovery(self, log: Log, *, others_have_it: bool) -> None:
+        """As Log.settle_recovery, once the log has its settings; `others_have_it`: other replicas have what is committed. Where the
+        log is or was compacted, gaps are usual. OSError, StorageError."""
+        may_cut = others_have_it and "compact" not in log.config.cleanup_policy
+        if log.gap_from is not None and may_cut:
+            try:
+                cleaned = read_offsets(self._disk, f"{log.log_dir}/{CLEANER_OFFSET_FILE}")
+            except (CheckpointError, OSError):
+                cleaned = {}
+            may_cut = log.gap_from >= cleaned.get((log.topic, log.partition), 0)
+        log.settle_recovery(may_cut=may_cut)
 
     def when_start_is_checkpointed(self, log: Log, done: Callable[[BaseException | None], object]) -> None:
         """Call `done` once a start would find the log's start offset, with the error if there was one."""

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.storage.compaction.checkpoint import CLEANER_OFFSET_FILE
 from barnabas.storage.compaction.cleaner import CleanerSettings, LogCleaner
 from barnabas.storage.log.log import Log
 from barnabas.storage.log.log_config import LogConfig
+from barnabas.storage.manager.directory import CLEANER_OFFSET_FILE
 from barnabas.storage.manager.manager import LogManager
 from barnabas.storage.tests.workshop import max_timestamp_offset, offset_for_timestamp, read_batches
 from barnabas.testing.memory_disk import MemoryDisk, ProcessKilled

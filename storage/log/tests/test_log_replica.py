@@ -420,10 +420,8 @@ def test_truncation_reads_no_batches_when_each_producer_keeps_one(workshop: Any)
     log.append_as_leader(workshop.batch(producer_id=0, producer_epoch=0, base_sequence=2), 0)
 
 
-@pytest.mark.parametrize("is_contiguous", [True, False])
-def test_a_closed_segment_that_a_power_failure_has_emptied_in_part(
-    workshop: Any, is_contiguous: bool
-) -> None:
+@pytest.mark.parametrize("may_cut", [True, False])
+def test_a_closed_segment_that_a_power_failure_has_emptied_in_part(workshop: Any, may_cut: bool) -> None:
     """Of a log that has other replicas what lies behind the gap goes, and comes from its leader again; of others it stays."""
     log = workshop.log(segment_bytes=400, index_interval_bytes=100)
     for _ in range(12):
@@ -433,8 +431,21 @@ def test_a_closed_segment_that_a_power_failure_has_emptied_in_part(
     log.close()
     workshop.disk.open(first.path).truncate(positions[1])
     log = workshop.log(clean=False, segment_bytes=400, index_interval_bytes=100)
-    log.settle_recovery(is_contiguous=is_contiguous)
+    log.settle_recovery(may_cut=may_cut)
     workshop.runtime.run_until_idle()
     found = [read_header(batch).base_offset for batch in workshop.content(log)]
-    assert found == ([0] if is_contiguous else [0, *range(second.base_offset, 12)])
+    assert found == ([0] if may_cut else [0, *range(second.base_offset, 12)])
     assert log.flusher.recovery_point >= log.segments.active.base_offset
+
+
+def test_what_a_power_failure_brings_back_below_the_start_is_no_gap(workshop: Any) -> None:
+    """Of the segments that retention had removed one is there again, and the next is not."""
+    log = workshop.log(segment_bytes=400, index_interval_bytes=100)
+    for _ in range(12):
+        log.append_as_leader(workshop.batch(size=100), 0)
+    bases = list(log.segments.bases)
+    log.close()
+    workshop.disk.remove(f"/logs/t-0/{bases[1]:020d}.log")
+    log = workshop.log(clean=False, start=bases[2], segment_bytes=400, index_interval_bytes=100)
+    log.settle_recovery(may_cut=True)
+    assert (log.log_start_offset, log.log_end_offset) == (bases[2], 12)

@@ -615,7 +615,7 @@ def test_closed_segments_that_a_crash_has_left_unsynced_are_tiered() -> None:
     workshop.open(clean=False, recovery_point=0)
     closed = workshop.tiered.segments.active.base_offset
     assert closed > 0
-    workshop.tiered.settle_recovery(is_contiguous=True)
+    workshop.tiered.settle_recovery(may_cut=True)
     workshop.tier()
     assert workshop.tiered.remote is not None
     assert workshop.tiered.remote.tiered_offset == closed - 1
