@@ -153,31 +153,35 @@ def starts(folder: Path, times: int) -> dict[str, list[float]]:
         folder / "sparse",
         {"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}", **_SETTINGS, "rsm.config.url": url},
     )
-    broker.start()
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
-    admin.create_topics([NewTopic("sparse", _PARTITIONS, 1, config={**_TIERED, "retention.ms": "-1"})])[
-        "sparse"
-    ].result(30)
-    found: dict[str, list[float]] = {
-        "100 tiered partitions, empty": [],
-        "... with a terabyte in the store": [],
-    }
-    broker.stop()
-    for label, samples in found.items():
-        if "terabyte" in label:
-            _fill(broker, url)
-        for turn in range(times):
-            address = broker.bootstrap
-            started = time.perf_counter()
-            broker.start()
-            driver.first_produce(address, f"first-{label[:3]}{turn}", prepared.batch(1, 100))
-            samples.append(time.perf_counter() - started)
+    try:
+        broker.start()
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 2})
+        admin.create_topics([NewTopic("sparse", _PARTITIONS, 1, config={**_TIERED, "retention.ms": "-1"})])[
+            "sparse"
+        ].result(30)
+        found: dict[str, list[float]] = {
+            "100 tiered partitions, empty": [],
+            "... with a terabyte in the store": [],
+        }
+        broker.stop()
+        for label, samples in found.items():
             if "terabyte" in label:
-                eventually(
-                    lambda: set(_starts_of(broker.bootstrap).values()) == {0}, retry_on=(KafkaException,)
-                )
+                _fill(broker, url)
+            for turn in range(times):
+                address = broker.bootstrap
+                started = time.perf_counter()
+                broker.start()
+                driver.first_produce(address, f"first-{label[:3]}{turn}", prepared.batch(1, 100))
+                samples.append(time.perf_counter() - started)
+                if "terabyte" in label:
+                    eventually(
+                        lambda: set(_starts_of(broker.bootstrap).values()) == {0}, retry_on=(KafkaException,)
+                    )
+                broker.stop()
+        return found
+    finally:
+        if broker.alive():
             broker.stop()
-    return found
 
 
 def _starts_of(bootstrap: str) -> dict[int, int]:

@@ -60,7 +60,11 @@ def _stale_leaders_write_manifests() -> list[Patch]:
     def has_ended(self: TieredPartition) -> bool:
         return self.log.closed or self.log.offline
 
-    def replace(self: MemoryStore, key: str, data: bytes, _version: Version) -> Version:
+    conditional = MemoryStore.replace
+
+    def replace(self: MemoryStore, key: str, data: bytes, version: Version) -> Version:
+        if not key.endswith("/manifest"):
+            return conditional(self, key, data, version)
         with self._lock:
             return self._write(key, data)
 

@@ -304,9 +304,8 @@ class Balancer:
                 log.warning(
                     "the move of %s-%d is cancelled: broker %d is away", move.topic, move.partition, lost[0]
                 )
-                request = _request(move, None)
                 self._controller.run(
-                    lambda image, request=request: alter_reassignments(image, self._settings, request),  # type: ignore[misc]
+                    lambda image, move=move: _cancel(image, self._settings, move),  # type: ignore[misc]
                     lambda _: None,
                     self._failed(move),
                 )
@@ -340,6 +339,14 @@ def _request(move: Move, replicas: list[int] | None) -> AlterPartitionReassignme
         allow_replication_factor_change=False,
         topics=[ReassignableTopic(name=move.topic, partitions=[partition])],
     )
+
+
+def _cancel(image: MetadataImage, settings: ControllerSettings, move: Move) -> Decision[None]:
+    """Take the move back, if the partition is still on its way."""
+    state = _state_of(image, move)
+    if state is None or not _is_on_its_way(state, move):
+        return Decision([], None)
+    return Decision(alter_reassignments(image, settings, _request(move, None)).records, None)
 
 
 def _reassign(image: MetadataImage, settings: ControllerSettings, move: Move) -> Decision[bool]:
