@@ -38,6 +38,9 @@ class TopicDescription(msgspec.Struct, frozen=True, kw_only=True):
     configs: dict[str, str]
 
 
+_DECODER: Final = msgspec.json.Decoder(TopicDescription)  # see manifest.py
+
+
 def read_description(store: ObjectStore, keys: ClusterKeys, topic_id: str) -> TopicDescription | None:
     """Blocking; None where there is none. ObjectStoreError, CorruptDescription."""
     try:
@@ -45,7 +48,7 @@ def read_description(store: ObjectStore, keys: ClusterKeys, topic_id: str) -> To
     except ObjectMissing:
         return None
     try:
-        found = msgspec.json.decode(data, type=TopicDescription)
+        found = _DECODER.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptDescription(f"{keys.description(topic_id)}: {error}") from error
     if found.topic_id != topic_id or found.partitions < 1:

@@ -89,6 +89,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         return [entry for entry in self.entries if not entry.going]
 
 
+# Made here, on one thread: msgspec works out what a struct's fields are when one is first decoded, and two threads that did so at the
+# same time ended the process.
+_DECODER: Final = msgspec.json.Decoder(Manifest)
+
+
 def encode(manifest: Manifest) -> bytes:
     """The object's content."""
     content = msgspec.json.encode(manifest)
@@ -103,7 +108,7 @@ def decode(data: bytes, topic_id: str, partition: int) -> Manifest:
     if head[len(_MAGIC) :] != b"%08x\n" % crc32c(content):
         raise CorruptManifest("its CRC differs")
     try:
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = _DECODER.decode(content)
     except (msgspec.DecodeError, RecursionError) as error:
         raise CorruptManifest(str(error)) from error
     if manifest.topic_id != topic_id or manifest.partition != partition:
