@@ -363,7 +363,7 @@ FOUND_BY = {
     "wiped-replica-counts": 16,
     "early-acknowledgement": 4,
     "removes-what-is-not-tiered": 19,
-    "stale-leaders-write-manifests": 28,
+    "stale-leaders-write-manifests": 419,
     "orphans-by-age-alone": 8,
     "hedged-replicas-stay-electable": 4,
     "hedges-below-min-isr": 2,
