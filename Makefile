@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-partitions bench-cluster bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-partitions bench-cluster bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing bench-tier versitygw cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.

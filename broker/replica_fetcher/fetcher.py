@@ -146,9 +146,7 @@ class ReplicaFetcher:
             self._truncated,
             self._delay_tiered,
         )
-        self._empty: list[
-            FetchState
-        ] = []  # added since the last request: these may begin behind what is tiered
+        self._empty: list[FetchState] = []  # they may begin behind what is tiered (KIP-1023)
         self._in_flight = 0
         self._valid_from = 0  # answers to earlier requests belong to another session or connection
         self._session_failures = 0  # in a row

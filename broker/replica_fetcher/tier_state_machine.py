@@ -34,8 +34,8 @@ log = logging.getLogger("barnabas.replication")
 
 
 class TierStateMachine:
-    """See the module. `left(states, None)`: these may be fetched again, and their logs were left as they are; `delay(state)`: after a
-    while. Where they restart, ReplicaTruncations says when. All calls on the loop's thread."""
+    """See the module. `left(states, error)`: these may be fetched again, with an error of the leader after a while; their logs were
+    left as they are. `delay(state)`: it is to be tried again later. Where they restart, ReplicaTruncations says when. All calls on the loop's thread."""
 
     def __init__(
         self,

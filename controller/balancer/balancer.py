@@ -15,6 +15,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from barnabas.controller.balancer.load_reports import ClusterLoads, LoadReport
@@ -305,7 +306,7 @@ class Balancer:
                     "the move of %s-%d is cancelled: broker %d is away", move.topic, move.partition, lost[0]
                 )
                 self._controller.run(
-                    lambda image, move=move: _cancel(image, self._settings, move),  # type: ignore[misc]
+                    partial(_cancel, settings=self._settings, move=move),
                     lambda _: None,
                     self._failed(move),
                 )

@@ -610,9 +610,7 @@ class Log:
 
         OSError when the disk refuses; the log is without them all the same.
         """
-        if (
-            offset > self.log_start_offset
-        ):  # they are tiered: the log's start does not hide them from the next start
+        if offset > self.log_start_offset:  # tiered: the log's start does not hide them from the next start
             self._note_local_start(offset)
         removed = self.segments.remove_below(offset)
         if removed:

@@ -209,9 +209,7 @@ class LogLoader:
             producers.save()
         self._next_offset, cut = self._read_batches(segment, producers, offset, file_size)
         producers.reached(self._next_offset)
-        start = max(
-            self._next_offset, self._log_start_offset
-        )  # what lies below the log's start may be missing
+        start = max(self._next_offset, self._log_start_offset)  # below the log's start records may be missing
         if next_base is not None and start < next_base and self._gap_from is None:
             self._gap_from = start
         self._release(segment, next_base)

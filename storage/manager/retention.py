@@ -11,7 +11,8 @@ The rules are Kafka's (UnifiedLog.deleteOldSegments):
 - The active segment is removed too, after the log has rolled; an empty one stays.
 - With a `cleanup.policy` without `delete` only the start offset counts.
 - Of a tiered log (KIP-405) only what is in the object store is removed, by local.retention.ms and local.retention.bytes, and the
-  log's start stays where it is; retention.* is enforced over both parts by storage/tier. Only the leader knows for certain what is in the store.
+  log's start stays where it is; retention.* is enforced over both parts by storage/tier. The leader knows
+  from its manifest what is in the store, and followers from the leader.
 
 In Kafka every replica does so by itself. Here only the leader deletes by time, size and number, and followers take over its
 start offset with their fetches: a follower that deleted by a clock of its own might be the next leader.

@@ -81,7 +81,7 @@ def test_a_little_load_is_not_worth_a_move() -> None:
 
 
 def test_one_hot_partition_stays() -> None:
-    """Elsewhere it would be as hot."""
+    """On another broker it would be as hot."""
     assert hot(partitions=1).plan().moves == []
 
 
