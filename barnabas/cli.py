@@ -69,6 +69,8 @@ The object store of tiered topics, as rsm.config.url and its other properties na
 list             one line a topic: cluster id, topic id, name, partitions, segments, bytes
 remove-unknown   note that these topics (--topic-id, may be repeated) are deleted; the brokers of their cluster, which has
                  to run and must not know them, remove them an hour later
+restore          create topics that begin with what is in the store of them (all of --cluster-id but deleted ones, or --topic,
+                 --topic-id), in the cluster of --bootstrap-server; one line a topic: name, partitions, segments, bytes
 """
 
 
@@ -128,7 +130,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_tier(
         subparsers.add_parser(
             "tier",
-            help="list what is in the object store of tiered topics, or remove it",
+            help="list what is in the object store of tiered topics, remove it, or restore topics from it",
             description=_TIER_HELP,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
@@ -153,12 +155,26 @@ def _add_health(command: argparse.ArgumentParser) -> None:
 
 
 def _add_tier(command: argparse.ArgumentParser) -> None:
-    command.add_argument("action", choices=("list", "remove-unknown"))
+    command.add_argument("action", choices=("list", "remove-unknown", "restore"))
+    command.add_argument(
+        "--cluster-id", metavar="ID", help="restore: whose topics; default: the only one in the store"
+    )
+    command.add_argument(
+        "--topic", action="append", default=[], metavar="NAME", help="restore: a topic; may be repeated"
+    )
     command.add_argument(
         "--topic-id", action="append", default=[], metavar="ID", help="a topic; may be repeated"
     )
     command.add_argument(
         "--bootstrap-server", metavar="HOST:PORT", default="127.0.0.1:9092", help="default: 127.0.0.1:9092"
+    )
+    command.add_argument("--command-config", metavar="FILE", help="a file with properties of the client")
+    command.add_argument(
+        "--replication-factor",
+        type=int,
+        default=-1,
+        metavar="NUMBER",
+        help="restore: of the topics; default: the cluster's",
     )
     _add_properties(command)
 
@@ -283,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if parsed.command == "tier":
         from barnabas.tier_command import run
 
-        return run(parsed.action, parsed.file, parsed.settings, parsed.topic_id, parsed.bootstrap_server)
+        return run(parsed)
     if parsed.command == "health":
         from barnabas.health import check
 

@@ -372,6 +372,7 @@ class Node:
             on_opened=lambda partition, state: self._directories.opened(partition, state),
             on_changed=_ignore if tiering is None else tiering.partition_changed,
             on_removed=_ignore if tiering is None else tiering.partition_removed,
+            may_lead=(lambda *_: True) if tiering is None else tiering.restores.may_lead,
             has_session=lambda: self._lifecycle is None or self._lifecycle.has_session(),
         )
         self._configs_changed(controller.image, {(BROKER_RESOURCE, "")})
@@ -583,7 +584,7 @@ class Node:
             self._config,
             self._runtime,
             self._disk,
-            self._log_manager.wall_clock,
+            self._log_manager,
             lambda: self.cluster_id,
         )
 

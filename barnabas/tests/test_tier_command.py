@@ -45,8 +45,13 @@ def test_nothing_is_removed_without_a_cluster_that_can_be_asked(
     url = f"rsm.config.url=file://{tmp_path}"
     assert main(["tier", "remove-unknown", "--set", url]) == 1
     assert "--topic-id" in capsys.readouterr().err
-    arguments = ["--set", url, "--topic-id", "a" * 22, "--bootstrap-server", "127.0.0.1:1"]
-    assert main(["tier", "remove-unknown", *arguments]) == 1
+    hasty = tmp_path / "client.properties"
+    hasty.write_text("default.api.timeout.ms=100\n")
+    arguments = ["--set", url, "--bootstrap-server", "127.0.0.1:1", "--command-config", str(hasty)]
+    assert main(["tier", "remove-unknown", "--topic-id", "a" * 22, *arguments]) == 1
+    assert main(["tier", "restore", "--cluster-id", "c", *arguments]) == 1
+    assert capsys.readouterr().err.count("no connection to 127.0.0.1:1") >= 2
+    hasty.unlink()
     assert list(FileStore(str(tmp_path)).list("")) == []
 
 

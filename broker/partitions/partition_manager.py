@@ -56,12 +56,14 @@ class PartitionManager:
         on_opened: Callable[[Partition, PartitionState], object] = _ignore,
         on_changed: Callable[[Partition], object] = _ignore,
         on_removed: Callable[[Partition, bool], object] = _ignore,
+        may_lead: Callable[[Partition, int, Callable[[], object]], bool] = lambda *_: True,
         has_session: Callable[[], bool] = lambda: True,
     ) -> None:
         """`topic_configs(image, topic)`: every topic-level setting, by Kafka's name. `on_following`: partitions that follow another
         leader, or in another epoch, than before; `on_not_following`: partitions that follow none. `on_opened`: a partition whose
         log has been opened. `on_changed`: a partition that has taken a role or new settings. `on_removed(partition, deleted)`: it is
-        not here any more; `deleted`: nor anywhere else. `has_session()`: whether the controller counts this broker as alive."""
+        not here any more; `deleted`: nor anywhere else. `may_lead(partition, leader_epoch, ready)`: whether it can be led here already;
+        where not, `ready` is called once it can. `has_session()`: whether the controller counts this broker as alive."""
         self._log_manager = log_manager
         self.rules = rules
         self.proposals = proposals
@@ -80,6 +82,7 @@ class PartitionManager:
         self._on_opened = on_opened
         self._on_changed = on_changed
         self._on_removed = on_removed
+        self._may_lead = may_lead
         self.has_session = has_session
         self._expiration: Periodic | None = None
         self._unmade: set[tuple[bytes, int]] = set()  # whose log could not be created; retried
@@ -232,6 +235,9 @@ class PartitionManager:
         if state.leader == self._node_id:
             if not was_leader:
                 self.on_not_following([partition])
+                if not self._may_lead(partition, state.leader_epoch, partial(self._may_be_led, partition)):
+                    partition.follow(state)
+                    return
             partition.lead(state, self.rules, self.proposals)
             if partition.log.epochs.unsaved:
                 self._unsaved.append(partition)
@@ -247,6 +253,10 @@ class PartitionManager:
             self.on_not_following([partition])
         else:
             self.on_following([partition])
+
+    def _may_be_led(self, partition: Partition) -> None:
+        if self.by_id(partition.topic_id, partition.partition) is partition:
+            self._take_role(partition, partition.state)
 
     def _remove_partition(self, partition: Partition) -> None:
         """Other brokers host the partition now: close it at once, and delete its log later."""

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.node import Node
+from barnabas.broker.requests.context import RawResponse
+from barnabas.broker.tests.reply import Reply, as_received, send
 from barnabas.testing.memory_disk import MemoryDisk
+from barnabas.wire.registry import request_type, response_type
 from compat_tests.virtual.network import VirtualNetwork
 from compat_tests.virtual.runtime import VirtualRuntime
 from compat_tests.virtual.world import VirtualWorld
@@ -62,6 +66,16 @@ class VirtualCluster:
         until = self.now + seconds
         while not reached():
             assert self.network.world.step(until), "it did not come to be"
+
+    def ask(self, node_id: int, key: int, version: int, request: Any) -> Any:
+        """The response of a node."""
+        reply = Reply()
+        received = as_received(request_type(key), version, request)
+        send(self.nodes[node_id].services, key, version, received, reply)
+        self.run_until(lambda: reply.done)
+        if isinstance(reply.answer, RawResponse):
+            return response_type(key).decode(version, reply.answer.body)[0]
+        return reply.answer
 
     def active(self) -> int:
         """The node whose controller is the active one."""

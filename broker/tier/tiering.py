@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from barnabas.broker.metrics.families import COUNTER, Family, one
 from barnabas.broker.tier.remote_quota import make_quotas
+from barnabas.broker.tier.restores import Restores
 from barnabas.controller.config.validators import ConfigError
 from barnabas.storage.tier.deleted_topics import DeletedTopics
 from barnabas.storage.tier.descriptions import Descriptions, TopicDescription
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from barnabas.controller.metadata.image import MetadataImage, TopicChanges
     from barnabas.runtime.interface import Runtime
     from barnabas.storage.disk.disk import Disk
+    from barnabas.storage.manager.manager import LogManager
     from barnabas.storage.tier.object_store import ObjectStore
-    from barnabas.storage.wall_clock import WallClock
 
 IMPL_PREFIX: Final = "remote.log.storage.manager.impl.prefix"
 
@@ -52,7 +53,7 @@ class Tiering:
         config: BrokerConfig,
         runtime: Runtime,
         disk: Disk,
-        wall_clock: WallClock,
+        log_manager: LogManager,
         cluster_id: Callable[[], str],
     ) -> None:
         """ConfigError where the object store is not or wrongly configured; OSError where the cache can't be made. The store itself
@@ -63,7 +64,7 @@ class Tiering:
             raise ConfigError(f"remote.log.storage.system.enable=true: {error}") from error
         self._runtime = runtime
         self._store = store
-        self._wall_clock = wall_clock
+        wall_clock = self._wall_clock = log_manager.wall_clock
         self._cluster_id = cluster_id
         self._node_id = config.node_id
         self._tiered: set[bytes] = set()  # ids of topics that are tiered, or were since the start
@@ -88,6 +89,8 @@ class Tiering:
             copy_quota=self._copy_quota,
             fetch_quota=self._fetch_quota,
         )
+
+        self.restores = Restores(runtime, log_manager, self.manager)
 
     def begin(self, controller: Controller) -> None:
         """The metadata is known: note the tiered topics, and from now on those that are deleted."""
@@ -221,6 +224,11 @@ class Tiering:
             0 if deleted is None else len(deleted.unknown),
             "Topics in the object store that neither the metadata nor a tombstone knows, by the last daily look",
         )
+        yield one(
+            "barnabas_tier_restoring_partitions",
+            self.restores.count,
+            "Partitions led here that wait for what they are restored with, and have no leader until then",
+        )
         led = list(self.manager.led())
         lags = [partition.lag() for partition in led]
         remote = [partition.remote for partition in led]
@@ -240,6 +248,7 @@ class Tiering:
     def stop(self) -> None:
         """Begin nothing more."""
         self.manager.stop()
+        self.restores.stop()
         self._copy_quota.stop()
         self._descriptions.stop()
         if self.deleted_topics is not None:

@@ -120,6 +120,31 @@ def _filled(broker: Broker, topic: str, configs: Mapping[str, str] | None = None
     return topic
 
 
+IN_TRANSACTIONS = [(0, f"{number}-{index}") for number in range(6) for index in range(3)]
+COMMITTED = [each for each in IN_TRANSACTIONS if int(each[1][0]) % 2 == 0]
+
+
+def _with_transactions(broker: Broker, topic: str) -> str:
+    """A topic whose transactions, of which every other was aborted, are in the store alone."""
+    # each transaction is written in a second of its own, as the clients send no timestamps
+    create_topic(broker.bootstrap, topic, 1, {**CONFIGS, "segment.ms": "1"})
+    producer = ConfluentProducer(broker.bootstrap, "tiered")
+    producer.initialize()
+    for number in range(6):
+        producer.begin()
+        producer.send(topic, [(0, f"{number}-{index}") for index in range(3)])
+        producer.abort() if number % 2 else producer.commit()
+    producer.close()
+    end = _offset(broker, topic, OffsetSpec.latest())
+
+    def is_tiered() -> bool:
+        bases = _local_segments(broker, topic)
+        return len(bases) == 1 and bases[0] > end - 6
+
+    eventually(is_tiered, message=lambda: _local_segments(broker, topic))
+    return topic
+
+
 def _change(broker: Broker, topic: str, configs: Mapping[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     entries = [
@@ -146,28 +171,10 @@ def test_every_client_reads_all_from_the_beginning(tiering: Broker) -> None:
 
 
 def test_committed_reads_leave_out_aborted_transactions(tiering: Broker, java_clients: JavaClients) -> None:
-    topic = "transactions"
-    # each transaction is written in a second of its own, as the clients send no timestamps
-    create_topic(tiering.bootstrap, topic, 1, {**CONFIGS, "segment.ms": "1"})
-    producer = ConfluentProducer(tiering.bootstrap, "tiered")
-    producer.initialize()
-    for number in range(6):
-        producer.begin()
-        producer.send(topic, [(0, f"{number}-{index}") for index in range(3)])
-        producer.abort() if number % 2 else producer.commit()
-    producer.close()
-    end = _offset(tiering, topic, OffsetSpec.latest())
-
-    def is_tiered() -> bool:
-        bases = _local_segments(tiering, topic)
-        return len(bases) == 1 and bases[0] > end - 6
-
-    eventually(is_tiered, message=lambda: _local_segments(tiering, topic))
-    everything = [(0, f"{number}-{index}") for number in range(6) for index in range(3)]
-    committed = [each for each in everything if int(each[1][0]) % 2 == 0]
+    topic = _with_transactions(tiering, "transactions")
     for read in (*READERS, java_clients.read):
-        assert read(tiering.bootstrap, topic, 1, READ_COMMITTED) == committed
-        assert read(tiering.bootstrap, topic, 1, READ_UNCOMMITTED) == everything
+        assert read(tiering.bootstrap, topic, 1, READ_COMMITTED) == COMMITTED
+        assert read(tiering.bootstrap, topic, 1, READ_UNCOMMITTED) == IN_TRANSACTIONS
 
 
 def test_records_are_deleted_into_the_tier(tiering: Broker, store: Path) -> None:
@@ -237,6 +244,46 @@ def test_what_is_in_the_bucket_is_listed_and_removed_by_name(
     assert main([*remove, unknown]) == 0
     assert {path.name for path in store.glob("*/deleted/*")} >= {unknown}
     assert not (store / cluster_id / "deleted" / topic_id).exists()
+
+
+def test_topics_are_restored_from_the_bucket_alone(
+    fresh_broker: BrokerFactory, broker_kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if broker_kind == "apache":
+        pytest.skip("a command of this project")
+    lost = _start(fresh_broker, broker_kind, tmp_path)
+    topic = _filled(lost, "restored")
+    _with_transactions(lost, "transactions")
+    end = _offset(lost, "transactions", OffsetSpec.latest())
+    lost.kill()  # and never starts again
+
+    broker = _start(fresh_broker, broker_kind, tmp_path)
+    command = ["tier", "restore", "--set", f"rsm.config.url=file://{tmp_path}"]
+    command += ["--bootstrap-server", broker.bootstrap]
+    assert main(command) == 0
+    lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [(name, partitions) for name, partitions, _, _ in sorted(lines)] == [
+        (topic, "1"),
+        ("transactions", "1"),
+    ]
+    wanted = [Read(offset, sample) for offset, sample in enumerate(SAMPLES[:ACTIVE])]
+    for client in CLIENTS:
+        assert client.consume(broker.bootstrap, topic, ACTIVE) == wanted, client.name
+    restored = _offset(broker, "transactions", OffsetSpec.latest())
+    assert end - 2 <= restored < end  # but for the last transaction's marker
+    for read in READERS:
+        assert read(broker.bootstrap, "transactions", 1, READ_COMMITTED) == COMMITTED
+        assert read(broker.bootstrap, "transactions", 1, READ_UNCOMMITTED) == IN_TRANSACTIONS
+
+    # It goes on like any other.
+    PLAIN.produce(broker.bootstrap, topic, SAMPLES[ACTIVE:])
+    broker.restart(kill=True)
+    wanted = [Read(offset, sample) for offset, sample in enumerate(SAMPLES)]
+    assert PLAIN.consume(broker.bootstrap, topic, END) == wanted
+    assert main([*command, "--cluster-id", "other"]) == 1
+    assert "there is nothing to restore" in capsys.readouterr().err
+    assert main(command) == 1
+    assert "--cluster-id" in capsys.readouterr().err  # the store has both clusters by now
 
 
 def test_a_fetch_over_the_quota_is_empty(

@@ -33,6 +33,7 @@ min.cleanable.dirty.ratio|The share of a log that must be uncompacted before it 
 min.insync.replicas|How many replicas must have a record before acks=all is answered; with fewer in sync, writing is refused.
 preallocate|Whether a new segment's file gets its full size at once.
 remote.storage.enable|Whether the topic is tiered: its closed segments go to the object store (KIP-405).
+barnabas.remote.restore|With which topic of remote storage a new topic begins, as <cluster id>/<topic id>/<leader epoch>; set by `barnabas tier restore`.
 remote.log.copy.disable|Whether a tiered topic stops copying segments to remote storage.
 remote.log.delete.on.disable|Whether remote data is deleted when tiering is switched off.
 retention.bytes|The most bytes a partition keeps before its oldest segments go; -1 is no limit.

@@ -7,7 +7,7 @@ running, under the property's broker name (its synonyms below); given in server.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from barnabas.controller.config.config_def import ConfigDef
 from barnabas.controller.config.validators import ConfigError
@@ -49,12 +49,14 @@ remote.log.delete.on.disable boolean false * medium
 internal.segment.bytes int - * medium internal
 barnabas.isr.hedge.ms long -1 [-1,...] medium
 barnabas.observers list "" broker-ids medium
+barnabas.remote.restore string "" restore-source medium
 barnabas.retention.messages long -1 [-1,...] medium
 barnabas.validate.records boolean false * medium
 """
 
 TOPIC_CONFIGS: Final = ConfigDef(TOPIC_TABLE)
 OBSERVERS: Final = "barnabas.observers"
+RESTORE: Final = "barnabas.remote.restore"
 TIERS: Final = "remote.log.storage.system.enable"  # of the broker: whether it has tiered topics
 
 # Topic property, then the broker properties that are its default, most important first; *n: in units of n ms.
@@ -124,10 +126,37 @@ def observers_of(configs: Mapping[str, str]) -> frozenset[int]:
     return frozenset(int(each) for each in text.split(",")) if text.strip() else frozenset()
 
 
+class RestoreSource(NamedTuple):
+    """The topic in remote storage with whose segments a topic begins, and the leader epoch that its partitions begin with: above
+    all that are in remote storage."""
+
+    cluster_id: str
+    topic_id: str
+    leader_epoch: int
+
+    @classmethod
+    def parse(cls, text: str) -> RestoreSource | None:
+        """None for the empty string; `text` has been validated."""
+        if not text.strip():
+            return None
+        cluster_id, topic_id, leader_epoch = text.strip().split("/")
+        return cls(cluster_id, topic_id, int(leader_epoch))
+
+    def __str__(self) -> str:
+        return "/".join(map(str, self))
+
+
+def first_leader_epoch(configs: Mapping[str, str]) -> int:
+    """Of new partitions of a topic with these configs."""
+    source = RestoreSource.parse(configs.get(RESTORE, ""))
+    return 0 if source is None else source.leader_epoch
+
+
 def check_tiering(
-    wanted: Mapping[str, str], current: Mapping[str, str], defaults: Mapping[str, str], *, tiers: bool
+    wanted: Mapping[str, str], current: Mapping[str, str] | None, defaults: Mapping[str, str], *, tiers: bool
 ) -> None:
-    """ConfigError where the properties of remote storage do not go together (Kafka's LogConfig.validateTopicLogConfigValues)."""
+    """ConfigError where the properties of remote storage do not go together (Kafka's LogConfig.validateTopicLogConfigValues).
+    `current`: None of a new topic."""
 
     def text(name: str, values: Mapping[str, str] = wanted) -> str:
         return (values.get(name) or defaults.get(name) or TOPIC_CONFIGS[name].default or "").strip()
@@ -135,8 +164,12 @@ def check_tiering(
     def is_on(name: str, values: Mapping[str, str] = wanted) -> bool:
         return text(name, values).lower() == "true"
 
+    if text(RESTORE) and not is_on("remote.storage.enable"):
+        raise ConfigError(f"{RESTORE} needs remote.storage.enable=true.")
+    if current is not None and text(RESTORE) not in ("", text(RESTORE, current)):
+        raise ConfigError(f"{RESTORE} can only be set when a topic is created.")
     if not is_on("remote.storage.enable"):
-        if is_on("remote.storage.enable", current) and not is_on("remote.log.delete.on.disable"):
+        if is_on("remote.storage.enable", current or {}) and not is_on("remote.log.delete.on.disable"):
             raise ConfigError(
                 "It is invalid to disable remote storage without deleting remote data. If you want to keep the remote data and "
                 "turn to read only, please set `remote.storage.enable=true,remote.log.copy.disable=true`. If you want to disable "
@@ -193,7 +226,7 @@ def validate_topic_configs(
     `tiers`: remote.log.storage.system.enable. `current`: what the topic has now, None for a new one.
     """
     table.validate(properties, unknown_topic_config)
-    check_tiering(properties, current or {}, effective or {}, tiers=tiers)
+    check_tiering(properties, current, effective or {}, tiers=tiers)
 
     def number(name: str) -> int:
         text = properties.get(name) or (effective or {}).get(name) or TOPIC_CONFIGS[name].default

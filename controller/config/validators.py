@@ -16,6 +16,7 @@ Validator = Callable[[str, object], None]
 # Compiled when first used: few starts need one.
 _THROTTLED: Final = r"^\s*\d+\s*:\s*\d+\s*$"
 _BROKER_ID: Final = r"[0-9]{1,10}"
+_RESTORE_SOURCE: Final = r"\s*(?!\.{1,2}/)[A-Za-z0-9._-]{1,200}/[A-Za-z0-9_-]{22}/[0-9]{1,9}\s*"
 _VOTER: Final = r"^\d+@[^@]+:\d+$"
 _SERVER: Final = r"^(\[[0-9a-zA-Z\-%._:]*\]|[0-9a-zA-Z\-%._]+):[0-9]+$"
 _DURATION: Final = r"(?i)^P(?=.)(?:\d+D)?(?:T(?=.)(?:\d+H)?(?:\d+M)?(?:\d+(?:\.\d{0,9})?S)?)?$"
@@ -166,6 +167,11 @@ def _broker_ids(name: str, value: object) -> None:
         raise ConfigError.invalid(name, entries, "Each entry must be the id of a broker")
 
 
+def _restore_source(name: str, value: object) -> None:
+    if value and not (isinstance(value, str) and re.fullmatch(_RESTORE_SOURCE, value)):
+        raise ConfigError.invalid(name, value, "It must look like <cluster id>/<topic id>/<leader epoch>")
+
+
 def _offset_reset(name: str, value: object) -> None:
     assert isinstance(value, str)
     kind, _, duration = value.partition(":")
@@ -186,4 +192,5 @@ _NAMED: Final[dict[str, Validator]] = {
     "throttled-replicas": _throttled_replicas,
     "broker-ids": _broker_ids,
     "offset-reset": _offset_reset,
+    "restore-source": _restore_source,
 }

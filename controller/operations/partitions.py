@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from barnabas.controller.config.topic_configs import observers_of
+from barnabas.controller.config.topic_configs import first_leader_epoch, observers_of
 from barnabas.controller.metadata.decision import ApiError, Decision
 from barnabas.controller.metadata.image import MetadataImage, TopicImage, partition_record
 from barnabas.controller.operations.observers import with_observers
@@ -95,7 +95,8 @@ def _add(
             f"The topic {topic.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
         )
     added = wanted.count - present
-    observers = observers_of(image.topic_configs(topic.name))
+    configs = image.topic_configs(topic.name)
+    observers = observers_of(configs)
     replication_factor = sum(broker not in observers for broker in topic.partitions[0].replicas)
     if wanted.assignments is None:
         replicas_of: Sequence[Sequence[int]] = place(
@@ -115,7 +116,13 @@ def _add(
         partition_record(
             topic.topic_id,
             index,
-            new_partition(image, index, with_observers(image, replicas, observers), observers),
+            new_partition(
+                image,
+                index,
+                with_observers(image, replicas, observers),
+                observers,
+                first_leader_epoch(configs),
+            ),
         )
         for index, replicas in enumerate(replicas_of, start=present)
     ]

@@ -183,9 +183,13 @@ def check_assignment(
 
 
 def new_partition(
-    image: MetadataImage, index: int, replicas: Sequence[int], observers: Collection[int] = ()
+    image: MetadataImage,
+    index: int,
+    replicas: Sequence[int],
+    observers: Collection[int] = (),
+    leader_epoch: int = 0,
 ) -> PartitionState:
-    """A new partition: its active replicas but for the observers are in sync, and the first of them leads.
+    """A new partition: its active replicas but for the observers are in sync, and the first of them leads, in `leader_epoch`.
 
     Raises ApiError: INVALID_REPLICA_ASSIGNMENT when none is active.
     """
@@ -200,7 +204,7 @@ def new_partition(
         replicas=list(replicas),
         isr=isr,
         leader=isr[0],
-        leader_epoch=0,
+        leader_epoch=leader_epoch,
         partition_epoch=0,
         directories=[default_directory(image.brokers[broker]) for broker in replicas],
     )

@@ -11,7 +11,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from barnabas.controller.config.topic_configs import TIERS, observers_of, validate_topic_configs
+from barnabas.controller.config.topic_configs import (
+    TIERS,
+    first_leader_epoch,
+    observers_of,
+    validate_topic_configs,
+)
 from barnabas.controller.config.validators import ConfigError
 from barnabas.controller.extension import ConfigTables, NodeValues, TopicChecks
 from barnabas.controller.metadata.decision import ApiError, Decision
@@ -167,11 +172,11 @@ def _create(
 ) -> tuple[CreatedTopic, list[msgspec.Struct]]:
     _check_name(image, topic.name, collisions)
     configs = _check_configs(image, topic, settings, checks)
-    observers = observers_of(configs)
+    observers, leader_epoch = observers_of(configs), first_leader_epoch(configs)
     partitions = (
-        _assigned_partitions(image, topic, observers)
+        _assigned_partitions(image, topic, observers, leader_epoch)
         if topic.assignments
-        else _placed_partitions(image, topic, settings, draw, loads, observers)
+        else _placed_partitions(image, topic, settings, draw, loads, observers, leader_epoch)
     )
     records: list[msgspec.Struct] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += [
@@ -232,6 +237,7 @@ def _placed_partitions(
     draw: Draw,
     loads: Mapping[int, float],
     observers: frozenset[int],
+    leader_epoch: int,
 ) -> list[PartitionState]:
     factor, count = topic.replication_factor, topic.num_partitions
     if factor < -1 or factor == 0:
@@ -247,13 +253,13 @@ def _placed_partitions(
     count = settings.num_partitions if count == -1 else count
     placed = place(image, count, factor, draw, observers, loads)
     return [
-        new_partition(image, index, with_observers(image, replicas, observers), observers)
+        new_partition(image, index, with_observers(image, replicas, observers), observers, leader_epoch)
         for index, replicas in enumerate(placed)
     ]
 
 
 def _assigned_partitions(
-    image: MetadataImage, topic: NewTopic, observers: frozenset[int]
+    image: MetadataImage, topic: NewTopic, observers: frozenset[int], leader_epoch: int
 ) -> list[PartitionState]:
     prefix = "A manual partition assignment was specified, but"
     if topic.replication_factor != -1:
@@ -271,7 +277,7 @@ def _assigned_partitions(
         check_assignment(image, replicas, factor, observers)
         factor = sum(broker not in observers for broker in replicas)
         all_replicas = with_observers(image, replicas, observers)
-        partitions[index] = new_partition(image, index, all_replicas, observers)
+        partitions[index] = new_partition(image, index, all_replicas, observers, leader_epoch)
     if set(partitions) != set(range(len(partitions))):
         raise ApiError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,

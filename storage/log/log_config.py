@@ -15,7 +15,7 @@ LONG_MAX = (1 << 63) - 1
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one topic. `isr_hedge_ms`, `observers`, `retention_messages` and `validate_records`
+    """Settings of one topic. `isr_hedge_ms`, `observers`, `remote_restore`, `retention_messages` and `validate_records`
     are Barnabas's own."""
 
     cleanup_policy: frozenset[str] = frozenset({"delete"})
@@ -39,6 +39,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
     observers: frozenset[int] = frozenset()  # broker ids
     preallocate: bool = False
     remote_log_copy_disable: bool = False
+    remote_restore: str = ""  # what of remote storage a new partition begins with; "": nothing
     remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_messages: int = -1
@@ -77,6 +78,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True):
 _PROPERTY_OF = {
     "isr_hedge_ms": "barnabas.isr.hedge.ms",
     "observers": "barnabas.observers",
+    "remote_restore": "barnabas.remote.restore",
     "retention_messages": "barnabas.retention.messages",
     "validate_records": "barnabas.validate.records",
 }

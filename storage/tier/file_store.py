@@ -130,6 +130,11 @@ class FileStore:
             self._sync_folders(key)
             return _version(os.fstat(descriptor), data)
 
+    def copy(self, source: str, key: str) -> None:
+        check_key(source)
+        with self._opened("copy", source) as (descriptor, status):
+            self.put(key, _pieces(descriptor, status.st_size))
+
     def get(self, key: str, size_max: int) -> tuple[bytes, Version]:
         check_key(key)
         with self._opened("get", key) as (descriptor, status):
@@ -331,6 +336,11 @@ def _read(descriptor: int, start: int, length: int) -> bytes:
         data = os.pread(descriptor, missing, start + length - missing)
         pieces.append(data)
     return b"".join(pieces)
+
+
+def _pieces(descriptor: int, size: int) -> Iterator[bytes]:
+    for start in range(0, size, WRITE_BYTES_MAX):
+        yield _read(descriptor, start, min(WRITE_BYTES_MAX, size - start))
 
 
 def _list(folder: int, path: str, prefix: str, after: str) -> Iterator[ObjectInfo]:

@@ -90,6 +90,15 @@ class MemoryStore:
         self._fail_if(fault, Fault.AFTER, "replace", key)
         return version
 
+    def copy(self, source: str, key: str) -> None:
+        check_key(key)
+        data = self._read("copy", source).data
+        fault = self._fault_before("copy", key)
+        self._fail_if(fault, Fault.HALF, "copy", key)
+        with self._lock:
+            self._write(key, data)
+        self._fail_if(fault, Fault.AFTER, "copy", key)
+
     def get(self, key: str, size_max: int) -> tuple[bytes, Version]:
         found = self._read("get", key)
         if len(found.data) > size_max:

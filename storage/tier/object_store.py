@@ -68,6 +68,11 @@ class ObjectStore(Protocol):
         """Write an object in place of this version of it. ConditionFailed where it is another, or there is none."""
         ...
 
+    def copy(self, source: str, key: str) -> None:
+        """Write an object with the content of another, replacing what there is; the bytes stay within the store. ObjectMissing where
+        there is no `source`."""
+        ...
+
     def get(self, key: str, size_max: int) -> tuple[bytes, Version]:
         """A whole object and its version. ObjectMissing; StoreRefused where it has more than `size_max` bytes."""
         ...

@@ -156,6 +156,14 @@ class ObstoreStore:
         except Exception as error:
             raise _translated("replace", key, error) from error
 
+    def copy(self, source: str, key: str) -> None:
+        check_key(source)
+        check_key(key)
+        try:
+            obstore.copy(self._store, source, key)
+        except Exception as error:
+            raise _translated("copy", f"{source} to {key}", error) from error
+
     def get(self, key: str, size_max: int) -> tuple[bytes, Version]:
         check_key(key)
         try:

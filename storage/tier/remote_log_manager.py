@@ -16,7 +16,7 @@ import msgspec
 
 from barnabas.runtime.backoff import Backoff
 from barnabas.runtime.interface import Runtime
-from barnabas.runtime.slices import Periodic, StepQueue, in_slices
+from barnabas.runtime.slices import Done, Periodic, StepQueue, Steps, in_slices
 from barnabas.storage.disk.disk import Disk
 from barnabas.storage.log.log import Log
 from barnabas.storage.tier.keys import PartitionKeys
@@ -25,7 +25,8 @@ from barnabas.storage.tier.manifest_writer import LeaderDeposed, read_manifest
 from barnabas.storage.tier.object_store import ObjectStore
 from barnabas.storage.tier.remote_cache import RemoteCache
 from barnabas.storage.tier.remote_log import Quota, RemoteLog, TierStats, Unlimited
-from barnabas.storage.tier.tiered_partition import LogLost, TieredPartition
+from barnabas.storage.tier.restore import Restore, Restored
+from barnabas.storage.tier.tiered_partition import NONCE_BYTES, LogLost, TieredPartition
 from barnabas.storage.wall_clock import WallClock
 from barnabas.wire.uuids import uuid_to_string
 
@@ -130,6 +131,35 @@ class RemoteLogManager:
         self._is_pass_due = False
         if not self._is_stopped:
             self.run_pass(lambda: None)
+
+    def restore(
+        self,
+        log: Log,
+        cluster_id: str,
+        topic_id: str,
+        leader_epoch: int,
+        has_ended: Callable[[], bool],
+        done: Done[Restored],
+    ) -> None:
+        """What the log, which is empty, begins with when it takes what that topic has in the store; see Restore."""
+        remote = log.remote
+        assert isinstance(remote, RemoteLog)
+        restore = Restore(
+            self._store,
+            self.cache,
+            PartitionKeys(cluster_id, topic_id, log.partition),
+            remote.keys,
+            leader_epoch,
+            self._runtime.random_bytes(NONCE_BYTES).hex(),
+            has_ended,
+        )
+
+        def steps() -> Steps[Restored]:
+            if not self._is_checked:
+                yield self._check_store
+            return (yield from restore.steps())
+
+        self._queue.add(steps(), done)
 
     def follow(self, log: Log) -> None:
         """The topic is tiered, and another broker leads the partition, or none."""

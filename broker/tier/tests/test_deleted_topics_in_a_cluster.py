@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from barnabas.broker.requests.context import RawResponse
-from barnabas.broker.tests.reply import Reply, as_received, send
 from barnabas.broker.tests.virtual_cluster import NODE_IDS, VirtualCluster
 from barnabas.storage.tier import deleted_topics
 from barnabas.storage.tier.keys import ClusterKeys, PartitionKeys
@@ -19,23 +15,10 @@ from barnabas.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from barnabas.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from barnabas.wire.registry import request_type, response_type
 from barnabas.wire.uuids import uuid_to_string
 
 CREATE_TOPICS, DELETE_TOPICS = 19, 20
 URL = "memory://deleted-topics-in-a-cluster"
-
-
-def ask(cluster: VirtualCluster, node_id: int, key: int, version: int, request: Any) -> Any:
-    """The response of a node."""
-    reply = Reply()
-    send(
-        cluster.nodes[node_id].services, key, version, as_received(request_type(key), version, request), reply
-    )
-    cluster.run_until(lambda: reply.done)
-    if isinstance(reply.answer, RawResponse):
-        return response_type(key).decode(version, reply.answer.body)[0]
-    return reply.answer
 
 
 def test_the_replica_of_a_deleted_topic_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +38,7 @@ def test_the_replica_of_a_deleted_topic_is_down(monkeypatch: pytest.MonkeyPatch)
         )
         for name in ("gone", "kept")
     ]
-    created = ask(cluster, active, CREATE_TOPICS, 7, CreateTopicsRequest(kept, 10_000)).topics
+    created = cluster.ask(active, CREATE_TOPICS, 7, CreateTopicsRequest(kept, 10_000)).topics
     gone, other = (
         uuid_to_string(bytes(topic.topic_id)) for topic in sorted(created, key=lambda topic: topic.name)
     )
@@ -67,7 +50,7 @@ def test_the_replica_of_a_deleted_topic_is_down(monkeypatch: pytest.MonkeyPatch)
     cluster.runtimes[replica].end()
     cluster.advance(15)
     request = DeleteTopicsRequest(topics=[DeleteTopicState("gone")], timeout_ms=10_000)
-    (deleted,) = ask(cluster, active, DELETE_TOPICS, 6, request).responses
+    (deleted,) = cluster.ask(active, DELETE_TOPICS, 6, request).responses
     assert not deleted.error_code
     cluster.run_until(lambda: [each.key for each in store.list(keys.tombstones)] == [keys.tombstone(gone)])
     cluster.advance(30)

@@ -108,6 +108,17 @@ class ObjectStoreModel(RuleBasedStateMachine):
         assert self.current.setdefault(key, version) == version
         return key, version
 
+    @rule(source=_KEYS, key=_KEYS)
+    def copy(self, source: str, key: str) -> None:
+        """Also over what is there, and over itself."""
+        if source in self.objects:
+            self.store.copy(source, key)
+            self.objects[key] = self.objects[source]
+            self.current.pop(key, None)
+        else:
+            with pytest.raises(ObjectMissing):
+                self.store.copy(source, key)
+
     @rule(key=_KEYS, start=st.integers(0, 12), length=st.integers(0, 12))
     def get_range(self, key: str, start: int, length: int) -> None:
         """As a slice."""
