@@ -6,46 +6,53 @@ prints one line on standard error that names what to change.
 
 from __future__ import annotations
 
-import errno
 import gc
 import logging
 import os
 import resource
 import signal
-import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from barnabas.broker.config.broker_config import BrokerConfig
 from barnabas.broker.config.listeners import format_address
 from barnabas.controller.config.validators import ConfigError
+from barnabas.cores import NODE_FOLDER, SUPERVISOR_PIPE
 from barnabas.extensions import EXTENSIONS
 from barnabas.log_format import TEXT, use_json
+from barnabas.start_errors import CannotStart, bind, explain
+from barnabas.systemd import Notifier
 
 if TYPE_CHECKING:
     from barnabas.broker.node import Node
     from barnabas.runtime.asyncio_runtime import AsyncioRuntime
-    from barnabas.runtime.interface import Runtime
 
 log = logging.getLogger("barnabas.server")
 
 # How long a thread that computes (compaction) may keep the loop from the interpreter; Python's own is 5 ms.
 SWITCH_INTERVAL_S = 0.0005
 HANDLER_PAUSE_S = 0.002  # between the loading of two handlers
+ORPHAN_STOP_S = 5.0  # for the controlled shutdown of a node whose supervisor has ended
 _LEVELS = {"warning": logging.WARNING, "info": logging.INFO}
-
-
-class CannotStart(Exception):
-    """The reason why the broker cannot start, and what to do about it, in one line."""
 
 
 def serve(file: str | None, settings: Iterable[str]) -> int:
     """Run one broker until a signal stops it; the process's exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=TEXT)
     try:
+        settings = list(settings)
         config = _load(file, settings)
+        if config.barnabas_cores != "1":
+            from barnabas.cores.layout import count_of  # late: a node alone needs none of it
+
+            if (count := count_of(config.barnabas_cores)) > 1:
+                from barnabas.cores.supervisor import supervise
+
+                return supervise(config, count, file, settings)
+        _check_folders(config)
+        _log_notes(config)
         return _run(config)
     except CannotStart as reason:
         print(f"barnabas: {reason}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
@@ -61,12 +68,27 @@ def _load(file: str | None, settings: Iterable[str]) -> BrokerConfig:
         raise CannotStart(f"cannot read {file}: {error.strerror}") from error
     if config.barnabas_log_format == "json":
         use_json()
+    return config
+
+
+def _check_folders(config: BrokerConfig) -> None:
+    """CannotStart where several nodes have run in the log directories (barnabas.cores)."""
+    names = (name for each in config.log_dirs if os.path.isdir(each) for name in os.listdir(each))
+    if any(name.startswith(NODE_FOLDER) for name in names):
+        from barnabas.cores.layout import check_folders
+
+        try:
+            check_folders(config, 1)
+        except ConfigError as error:
+            raise CannotStart(str(error)) from error
+
+
+def _log_notes(config: BrokerConfig) -> None:
     for level, note in config.notes:
         log.log(_LEVELS[level], "%s", note)
     open_to_all = config.open_listeners()
     if open_to_all:
         log.warning("%s", open_to_all)
-    return config
 
 
 def _run(config: BrokerConfig) -> int:
@@ -95,8 +117,10 @@ def _run(config: BrokerConfig) -> int:
             on_fatal=fatal,
         )
         _start(node, config)
+        stop = _Stop(node, runtime, notifier)
         for number in (signal.SIGTERM, signal.SIGINT):
-            runtime.on_signal(number, _Stop(node, runtime, notifier))
+            runtime.on_signal(number, stop)
+        _end_with_supervisor(runtime, stop)
         # The objects of the start live as long as the process: the collector need not examine them again.
         gc.freeze()
         log.info("running on %s", loop_name(runtime))
@@ -109,40 +133,6 @@ def _run(config: BrokerConfig) -> int:
         print(f"barnabas: {failures[0]}", file=sys.stderr)  # noqa: T201 - the terminal is the interface here
         return 1
     return 0
-
-
-class Notifier:
-    """Tells systemd what the node does, where a unit with Type=notify has started it (sd_notify(3)): READY=1, STOPPING=1, and
-    WATCHDOG=1 at half of the unit's WatchdogSec, as long as the event loop runs."""
-
-    def __init__(self, runtime: Runtime, environment: Mapping[str, str] = os.environ) -> None:
-        self._runtime = runtime
-        path = environment.get("NOTIFY_SOCKET", "")
-        self._address = "\0" + path[1:] if path.startswith("@") else path  # @: the abstract namespace
-        is_watched = environment.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        watchdog = environment.get("WATCHDOG_USEC", "") if is_watched else ""
-        self._interval_s = int(watchdog) / 2e6 if watchdog.isdigit() else 0.0
-
-    def ready(self) -> None:
-        self._send("READY=1")
-        if self._interval_s and self._address:
-            self._runtime.call_later(self._interval_s, self._keep_alive)
-
-    def stopping(self) -> None:
-        self._send("STOPPING=1")
-
-    def _keep_alive(self) -> None:
-        self._send("WATCHDOG=1")
-        self._runtime.call_later(self._interval_s, self._keep_alive)
-
-    def _send(self, state: str) -> None:
-        if not self._address:
-            return
-        try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
-                notified.sendto(state.encode(), self._address)
-        except OSError as error:
-            log.warning("systemd could not be notified of %s: %s", state, error)
 
 
 class _Stop:
@@ -163,6 +153,22 @@ class _Stop:
             self._node.begin_stop(self._runtime.stop)
 
 
+def _end_with_supervisor(runtime: AsyncioRuntime, stop: _Stop) -> None:
+    """Stop when the supervisor that has started this node (barnabas.cores) has ended in any way: its end of a pipe is closed then."""
+    text = os.environ.pop(SUPERVISOR_PIPE, "")
+    if not text:
+        return
+    pipe = int(text)
+
+    def supervisor_ended() -> None:
+        runtime.remove_reader(pipe)
+        log.warning("the supervisor has ended: stopping")
+        stop()
+        runtime.call_later(ORPHAN_STOP_S, stop)
+
+    runtime.add_reader(pipe, supervisor_ended)
+
+
 def _raise_open_files_limit() -> None:
     """Raise the limit of open files to the maximum, as a JVM does: each connection needs two descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -181,57 +187,16 @@ def _start(node: Node, config: BrokerConfig) -> None:
     try:
         if not config.quorum.is_alone:  # this one listens at once
             for listener in config.listeners:
-                _bind(listener.host, listener.port)
+                bind(listener.host, listener.port)
         node.start()
     except (LogDirectoryError, MetadataError) as error:
         raise CannotStart(str(error)) from error
     except OSError as error:
-        raise CannotStart(_explain(error, config)) from error
+        raise CannotStart(explain(error, config)) from error
     except (ConfigError, ValueError, RuntimeError) as error:
         if type(error) in (ValueError, RuntimeError):
             raise  # a bug: show its traceback
         raise CannotStart(str(error)) from error
-
-
-def _explain(error: OSError, config: BrokerConfig) -> str:
-    opened = config.listeners + config.controller_listeners
-    if isinstance(error, socket.gaierror):
-        hosts = ", ".join(each.host for each in opened if each.host)
-        return f"cannot resolve a host of `listeners` ({hosts}): {error.strerror}"
-    if error.filename is None and error.errno == errno.EADDRINUSE:
-        taken = [each for each in opened if each.port and not _can_bind(each.host, each.port)]
-        addresses = ", ".join(format_address(each.host, each.port) for each in taken or opened)
-        return f"cannot listen on {addresses}: a port is in use; stop what uses it or choose another in `listeners`"
-    if error.filename is None and error.errno == errno.EADDRNOTAVAIL:
-        given = [each.host for each in opened if each.host]
-        foreign = [host for host in given if not _can_bind(host, 0)]
-        return f"{', '.join(foreign or given)} is no address of this machine (listeners)"
-    if error.filename is None and error.errno == errno.EACCES:
-        addresses = ", ".join(format_address(each.host, each.port) for each in opened)
-        return f"cannot listen on {addresses}: {error.strerror}; correct `listeners`"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return (
-            f"no permission for {error.filename}: {error.strerror}; give it to this user or change `log.dirs`"
-        )
-    return f"{error}; see `log.dirs` and `listeners`"
-
-
-def _can_bind(host: str, port: int) -> bool:
-    """Whether the address can be bound (port 0: some port of it); after a failure, to name the listener that caused it."""
-    try:
-        _bind(host, port)
-    except OSError:
-        return False
-    return True
-
-
-def _bind(host: str, port: int) -> None:
-    """OSError when the address cannot be bound. So a broker that waits for a quorum fails now, and not when it has formed."""
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    found.sort(key=lambda entry: entry[0] != socket.AF_INET)  # the one that is served
-    with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listeners themselves
-        probe.bind(found[0][4])
 
 
 def _ready(node: Node, config: BrokerConfig, runtime: AsyncioRuntime, notifier: Notifier) -> None:

@@ -314,6 +314,13 @@ class AsyncioRuntime(Runtime):
         """Call back on the loop at a POSIX signal; from the main thread only."""
         self.loop.add_signal_handler(signal_number, callback)
 
+    def add_reader(self, descriptor: int, callback: Callable[[], object]) -> None:
+        """Call back whenever `descriptor` is readable or at its end, until removed."""
+        self.loop.add_reader(descriptor, callback)
+
+    def remove_reader(self, descriptor: int) -> None:
+        self.loop.remove_reader(descriptor)
+
     def run(self) -> None:
         """Run the loop on this thread until `stop`."""
         self.loop.run_forever()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.server import Notifier
+from barnabas.systemd import Notifier
 from compat_tests.virtual.runtime import VirtualRuntime
 
 pytestmark = pytest.mark.sockets

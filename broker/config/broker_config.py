@@ -77,6 +77,7 @@ class _Values:
     barnabas_balancer: str
     barnabas_balancer_report_interval_ms: int
     barnabas_controller_secret_file: str | None
+    barnabas_cores: str
     barnabas_event_loop: str
     barnabas_log_format: str
     barnabas_log_slow_request_ms: int

@@ -24,6 +24,7 @@ barnabas.balancer.interval.ms long 60000 [1,...] low cluster
 barnabas.balancer.report.interval.ms long 10000 [1,...] low cluster
 barnabas.balancer.rest.ms long 600000 [0,...] low cluster
 barnabas.controller.secret.file string - * high
+barnabas.cores string 1 count-or-auto low
 barnabas.event.loop string auto in:auto,uvloop,asyncio low
 barnabas.isr.hedge.ms long -1 [-1,...] medium cluster
 barnabas.log.format string text in:text,json low

@@ -61,6 +61,7 @@ barnabas.balancer.interval.ms|How often the balancer makes a plan, in ms.
 barnabas.balancer.report.interval.ms|How often each broker reports its load to the balancer, in ms; after three intervals without a report there is no plan.
 barnabas.balancer.rest.ms|For how many ms a partition stays where the balancer has moved it. So long a new active controller waits before its first move, and the balancer for a broker that is away.
 barnabas.controller.secret.file|The file with the secret by which the cluster's nodes authenticate each other.
+barnabas.cores|How many nodes `barnabas start` runs on this machine, each a process of its own: a number, or auto, one for each CPU that it may use.
 barnabas.event.loop|Which event loop runs the broker: uvloop, asyncio, or uvloop where it is installed (auto).
 barnabas.log.format|text, or json: one object a line, with timestamp, level, logger and message.
 barnabas.log.slow.request.ms|A request on which the broker has worked for longer is logged. -1: none is.

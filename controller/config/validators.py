@@ -134,6 +134,13 @@ def _gzip_level(name: str, value: object) -> None:
         raise ConfigError.invalid(name, value, "Value must be between 1 and 9 or equal to -1")
 
 
+def _count_or_auto(name: str, value: object) -> None:
+    if value != "auto" and not (
+        isinstance(value, str) and value.isascii() and value.isdigit() and 0 < int(value) <= 1024
+    ):
+        raise ConfigError.invalid(name, value, "it must be auto or a number from 1 to 1024")
+
+
 def _voters(name: str, value: object) -> None:
     for entry in value if isinstance(value, list) else ():
         if not re.match(_VOTER, entry):
@@ -187,6 +194,7 @@ _NAMED: Final[dict[str, Validator]] = {
     "nonempty": _non_empty,
     "nonnull": _non_null,
     "gzip-level": _gzip_level,
+    "count-or-auto": _count_or_auto,
     "voters": _voters,
     "servers": _servers,
     "throttled-replicas": _throttled_replicas,
