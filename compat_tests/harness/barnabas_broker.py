@@ -13,7 +13,7 @@ from compat_tests.harness.broker import Broker, BrokerFailed
 from compat_tests.harness.eventually import eventually
 
 READY_LINE = re.compile(
-    r"^ready (?P<listeners>\S+) node=(?P<node>\d+) cluster=(?P<cluster>\S+) logs=(?P<logs>.+)$"
+    r"^ready (?P<listeners>\S+) nodes?=(?P<node>[\d,]+) cluster=(?P<cluster>\S+) logs=(?P<logs>.+)$"
 )
 
 
@@ -57,7 +57,7 @@ class BarnabasBroker(Broker):
         self.listeners = {}
         for listener in ready["listeners"].split(","):
             name, address = listener.split("://", 1)
-            self.listeners[name] = address
+            self.listeners.setdefault(name, address)  # with barnabas.cores several nodes have the name
         self.cluster_id = ready["cluster"]
         if "listeners" not in self.settings:
             self.settings["listeners"] = ready["listeners"]

@@ -1,0 +1,218 @@
+"""Several nodes under one supervisor (barnabas.cores): real processes, real clients."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from prometheus_client.parser import text_string_to_metric_families
+
+from barnabas.start_errors import can_bind
+from barnabas.testing.ports import free_port
+from compat_tests.harness.broker import Broker
+from compat_tests.harness.eventually import eventually
+from compat_tests.harness.fixture_types import BrokerFactory
+from compat_tests.harness.topics import create_topic
+
+pytestmark = [pytest.mark.barnabas_only, pytest.mark.sockets]
+
+NODE_IDS = (1, 2)
+PARTITIONS = 8
+
+
+def consecutive_ports() -> int:
+    """The first of two."""
+    while not can_bind("127.0.0.1", 1 + (port := free_port())):
+        pass
+    return port
+
+
+def settings(**more: str) -> dict[str, str]:
+    """Of two nodes. `_` for `.` in names."""
+    return {
+        "barnabas.cores": "2",
+        "listeners": f"PLAINTEXT://127.0.0.1:{consecutive_ports()}",
+        "offsets.topic.num.partitions": "4",
+        **{name.replace("_", "."): text for name, text in more.items()},
+    }
+
+
+def nodes_of(broker: Broker) -> dict[int, psutil.Process]:
+    """The processes of the nodes that run, by id."""
+    found = {}
+    for process in psutil.Process(broker.pid).children():
+        with suppress(psutil.Error):  # it has just ended
+            named = [word for word in process.cmdline() if word.startswith("node.id=")]
+            if named:  # otherwise it does not run its program yet
+                found[int(named[-1].partition("=")[2])] = process
+    return found
+
+
+def bootstrap(broker: Broker) -> list[str]:
+    return [f"127.0.0.1:{broker.port + index}" for index in range(len(NODE_IDS))]
+
+
+def leaders(broker: Broker, topic: str) -> Counter[int]:
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap(broker))
+    try:
+        (description,) = admin.describe_topics([topic])
+    finally:
+        admin.close()
+    return Counter(partition["leader_id"] for partition in description["partitions"])
+
+
+def produce(broker: Broker, topic: str, values: range) -> None:
+    """Acknowledged when it returns."""
+    producer = KafkaProducer(bootstrap_servers=bootstrap(broker), acks="all")
+    sent = [producer.send(topic, b"%d" % value, partition=value % PARTITIONS) for value in values]
+    for future in sent:
+        future.get(60)
+    producer.close()
+
+
+def consume(broker: Broker, topic: str, count: int) -> list[int]:
+    """The values, sorted, when there are so many."""
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap(broker), auto_offset_reset="earliest", group_id=None)
+    consumer.assign([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
+    found: list[int] = []
+
+    def all_there() -> bool:
+        for records in consumer.poll(100).values():
+            found.extend(int(record.value) for record in records)
+        return len(found) >= count
+
+    eventually(all_there, message=lambda: f"{len(found)} of {count}")
+    consumer.close()
+    return sorted(found)
+
+
+def probe(at: str, path: str) -> tuple[int, dict[str, object]]:
+    try:
+        with urllib.request.urlopen(f"http://{at}{path}", timeout=30) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def test_clients_use_both_nodes_and_both_are_measured(fresh_broker: BrokerFactory) -> None:
+    at = f"127.0.0.1:{free_port()}"
+    broker = fresh_broker(settings(barnabas_metrics_listener=at))
+    create_topic(broker.bootstrap, "topic", PARTITIONS)
+    assert leaders(broker, "topic") == {1: PARTITIONS // 2, 2: PARTITIONS // 2}
+    produce(broker, "topic", range(1000))
+    assert consume(broker, "topic", 1000) == [*range(1000)]
+    with urllib.request.urlopen(f"http://{at}/metrics", timeout=30) as answer:
+        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+    states = {
+        sample.labels["node"]: sample.value
+        for sample in families["kafka_server_kafkaserver_brokerstate"].samples
+    }
+    assert states == {"1": 3, "2": 3}
+    assert {sample.value for sample in families["barnabas_cores_node_up"].samples} == {1}
+    assert probe(at, "/livez") == (200, {"status": "ok"})
+    assert probe(at, "/readyz") == (200, {"status": "ok", "reasons": []})
+    nodes_of(broker)[2].send_signal(signal.SIGSTOP)
+    try:
+        code, answer_text = probe(at, "/readyz")
+        assert (code, answer_text["reasons"]) == (503, ["node 2: it has not answered within 3 s"])
+    finally:
+        nodes_of(broker)[2].send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize("killed", NODE_IDS)
+def test_a_killed_node_is_started_again(fresh_broker: BrokerFactory, killed: int) -> None:
+    broker = fresh_broker(settings())
+    create_topic(broker.bootstrap, "topic", PARTITIONS)
+    produce(broker, "topic", range(800))
+    before = nodes_of(broker)
+    before[killed].kill()
+    eventually(lambda: nodes_of(broker).get(killed, before[killed]) != before[killed])
+    produce(broker, "topic", range(800, 1600))
+    assert consume(broker, "topic", 1600) == [*range(1600)]
+    assert f"node {killed} was ended by SIGKILL; it is started again in 0.2 s" in broker.log_text()
+    other = 3 - killed
+    assert nodes_of(broker)[other] == before[other]
+
+
+def test_a_clean_stop_and_the_same_nodes_again(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker(settings(barnabas_log_format="json"))
+    create_topic(broker.bootstrap, "topic", PARTITIONS)
+    produce(broker, "topic", range(80))
+    before = [*nodes_of(broker).values()]
+    assert broker.stop() == 0
+    assert not any(process.is_running() for process in before)
+    broker.start()
+    assert consume(broker, "topic", 80) == [*range(80)]
+    assert leaders(broker, "topic") == {1: PARTITIONS // 2, 2: PARTITIONS // 2}
+    lines = [json.loads(line) for line in broker.log_text().splitlines()]
+    assert {line.get("node") for line in lines} == {None, 1, 2}
+    assert not any("not stopped cleanly" in line["message"] for line in lines)
+
+
+def test_a_second_signal_stops_at_once(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker(settings())
+    first, second = (nodes_of(broker)[each] for each in NODE_IDS)
+    assert broker.process is not None
+    process = broker.process
+    second.suspend()  # so that a controlled stop would wait
+    process.send_signal(signal.SIGTERM)
+    eventually(lambda: "INFO barnabas.cores: stopping" in broker.log_text())
+    process.send_signal(signal.SIGINT)
+    eventually(lambda: not first.is_running())
+    second.resume()
+    assert process.wait(60) == 0
+
+
+def test_the_nodes_end_with_a_killed_supervisor(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker(settings())
+    nodes = [*nodes_of(broker).values()]
+    assert len(nodes) == len(NODE_IDS)
+    broker.kill()
+    eventually(lambda: not any(process.is_running() for process in nodes))
+
+
+def refusal(directory: Path, **properties: str) -> str:
+    """The line with which a start fails."""
+    command = [sys.executable, "-m", "barnabas.cli", "start", "--set", f"log.dirs={directory}"]
+    for name, text in properties.items():
+        command += ["--set", f"{name.replace('_', '.')}={text}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_what_cannot_start_is_said_once(tmp_path: Path) -> None:
+    assert "num.partitions" in refusal(tmp_path, barnabas_cores="2", num_partitions="many")
+    port = consecutive_ports()
+    with socket.create_server(("127.0.0.1", port + 1)):
+        line = refusal(tmp_path, barnabas_cores="2", listeners=f"PLAINTEXT://127.0.0.1:{port}")
+    assert f"node 2 cannot listen on 127.0.0.1:{port + 1} (PLAINTEXT): Address already in use" in line
+
+
+def test_fewer_nodes_than_there_are_folders(fresh_broker: BrokerFactory) -> None:
+    broker = fresh_broker(settings())
+    directory = broker.directory / "data"
+    assert broker.stop() == 0
+    assert "has the data of nodes 1, 2, which barnabas.cores=1 (one node) does not start" in refusal(
+        directory
+    )
+
+
+def test_a_node_that_cannot_start_ends_the_others(fresh_broker: BrokerFactory, tmp_path: Path) -> None:
+    (tmp_path / "data/node-2").mkdir(parents=True)
+    (tmp_path / "data/node-2/meta.properties").write_text("version=1\nnode.id=9\ncluster.id=other\n")
+    broker = fresh_broker(settings(log_dirs=str(tmp_path / "data")), start=False)
+    with pytest.raises(AssertionError, match=r"ended with 1 before it was ready[\s\S]*node=2 barnabas: "):
+        broker.start()
