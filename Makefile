@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-partitions bench-cluster bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing bench-tier versitygw cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-partitions bench-cluster bench-cores bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing bench-tier versitygw cluster chaos chaos-nats simulate simulate-transactions fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -228,6 +228,9 @@ simulate-transactions: $(INSTALLED) ## long tests: transactional clients in simu
 
 bench-cluster: $(JARS) ## bench: three nodes of each
 	$(BIN)/python -m compat_tests.bench.cluster $(ARGS)
+
+bench-cores: $(INSTALLED) ## bench: one node and two under barnabas.cores, on two cores
+	$(BIN)/python -m compat_tests.bench.cores $(ARGS)
 
 # Open loop: a record is due every 2 ms.
 bench-slow-replica: $(JARS) ## bench: acks=all while one of three replicas is slow, with and without the hedge
