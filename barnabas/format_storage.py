@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from barnabas.runtime.interface import Runtime
     from barnabas.wire.messages.metadata_records import UserScramCredentialRecord
 
+ONE_NODE: Final = "set barnabas.cores=1, and the node.id and the log.dirs (they end in node-<id>) of one node"
 _FIELDS: Final = ("name", "salt", "iterations", "password", "saltedpassword")
 _FIELD: Final = re.compile(r'\s*([a-z]+)\s*=\s*(?:"([^"]*)"|([^,"]*))\s*(?:,|$)')
 
@@ -54,6 +55,7 @@ def format_storage(
     """The process's exit code. Prints one line with the result, or with the reason of a failure. `users`: of --add-scram."""
     try:
         config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings, EXTENSIONS)
+        config.check_is_one_node(ONE_NODE)
         runtime = AsyncioRuntime()
         try:
             found_id = _format(config, runtime, cluster_id, [parse_user(each, runtime) for each in users])

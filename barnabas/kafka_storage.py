@@ -65,6 +65,7 @@ def _format(options: Options) -> int:
     file, cluster_id = options.value("config"), options.value("cluster-id")
     try:
         config = BrokerConfig.load(Path(file), os.environ, [], EXTENSIONS)
+        config.check_is_one_node("barnabas format takes --set for the node.id and the log.dirs of one node")
         if not _is_left_to_do(config, ignores_formatted=options.has("ignore-formatted")):
             say("All of the log directories are already formatted.")
             return 0

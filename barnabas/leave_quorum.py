@@ -26,6 +26,9 @@ def leave(file: str | None, settings: Iterable[str], *, show: bool = False) -> i
     disk = RealDisk()
     try:
         config = BrokerConfig.load(None if file is None else Path(file), os.environ, settings, EXTENSIONS)
+        config.check_is_one_node(
+            "set barnabas.cores=1, and the node.id and the log.dirs (they end in node-<id>) of one node"
+        )
         directory = metadata_directory(config)
         if not disk.exists(directory):
             raise MetadataError(f"{directory} (metadata.log.dir, or the first of log.dirs) is not there")

@@ -113,6 +113,7 @@ class BrokerNode:
         assert not self.is_running, "it runs already"
         fixed = {"node.id": str(self.node_id), "listeners": self._listeners(), "log.dirs": self.log_dir}
         config = BrokerConfig.from_properties({**fixed, **self.properties}, EXTENSIONS)
+        config.check_is_one_node("a broker for tests has several with nodes=2, or --nodes 2")
         self.is_ready = False
         self.failure = None
         if self._has_left_all and isinstance(self.disk, MemoryDisk):

@@ -434,6 +434,13 @@ class BrokerConfig(_Values):
             return [DEFAULT_LOG_DIR]
         return list(dict.fromkeys(found))
 
+    def check_is_one_node(self, instead: str) -> None:
+        """ConfigError where barnabas.cores is set, in what knows one node alone. `instead`: what to do."""
+        if self.barnabas_cores != "1":
+            raise ConfigError(
+                f"barnabas.cores={self.barnabas_cores} is for `barnabas start` alone: {instead}"
+            )
+
     def cordoned_directories(self) -> list[str]:
         """The log directories that get no new partitions (KIP-1066); "*" names all."""
         named = {os.path.abspath(each) for each in self.cordoned_log_dirs}
