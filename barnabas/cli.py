@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from barnabas import __version__, commands
 
 _START_HELP = """\
-Run one broker in the foreground. Property names and meanings are Kafka's.
+Run one broker in the foreground, or with barnabas.cores several under a supervisor. Property names and meanings are Kafka's.
 
 A property's value is the first of: --set name=value; a KAFKA_* variable (KAFKA_LOG_DIRS is log.dirs, as the
 apache/kafka image maps them: _ is ., __ is _, ___ is -); the properties file; the default. Without a file the

@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -180,6 +181,29 @@ def test_the_nodes_end_with_a_killed_supervisor(fresh_broker: BrokerFactory) -> 
     assert len(nodes) == len(NODE_IDS)
     broker.kill()
     eventually(lambda: not any(process.is_running() for process in nodes))
+
+
+def test_two_machines(fresh_broker: BrokerFactory) -> None:
+    """As a larger cluster: the named voters are controllers, and replicas of one partition are never on one machine."""
+    first, second = (settings(broker_rack=rack) for rack in "ab")
+    ports = free_port(), free_port()
+    voters = f"1@127.0.0.1:{ports[0]},11@127.0.0.1:{ports[1]}"
+    brokers = []
+    for node_id, port, given in ((1, ports[0], first), (11, ports[1], second)):
+        given["node.id"], given["controller.quorum.voters"] = str(node_id), voters
+        given["listeners"] += f",CONTROLLER://127.0.0.1:{port}"
+        brokers.append(fresh_broker(given, start=False))
+    with ThreadPoolExecutor() as threads:  # neither is ready before the other has started
+        list(threads.map(lambda broker: broker.start(), brokers))
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap(brokers[0]))
+    admin.create_topics({"topic": {"num_partitions": PARTITIONS, "replication_factor": 2}})
+    (description,) = eventually(lambda: admin.describe_topics(["topic"]))
+    admin.close()
+    replicas = [{*partition["replica_nodes"]} for partition in description["partitions"]]
+    assert all(len(each & {1, 2}) == len(each & {11, 12}) == 1 for each in replicas), replicas
+    assert set().union(*replicas) == {1, 2, 11, 12}
+    with ThreadPoolExecutor() as threads:
+        assert list(threads.map(lambda broker: broker.stop(), brokers)) == [0, 0]
 
 
 def refusal(directory: Path, **properties: str) -> str:

@@ -37,6 +37,7 @@ NOT_RUN: Final[dict[str, dict[str, str]]] = {
         "Observers": _KAFKAS_TOOLS,
         "Controllers": _KAFKAS_TOOLS,
     },
+    "cores.md": {"Begin": "ports that follow one another: test_cores.py starts nodes on such"},
     "containers.md": {
         "The image": "Docker; compat_tests/image builds it by its Dockerfile's commands",
         "Kubernetes": "Helm",

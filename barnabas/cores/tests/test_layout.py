@@ -134,7 +134,7 @@ def test_in_a_larger_cluster_the_named_voters_are_controllers() -> None:
 )
 def test_what_cannot_be(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        made(**properties)
+        made(2, **properties)
 
 
 def test_values() -> None:
