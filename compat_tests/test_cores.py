@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -11,10 +12,8 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from barnabas.start_errors import can_bind
 from barnabas.testing.ports import free_port
 from compat_tests.harness.broker import Broker
+from compat_tests.harness.core_nodes import nodes_of, runs
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import BrokerFactory
 from compat_tests.harness.topics import create_topic
@@ -47,17 +47,6 @@ def settings(**more: str) -> dict[str, str]:
         "offsets.topic.num.partitions": "4",
         **{name.replace("_", "."): text for name, text in more.items()},
     }
-
-
-def nodes_of(broker: Broker) -> dict[int, psutil.Process]:
-    """The processes of the nodes that run, by id."""
-    found = {}
-    for process in psutil.Process(broker.pid).children():
-        with suppress(psutil.Error):  # it has just ended
-            named = [word for word in process.cmdline() if word.startswith("node.id=")]
-            if named:  # otherwise it does not run its program yet
-                found[int(named[-1].partition("=")[2])] = process
-    return found
 
 
 def bootstrap(broker: Broker) -> list[str]:
@@ -123,12 +112,12 @@ def test_clients_use_both_nodes_and_both_are_measured(fresh_broker: BrokerFactor
     assert {sample.value for sample in families["barnabas_cores_node_up"].samples} == {1}
     assert probe(at, "/livez") == (200, {"status": "ok"})
     assert probe(at, "/readyz") == (200, {"status": "ok", "reasons": []})
-    nodes_of(broker)[2].send_signal(signal.SIGSTOP)
+    os.kill(nodes_of(broker.pid)[2], signal.SIGSTOP)
     try:
         code, answer_text = probe(at, "/readyz")
         assert (code, answer_text["reasons"]) == (503, ["node 2: it has not answered within 3 s"])
     finally:
-        nodes_of(broker)[2].send_signal(signal.SIGCONT)
+        os.kill(nodes_of(broker.pid)[2], signal.SIGCONT)
 
 
 @pytest.mark.parametrize("killed", NODE_IDS)
@@ -136,23 +125,23 @@ def test_a_killed_node_is_started_again(fresh_broker: BrokerFactory, killed: int
     broker = fresh_broker(settings())
     create_topic(broker.bootstrap, "topic", PARTITIONS)
     produce(broker, "topic", range(800))
-    before = nodes_of(broker)
-    before[killed].kill()
-    eventually(lambda: nodes_of(broker).get(killed, before[killed]) != before[killed])
+    before = nodes_of(broker.pid)
+    os.kill(before[killed], signal.SIGKILL)
+    eventually(lambda: nodes_of(broker.pid).get(killed, before[killed]) != before[killed])
     produce(broker, "topic", range(800, 1600))
     assert consume(broker, "topic", 1600) == [*range(1600)]
     assert f"node {killed} was ended by SIGKILL; it is started again in 0.2 s" in broker.log_text()
     other = 3 - killed
-    assert nodes_of(broker)[other] == before[other]
+    assert nodes_of(broker.pid)[other] == before[other]
 
 
 def test_a_clean_stop_and_the_same_nodes_again(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker(settings(barnabas_log_format="json"))
     create_topic(broker.bootstrap, "topic", PARTITIONS)
     produce(broker, "topic", range(80))
-    before = [*nodes_of(broker).values()]
+    before = [*nodes_of(broker.pid).values()]
     assert broker.stop() == 0
-    assert not any(process.is_running() for process in before)
+    assert not any(map(runs, before))
     broker.start()
     assert consume(broker, "topic", 80) == [*range(80)]
     assert leaders(broker, "topic") == {1: PARTITIONS // 2, 2: PARTITIONS // 2}
@@ -163,24 +152,24 @@ def test_a_clean_stop_and_the_same_nodes_again(fresh_broker: BrokerFactory) -> N
 
 def test_a_second_signal_stops_at_once(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker(settings())
-    first, second = (nodes_of(broker)[each] for each in NODE_IDS)
+    first, second = (nodes_of(broker.pid)[each] for each in NODE_IDS)
     assert broker.process is not None
     process = broker.process
-    second.suspend()  # so that a controlled stop would wait
+    os.kill(second, signal.SIGSTOP)  # so that a controlled stop would wait
     process.send_signal(signal.SIGTERM)
     eventually(lambda: "INFO barnabas.cores: stopping" in broker.log_text())
     process.send_signal(signal.SIGINT)
-    eventually(lambda: not first.is_running())
-    second.resume()
+    eventually(lambda: not runs(first))
+    os.kill(second, signal.SIGCONT)
     assert process.wait(60) == 0
 
 
 def test_the_nodes_end_with_a_killed_supervisor(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker(settings())
-    nodes = [*nodes_of(broker).values()]
+    nodes = [*nodes_of(broker.pid).values()]
     assert len(nodes) == len(NODE_IDS)
     broker.kill()
-    eventually(lambda: not any(process.is_running() for process in nodes))
+    eventually(lambda: not any(map(runs, nodes)))
 
 
 def test_two_machines(fresh_broker: BrokerFactory) -> None:

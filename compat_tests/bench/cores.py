@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from barnabas.start_errors import can_bind
 from barnabas.testing.ports import free_port
@@ -30,6 +30,7 @@ from compat_tests.bench.__main__ import say
 from compat_tests.bench.report import Results
 from compat_tests.bench.workloads import Measures, cpu_seconds
 from compat_tests.harness.barnabas_broker import BarnabasBroker
+from compat_tests.harness.core_nodes import nodes_of
 
 SHARED_MEMORY = Path("/dev/shm")  # so that the disk is not measured
 TOPICS = 2
@@ -99,8 +100,7 @@ class Nodes:
         self.broker.start()
         self.addresses = [f"127.0.0.1:{port + index % count}" for index in range(TOPICS)]
         self.leaders = [1 + index % count for index in range(TOPICS)]
-        supervisor = psutil.Process(self.broker.pid)
-        self.pids = [each.pid for each in supervisor.children()] if count > 1 else [self.broker.pid]
+        self.pids = [*nodes_of(self.broker.pid).values()] or [self.broker.pid]
         self._admin = AdminClient({"bootstrap.servers": self.broker.bootstrap, "log_level": 2})
         self._made = 0
 
