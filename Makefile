@@ -11,9 +11,9 @@ INSTALLED := $(VENV)/.installed
 JARS := .cache/kafka-4.3.1/.fetched
 KAFKA_PYTHON := .cache/.kafka-python
 PYTEST := $(BIN)/python -m pytest
-# Tests with clients and clusters wait for half of their time: four workers keep two cores busy (compat_tests/harness/workers.py).
+# Tests with clients and clusters wait for half of their time: five workers keep two cores busy (compat_tests/harness/workers.py).
 # Those of `make unit` compute.
-WORKERS ?= -n 4 --no-loadscope-reorder
+WORKERS ?= -n 5 --no-loadscope-reorder
 UNIT_WORKERS ?= -n 2 --no-loadscope-reorder
 # Files of unit tests are in memory, where a file system there has 4 GB left: a third of the time went into syncs and removing them.
 UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 > 4000000 {print "PYTEST_DEBUG_TEMPROOT=/dev/shm"}')
@@ -22,7 +22,7 @@ UNIT_TEMP = $(shell df -Pk /dev/shm 2>/dev/null | awk '$$6 == "/dev/shm" && $$4 
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup run spark demo demo-nats test unit lint check test-spark test-durability test-apache test-kafka-python test-franz-go \
-  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-partitions bench-cluster bench-cores bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing bench-tier versitygw cluster chaos chaos-nats simulate simulate-transactions fuzz \
+  test-languages test-pythons test-tier dist publish-python publish-npm publish-files test-helm test-tools test-transactions test-console screenshots check docs format conform bench bench-balancer bench-groups bench-partitions bench-cluster bench-cores bench-doubles bench-nats bench-security bench-slow-replica bench-spark bench-spark-sizing bench-testing bench-tier versitygw cluster chaos chaos-nats simulate simulate-transactions test-simulation fuzz \
   kafka lock clean
 
 # A target's heading is the word before the colon; without one of these it is among the others.
@@ -104,12 +104,12 @@ test-durability: $(JARS) ## long tests: fifty rounds of kill -9 under load, thou
 
 # BARNABAS_CHAOS_ROUNDS: how often each kind of death comes; the other tests' long forms run once.
 chaos: $(JARS) ## long tests: clusters under load whose nodes die, stand still and lose their network
-	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-10} $(PYTEST) -q compat_tests/cluster $(ARGS)
+	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-10} $(PYTEST) -q -m "" compat_tests/cluster $(ARGS)
 
 # Fifty moved leaders and twenty killed ones a round; ten million messages each way.
 chaos-nats: $(JARS) ## long tests: bound topics whose leaders move and die; ten million messages
 	BARNABAS_CHAOS_ROUNDS=$${BARNABAS_CHAOS_ROUNDS:-2} BARNABAS_NATS_MESSAGES=$${BARNABAS_NATS_MESSAGES:-10000000} \
-	  $(PYTEST) -q compat_tests/nats compat_tests/simulation/test_bound_topics.py $(ARGS)
+	  $(PYTEST) -q -m "" compat_tests/nats compat_tests/simulation/test_bound_topics.py $(ARGS)
 
 # So many mutated requests of each kind; what fails prints the command that runs its case alone.
 fuzz: $(INSTALLED) ## long tests: hostile requests, with a client beside them (BARNABAS_FUZZ_SEEDS=5000)
@@ -200,7 +200,7 @@ test-helm: $(INSTALLED) ## long tests: the Helm chart, rendered where helm is
 
 conform: $(JARS) ## test: every API and version, and the commands, this broker and Apache Kafka side by side
 	$(BIN)/python -m compat_tests.conform $(ARGS)
-	$(PYTEST) -q -m "" compat_tests/test_command_line_beside_kafka.py
+	$(PYTEST) -q -m "" compat_tests/test_command_line_beside_kafka.py compat_tests/test_java_tools.py
 
 bench: $(JARS) ## bench: this broker and Apache Kafka under load
 	$(BIN)/python -m compat_tests.bench $(ARGS)
@@ -221,6 +221,9 @@ bench-partitions: $(JARS) ## bench: both with 10,000 partitions
 SEEDS ?= 1000
 simulate: $(INSTALLED) ## long tests: whole clusters under a seeded scheduler (SEEDS=1000)
 	$(BIN)/python -m compat_tests.simulation --seeds $(SEEDS) $(ARGS)
+
+test-simulation: $(INSTALLED) ## long tests: the planted bugs that the simulations have to find
+	$(PYTEST) $(WORKERS) -q -m "" compat_tests/simulation $(ARGS)
 
 # As `make simulate`, for transactions, with the bugs that Kafka's had (transaction_bugs.py).
 simulate-transactions: $(INSTALLED) ## long tests: transactional clients in simulated clusters (SEEDS=1000)

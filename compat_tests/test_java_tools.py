@@ -305,6 +305,7 @@ def test_log_dirs(broker: Broker, topic: TopicFactory, java_tools: JavaTools) ->
     assert partition["size"] > 100
 
 
+@pytest.mark.long
 @pytest.mark.jvm
 def test_each_tool_as_its_own_process(broker: Broker, unique: UniqueName, tmp_path: Path) -> None:
     """Every tool runs once in a process of its own, on one topic."""

@@ -84,7 +84,10 @@ def made(fresh_cluster: ClusterFactory) -> Iterator[list[Cluster]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("login", "roles"),
-    [(PLAIN, THREE), pytest.param(SCRAM, SEPARATE, marks=pytest.mark.barnabas_only)],
+    [
+        pytest.param(PLAIN, THREE, marks=pytest.mark.long),
+        pytest.param(SCRAM, SEPARATE, marks=pytest.mark.barnabas_only),
+    ],
     ids=["PLAIN-combined", "SCRAM-separate"],
 )
 def test_nodes_die_and_come_back(
@@ -193,6 +196,7 @@ def test_a_node_with_a_wrong_password_is_no_member(
     assert sorted(cluster.metadata().brokers) == [11, 12, 13, 14]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_a_plaintext_cluster_becomes_one_with_logins(
     fresh_cluster: ClusterFactory, made: list[Cluster], tmp_path: Path

@@ -1,6 +1,6 @@
 """kill -9 under load: of a leader, a follower, the active controller, two of three, all three.
 
-The short form is one round of the five; BARNABAS_CHAOS_ROUNDS sets more rounds, in random order, with a line each
+The short form is one round of three of the five; BARNABAS_CHAOS_ROUNDS sets a number of rounds, in random order, with a line each
 (`make chaos`).
 """
 
@@ -16,8 +16,9 @@ from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import Work
 from compat_tests.harness.fixture_types import ClusterFactory
 
-ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "1"))
+ROUNDS = int(os.environ.get("BARNABAS_CHAOS_ROUNDS", "0"))
 VICTIMS = ("leader", "follower", "active controller", "two of three", "all three")
+SHORT = ("leader", "active controller", "all three")
 
 
 def victims(cluster: Cluster, which: str, topic: str) -> list[int]:
@@ -42,8 +43,8 @@ def test_kill_under_load_loses_no_acknowledged_record(
     cluster = fresh_cluster()
     work = Work(cluster)
     topic = next(iter(work.loads))
-    for number in range(ROUNDS):
-        order = VICTIMS if ROUNDS == 1 else random.sample(VICTIMS, len(VICTIMS))
+    for number in range(max(1, ROUNDS)):
+        order = random.sample(VICTIMS, len(VICTIMS)) if ROUNDS else SHORT
         for which in order:
             work.await_progress()
             time.sleep(random.random() / 2)  # the node dies at a random point of the clients' work
@@ -55,7 +56,7 @@ def test_kill_under_load_loses_no_acknowledged_record(
             outage = time.monotonic() - started
             cluster.start(*dead)
             cluster.wait_until_whole()
-            if ROUNDS > 1:
+            if ROUNDS:
                 with capsys.disabled():
                     print(
                         f"\nround {number + 1} of {ROUNDS}: {which} (node {dead}): all clients continue after "

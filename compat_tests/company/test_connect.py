@@ -47,6 +47,7 @@ def test_file_connectors_copy_through_a_topic_and_continue_after_a_restart(
     assert {"connector-in", "connector-out"} <= configs
 
 
+@pytest.mark.long
 def test_a_source_is_copied_exactly_once_over_a_kill(
     broker: Broker, topic: TopicFactory, unique: UniqueName, tmp_path: Path
 ) -> None:

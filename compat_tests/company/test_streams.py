@@ -25,6 +25,7 @@ FIRST = ["the quick brown fox", "jumps over the lazy dog", "the end"] * 100
 SECOND = ["the fox again", "and the dog"] * 100
 
 
+@pytest.mark.long
 def test_word_count_survives_the_loss_of_its_state(
     broker: Broker, topic: TopicFactory, unique: UniqueName, tmp_path: Path
 ) -> None:

@@ -101,7 +101,7 @@ def copiers() -> Iterator[ExitStack]:
 @pytest.mark.parametrize(
     ("hard", "options"),
     [
-        pytest.param(False, ["--enable-random-aborts"], id="clean"),
+        pytest.param(False, ["--enable-random-aborts"], id="clean", marks=pytest.mark.long),
         pytest.param(True, ["--use-group-metadata", "--enable-random-aborts"], id="hard"),
     ],
 )

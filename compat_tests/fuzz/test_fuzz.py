@@ -24,10 +24,10 @@ SEEDS = int(os.environ.get("BARNABAS_FUZZ_SEEDS", "0"))
 # cases of the default suite by kind; grouped by system, so that each is started once
 SHORT = {
     "broker": {
-        "requests": range(0, 100, 2),
-        "repetitions": range(0, 1000, 16),
-        "large": range(0, 1000, 50),
-        "pipelined": range(2, 1000, 16),
+        "requests": range(0, 100, 5),
+        "repetitions": range(0, 1000, 40),
+        "large": range(0, 1000, 100),
+        "pipelined": range(2, 1000, 40),
         "worst": range(1000),
         "metrics": range(15),
     },

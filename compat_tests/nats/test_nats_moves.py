@@ -60,7 +60,7 @@ def test_partitions_that_move_to_brokers_out_of_sync(server: NatsServer, cluster
 
 
 @pytest.mark.timeout(300 + 180 * ROUNDS)
-@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("is_clean", [pytest.param(True, marks=pytest.mark.long), False])
 def test_leaders_that_stop_when_others_have_just_joined(
     server: NatsServer, cluster: Cluster, is_clean: bool
 ) -> None:

@@ -56,6 +56,7 @@ def test_messages_are_missing_only_in_gaps_and_none_is_duplicated() -> None:
     assert counts["messages missing in gaps"] < counts["messages published"] / 6
 
 
+@pytest.mark.long
 def test_followers_that_join_too_early_and_log_no_gap_are_found() -> None:
     with (
         mock.patch.object(StandbyReports, "may_take_over", return_value=True),

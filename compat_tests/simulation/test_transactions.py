@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -27,18 +28,36 @@ MET = (
     "producers that pause",
     "transactional offsets",
 )
+# Planted bugs of the default suite; `make test-simulation` looks for all that the first seeds find.
+SOON_FOUND = (
+    "aborted-transactions-are-not-named",
+    "completion-is-written-twice",
+    "empty-members-are-refused",
+    "errors-among-brokers-are-passed-on",
+    "errors-of-the-controller-are-passed-on",
+    "no-epoch-is-checked",
+)
+
+outcome_of = functools.cache(run_seed)
 
 
 def test_invariants_hold_while_faults_happen() -> None:
     counts: Counter[str] = Counter()
     for seed in range(2):
-        failure, details, found, log = run_seed(seed)
+        failure, details, found, log = outcome_of(seed)
         assert not failure, "\n".join([*log, details])
         counts += found
     assert all(counts[each] for each in MET), counts
 
 
-@pytest.mark.parametrize("bug", [bug for bug, seed in FOUND_BY.items() if seed < 2])
+@pytest.mark.parametrize(
+    "bug",
+    [
+        pytest.param(bug, marks=() if bug in SOON_FOUND else pytest.mark.long)
+        for bug, seed in FOUND_BY.items()
+        if seed < 2
+    ],
+)
 def test_a_planted_bug_is_found(bug: str) -> None:
     """The seed in FOUND_BY finds it. Changes of the code move it: `python -m compat_tests.simulation.transactions --bug NAME` finds
     a new one; until then any of 20 others counts. `make simulate-transactions` also looks for those that are found less often."""
@@ -47,14 +66,12 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 
 def test_a_seed_replays_exactly_under_any_hash_seed() -> None:
-    def log(hash_seed: str) -> str:
-        command = [sys.executable, "-m", "compat_tests.simulation.transactions", "--seed", "1"]
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False
-        )
-        (found,) = [line for line in done.stdout.splitlines() if line.startswith("trace ")]
-        return found
-
-    run_seed(0)  # leaves nothing behind in this process
-    assert log("1") == log("2") == run_seed(1)[3][-1]
+    """In this process hashes are random, and another seed has run before."""
+    command = [sys.executable, "-m", "compat_tests.simulation.transactions", "--seed", "1"]
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250, check=False
+    )
+    (found,) = [line for line in done.stdout.splitlines() if line.startswith("trace ")]
+    outcome_of(0)
+    assert found == outcome_of(1)[3][-1]

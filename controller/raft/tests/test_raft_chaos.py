@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.controller.raft.tests.chaos_world import run_seed
 
-DEFAULT_SEEDS = "0:10"
+DEFAULT_SEEDS = "0:4"
 MUST_HAPPEN = (
     "committed",
     "failed",
