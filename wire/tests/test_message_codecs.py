@@ -63,6 +63,9 @@ def test_a_default_message_encodes_in_every_version(message_types: dict[str, Mes
             assert kind.decode(version, encoded) == (kind.message_class(), len(encoded))
 
 
+RETRIES = 3
+
+
 @pytest.mark.slow
 def test_damaged_bytes_raise_decode_errors_and_allocate_little(
     message_samples: Any, message_types: dict[str, MessageType[Any]]
@@ -76,23 +79,34 @@ def test_damaged_bytes_raise_decode_errors_and_allocate_little(
             encoded = joined(kind.encode(version, message_samples(message, version, rng)))
             for _ in range(DAMAGES_PER_SAMPLE):
                 damaged = damage(encoded, rng)
-                tracemalloc.reset_peak()
-                before, _ = tracemalloc.get_traced_memory()
-                try:
-                    decoded, end = kind.decode(version, damaged)
-                    assert 0 <= end <= len(damaged)
-                    accepted += 1
-                    del decoded
-                except DecodeError:
-                    refused += 1
-                _, peak = tracemalloc.get_traced_memory()
-                assert peak - before < 20_000 + 200 * len(damaged), (
-                    f"{message.name} {version} {damaged.hex()}"
-                )
+                limit = 20_000 + 200 * len(damaged)
+                allocated, is_accepted = decoded_with(kind, version, damaged)
+                for _ in range(
+                    RETRIES
+                ):  # a thread of another test in this process may have allocated meanwhile
+                    if allocated >= limit:
+                        allocated, _ = decoded_with(kind, version, damaged)
+                assert allocated < limit, f"{message.name} {version} {damaged.hex()}"
+                accepted += is_accepted
+                refused += not is_accepted
     finally:
         tracemalloc.stop()
     assert refused > 1000
     assert accepted > 1000
+
+
+def decoded_with(kind: MessageType[Any], version: int, data: bytes) -> tuple[int, bool]:
+    """How many bytes were allocated at most while `data` was decoded, and whether that is a message."""
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    try:
+        decoded, end = kind.decode(version, data)
+        assert 0 <= end <= len(data)
+        del decoded
+        is_accepted = True
+    except DecodeError:
+        is_accepted = False
+    return tracemalloc.get_traced_memory()[1] - before, is_accepted
 
 
 def damage(encoded: bytes, rng: random.Random) -> bytes:
