@@ -8,6 +8,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient, TopicPartition
+from kafka.errors import KafkaConnectionError
 
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_work import QUIET, create_topic
@@ -146,6 +147,49 @@ def test_a_users_reassignments_win(fresh_cluster: ClusterFactory) -> None:
         lambda: admin.list_partition_reassignments() == {} and replicas(cluster, "mine")[4] >= 5,
         120,
         message=lambda: (admin.list_partition_reassignments(), balance(cluster)),
+    )
+    admin.close()
+    check_written(cluster, load)
+
+
+@pytest.mark.long
+def test_a_broker_that_dies_in_a_move_to_it(fresh_cluster: ClusterFactory) -> None:
+    """What moves there is cancelled, and clients go on; when it is back and was away for long enough, it gets its share."""
+    cluster = fresh_cluster(settings={**SETTINGS, "replica.fetch.max.bytes": "50000"})
+    create_topic(
+        cluster,
+        "hot",
+        assignment=[[1, 2, 3]] * PARTITIONS,
+        configs={"follower.replication.throttled.replicas": "*"},
+    )
+    load = Load(cluster, "hot", wide)
+    cluster.on_close.append(load.abandon)
+    eventually(lambda: len(load.acknowledged) > 1000)
+    alter(cluster, "barnabas.balancer", "off", 1, 2, 3)
+    cluster.add(4, "broker")
+    cluster.start(4)
+    alter(cluster, "follower.replication.throttled.rate", RATE_MIN, 4)
+    alter(cluster, "barnabas.balancer", "on", 1, 2, 3)
+    admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+
+    def moves() -> list[int] | None:
+        """The brokers that get replicas now; None where a broker that has died was asked."""
+        try:
+            listed = admin.list_partition_reassignments().values()
+        except KafkaConnectionError:
+            return None
+        return [broker for each in listed for broker in each["adding_replicas"]]
+
+    eventually(lambda: 4 in (moves() or ()), 120, message=lambda: balance(cluster))
+    cluster.kill(4)
+    eventually(lambda: moves() == [], message=lambda: (moves(), balance(cluster)))
+    assert replicas(cluster, "hot")[4] == 0
+    cluster.start(4)
+    alter(cluster, "follower.replication.throttled.rate", RATE_MAX, 4)
+    eventually(
+        lambda: replicas(cluster, "hot")[4] >= 3 and moves() == [],
+        120,
+        message=lambda: (replicas(cluster, "hot"), moves(), balance(cluster)),
     )
     admin.close()
     check_written(cluster, load)
