@@ -82,7 +82,7 @@ def _topic(store: ObjectStore, keys: ClusterKeys, topic_id: str) -> tuple[str, s
             manifest = read_manifest(store, PartitionKeys(keys.cluster_id, topic_id, int(name)))
             if manifest is not None:
                 segments += len(manifest[0].present)
-                size += sum(entry.log_size for entry in manifest[0].present)
+                size += manifest[0].size
     except CorruptManifest as error:
         return "-" if found is None else found.name, "-", "-", f"- (manifest: {error})"
     described = ("-", "-") if found is None else (found.name, str(found.partitions))

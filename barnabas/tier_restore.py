@@ -128,7 +128,7 @@ def _stored(store: ObjectStore, keys: ClusterKeys, description: TopicDescription
         if found is not None:
             leader_epoch = max(leader_epoch, found[0].leader_epoch)
             segments += len(found[0].present)
-            size += sum(entry.log_size for entry in found[0].present)
+            size += found[0].size
     return Stored(keys.cluster_id, description, leader_epoch, segments, size)
 
 

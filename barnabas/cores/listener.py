@@ -11,11 +11,11 @@ import logging
 import re
 import zlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from barnabas.broker.config.listeners import format_address
 from barnabas.broker.metrics.families import (
     CONTENT_TYPE,
     COUNTER,
@@ -25,10 +25,9 @@ from barnabas.broker.metrics.families import (
     Family,
     exposition,
 )
-from barnabas.broker.metrics.listener import BOUNDS, LIVE, METRICS, PATHS, READY, REDPANDA_READY
+from barnabas.broker.metrics.listener import LIVE, METRICS, READY, REDPANDA_READY, PagesListener, path_of
 from barnabas.cores.supervision import State
-from barnabas.runtime.http import Head, HttpError, reason
-from barnabas.runtime.http_server import HttpRequest, HttpServer
+from barnabas.runtime.http_server import HttpRequest
 from barnabas.runtime.http_server import State as RequestState
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ log = logging.getLogger("barnabas.metrics")
 ANSWER_S: Final = 3.0
 PAGES_BYTES_MAX: Final = 64 << 20  # of all nodes
 HEALTH_BYTES_MAX: Final = 64 << 10
-_PLAIN: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _GZIP_HEADER: Final = 16 + zlib.MAX_WBITS
 _NAME: Final = re.compile(rb"[a-zA-Z_:][a-zA-Z0-9_:]*")
@@ -123,30 +121,19 @@ class NodeQuestion:
         done(answer)
 
 
-class CoresListener:
+class CoresListener(PagesListener):
     """Serves the metrics and the health of nodes. `ports`: where they serve theirs. OSError when the address can't be listened on."""
 
     def __init__(
         self, runtime: Runtime, host: str, port: int, supervision: Supervision, ports: Mapping[int, int]
     ) -> None:
-        self._runtime = runtime
         self._supervision = supervision
         self._ports = ports
         self._waiting: dict[tuple[str, str], list[HttpRequest]] = {}  # by path and format
-        self.server = HttpServer(runtime, host, port, self, BOUNDS)
-        log.info("metrics are at http://%s%s", format_address(host or "0.0.0.0", self.server.port), METRICS)
-
-    def close(self) -> None:
-        self.server.close()
-
-    def check(self, head: Head) -> None:
-        if _path(head) not in PATHS:
-            raise HttpError(404, "another page")
-        if head.method != "GET":
-            raise HttpError(405, "another method")
+        super().__init__(runtime, host, port)
 
     def serve(self, request: HttpRequest) -> None:
-        path = _path(request.head)
+        path = path_of(request.head)
         is_openmetrics = path == METRICS and "application/openmetrics-text" in request.head.headers.get(
             "accept", ""
         )
@@ -155,10 +142,6 @@ class CoresListener:
         waiting.append(request)
         if len(waiting) == 1:
             self._ask(key)
-
-    def refuse(self, request: HttpRequest, error: HttpError) -> None:
-        text = f"{error.status} {reason(error.status)}: GET {', '.join(PATHS)} is all there is\n"
-        request.respond(error.status, _PLAIN, text.encode(), "Allow: GET\r\n" if error.status == 405 else "")
 
     def _ask(self, key: tuple[str, str]) -> None:
         path, accept = key
@@ -188,7 +171,7 @@ class CoresListener:
                 READY if path == REDPANDA_READY else path,
                 accept,
                 bytes_max,
-                lambda answer, node_id=node_id: answered(node_id, answer),  # type: ignore[misc]
+                partial(answered, node_id),
             )
 
     def _where(self, node_id: int) -> str:
@@ -292,7 +275,3 @@ def _respond_page(request: HttpRequest, content_type: str, page: bytes) -> None:
         page = zipped.compress(page) + zipped.flush()
         more += "Content-Encoding: gzip\r\n"
     request.respond(200, content_type, page, more)
-
-
-def _path(head: Head) -> str:
-    return head.target.partition("?")[0]

@@ -65,7 +65,7 @@ def supervise(config: BrokerConfig, count: int, file: str | None, settings: Sequ
 
 class Reserved:
     """Free ports of the loopback address, which no other process is given as long as this one lives: each is bound and does not
-    listen, and a node can bind it as well (SO_REUSEADDR). Elsewhere than on Linux they are free when they are chosen."""
+    listen, and a node can bind it as well (SO_REUSEADDR). On other systems another process may take one before the node does."""
 
     def __init__(self) -> None:
         self._sockets: list[socket.socket] = []
@@ -223,7 +223,7 @@ class Supervisor:
         self._do(self._supervision.ended(node_id, code, self._runtime.monotonic()))
 
     def _announce(self) -> None:
-        print(ready_line([self._ready_lines[each] for each in self._nodes], list(self._nodes)), flush=True)  # noqa: T201
+        print(ready_line([self._ready_lines[each] for each in self._nodes], list(self._nodes)), flush=True)  # noqa: T201 - the interface
         for line in self._config.barnabas_ready_lines:
             print(line, flush=True)  # noqa: T201 - the interface
         self._notifier.ready()

@@ -46,21 +46,11 @@ _GZIP_HEADER: Final = 16 + zlib.MAX_WBITS  # zlib.compressobj makes gzip
 _GZIP_LEVEL: Final = 1
 
 
-class MetricsListener:
-    """Serves what `page(openmetrics)` and `health()` return at each request; the page in pieces, None before there is any.
-    OSError when the address can't be listened on."""
+class PagesListener:
+    """An HTTP listener for PATHS, which `serve` answers. OSError when the address can't be listened on."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        host: str,
-        port: int,
-        page: Callable[[bool], Iterator[bytes] | None],
-        health: Callable[[], Health],
-    ) -> None:
+    def __init__(self, runtime: Runtime, host: str, port: int) -> None:
         self._runtime = runtime
-        self._page = page
-        self._health = health
         self.server = HttpServer(runtime, host, port, self, BOUNDS)
         log.info("metrics are at http://%s%s", format_address(host or "0.0.0.0", self.server.port), METRICS)
 
@@ -72,13 +62,38 @@ class MetricsListener:
         self.server.close()
 
     def check(self, head: Head) -> None:
-        if _path(head) not in PATHS:
+        if path_of(head) not in PATHS:
             raise HttpError(404, "another page")
         if head.method != "GET":
             raise HttpError(405, "another method")
 
     def serve(self, request: HttpRequest) -> None:
-        path = _path(request.head)
+        """Respond, now or later. HttpError."""
+        raise NotImplementedError
+
+    def refuse(self, request: HttpRequest, error: HttpError) -> None:
+        text = f"{error.status} {reason(error.status)}: GET {', '.join(PATHS)} is all there is\n"
+        request.respond(error.status, _PLAIN, text.encode(), "Allow: GET\r\n" if error.status == 405 else "")
+
+
+class MetricsListener(PagesListener):
+    """Serves what `page(openmetrics)` and `health()` return at each request; the page in pieces, None before there is any.
+    OSError when the address can't be listened on."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        host: str,
+        port: int,
+        page: Callable[[bool], Iterator[bytes] | None],
+        health: Callable[[], Health],
+    ) -> None:
+        self._page = page
+        self._health = health
+        super().__init__(runtime, host, port)
+
+    def serve(self, request: HttpRequest) -> None:
+        path = path_of(request.head)
         if path == METRICS:
             self._serve_metrics(request)
         elif path == LIVE:
@@ -120,10 +135,7 @@ class MetricsListener:
 
         in_slices(self._runtime, steps(), respond)
 
-    def refuse(self, request: HttpRequest, error: HttpError) -> None:
-        text = f"{error.status} {reason(error.status)}: GET {', '.join(PATHS)} is all there is\n"
-        request.respond(error.status, _PLAIN, text.encode(), "Allow: GET\r\n" if error.status == 405 else "")
 
-
-def _path(head: Head) -> str:
+def path_of(head: Head) -> str:
+    """Without the query."""
     return head.target.partition("?")[0]

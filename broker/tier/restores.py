@@ -50,7 +50,6 @@ class Restores:
         self._manager = manager
         self._waiting: dict[Log, _Waiting] = {}
         self._empty: set[Log] = set()  # there was nothing for them in remote storage
-        self._is_stopped = False
 
     @property
     def count(self) -> int:
@@ -58,21 +57,23 @@ class Restores:
         return len(self._waiting)
 
     def stop(self) -> None:
-        """Begin nothing more."""
-        self._is_stopped = True
+        """Go on with nothing."""
         self._waiting.clear()
+
+    def forget(self, held: Log) -> None:
+        """Its partition is not here any more."""
+        self._waiting.pop(held, None)
+        self._empty.discard(held)
 
     def may_lead(self, partition: Partition, leader_epoch: int, ready: Callable[[], object]) -> bool:
         """Whether this broker may lead the partition in this epoch now. If not, it must have this epoch and follow none, and
         `ready()` is called once it may lead, unless another epoch or leader comes before."""
         held = partition.log
-        if not held.config.remote_restore or held.offline or held.log_end_offset > 0 or held in self._empty:
+        source = RestoreSource.parse(held.config.remote_restore)
+        if source is None or held.offline or held.log_end_offset > 0 or held in self._empty:
             return True
         waiting = self._waiting.get(held)
         if waiting is None or waiting.leader_epoch != leader_epoch:
-            source = RestoreSource.parse(held.config.remote_restore)
-            if source is None:
-                return True
             backoff = Backoff(self._runtime, RETRY_FIRST_S, RETRY_LONGEST_S)
             waiting = self._waiting[held] = _Waiting(partition, held, leader_epoch, source, ready, backoff)
             # The partition takes this epoch when this has returned.
@@ -179,5 +180,4 @@ class Restores:
             error,
             exc_info=None if expected else error,
         )
-        if not self._is_stopped:
-            self._runtime.call_later(waiting.backoff.next_s(), partial(self._begin, waiting))
+        self._runtime.call_later(waiting.backoff.next_s(), partial(self._begin, waiting))

@@ -159,6 +159,7 @@ class Tiering:
     def partition_removed(self, partition: Partition, _deleted: bool) -> None:
         """It is not here any more. What a deleted topic has in the store is removed later (deleted_topics.py)."""
         self.manager.remove(partition.log, delete=False)
+        self.restores.forget(partition.log)
 
     def metrics(self) -> Iterable[Family]:
         """Kafka's BrokerTopicMetrics of remote storage, of all topics together."""

@@ -76,6 +76,14 @@ def alter(cluster: Cluster, config: str, value: str, *nodes: int) -> None:
         admin.incremental_alter_configs([resource])[resource].result(30)
 
 
+def add_throttled(cluster: Cluster) -> None:
+    """Switch the balancer off, and add broker 4, which gets next to nothing replicated."""
+    alter(cluster, "barnabas.balancer", "off", 1, 2, 3)
+    cluster.add(4, "broker")
+    cluster.start(4)
+    alter(cluster, "follower.replication.throttled.rate", RATE_MIN, 4)
+
+
 def check_written(cluster: Cluster, load: Load) -> None:
     """All was acknowledged, and is in the log once: nothing failed, and there are no duplicates."""
     load.finish()
@@ -125,10 +133,7 @@ def test_a_users_reassignments_win(fresh_cluster: ClusterFactory) -> None:
     load = Load(cluster, "mine", wide)
     cluster.on_close.append(load.abandon)
     eventually(lambda: len(load.acknowledged) > 1000)
-    alter(cluster, "barnabas.balancer", "off", 1, 2, 3)
-    cluster.add(4, "broker")
-    cluster.start(4)
-    alter(cluster, "follower.replication.throttled.rate", RATE_MIN, 4)
+    add_throttled(cluster)
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
     wanted = {
         TopicPartition("mine", index): [1 + index % 3, 4] for index in range(5)
@@ -165,10 +170,7 @@ def test_a_broker_that_dies_in_a_move_to_it(fresh_cluster: ClusterFactory) -> No
     load = Load(cluster, "hot", wide)
     cluster.on_close.append(load.abandon)
     eventually(lambda: len(load.acknowledged) > 1000)
-    alter(cluster, "barnabas.balancer", "off", 1, 2, 3)
-    cluster.add(4, "broker")
-    cluster.start(4)
-    alter(cluster, "follower.replication.throttled.rate", RATE_MIN, 4)
+    add_throttled(cluster)
     alter(cluster, "barnabas.balancer", "on", 1, 2, 3)
     admin = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
 

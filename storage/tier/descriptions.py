@@ -1,7 +1,7 @@
 """What a topic in the object store is called: `<cluster id>/topics/<topic id>`, its name, partitions and configs as JSON.
 
-The leader of partition 0 writes it when the topic is first tiered, and when one of these changes. Nothing of the broker reads it: it
-is for what has the bucket alone.
+The leader of partition 0 writes it when the topic is first tiered, and when one of these changes. It is read by what has the bucket
+alone (`barnabas tier`), and by a restore, to tell a topic of which nothing was tiered from one that is not there (restore.py).
 """
 
 from __future__ import annotations

@@ -88,6 +88,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         """The entries that can be read, ascending, one behind the other."""
         return [entry for entry in self.entries if not entry.going]
 
+    @property
+    def size(self) -> int:
+        """Bytes of their log files."""
+        return sum(entry.log_size for entry in self.present)
+
 
 # Made here, on one thread: msgspec works out what a struct's fields are when one is first decoded, and two threads that did so at the
 # same time ended the process.

@@ -157,6 +157,7 @@ class RemoteLogManager:
         def steps() -> Steps[Restored]:
             if not self._is_checked:
                 yield self._check_store
+                self._is_checked = True
             return (yield from restore.steps())
 
         self._queue.add(steps(), done)

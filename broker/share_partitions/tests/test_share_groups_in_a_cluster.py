@@ -64,16 +64,6 @@ class ShareCluster(VirtualCluster):
         self.dead.add(node_id)
         self.runtimes[node_id].end()
 
-    def ask(self, node_id: int, key: int, version: int, request: Any) -> Any:
-        """The response, at the moment at which it is there."""
-        reply = Reply()
-        received = as_received(request_type(key), version, request)
-        send(self.nodes[node_id].services, key, version, received, reply)
-        self.run_until(lambda: reply.done)
-        if isinstance(reply.answer, RawResponse):
-            return response_type(key).decode(version, reply.answer.body)[0]
-        return reply.answer
-
     def leader(self, index: int) -> int:
         def state() -> Any:
             return self.nodes[self.alive()].services.controller.image.topics["t"].partitions[index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from barnabas.broker.partitions.partition import Partition
 from barnabas.broker.tests.virtual_cluster import VirtualCluster
 from barnabas.controller.config.topic_configs import RESTORE, RestoreSource
 from barnabas.storage.errors import WouldWait
+from barnabas.storage.log.log import Log
 from barnabas.storage.tier.keys import ClusterKeys, PartitionKeys
 from barnabas.storage.tier.manifest import Manifest
 from barnabas.storage.tier.manifest_writer import read_manifest
@@ -136,6 +138,10 @@ def filled() -> tuple[RestoringCluster, str]:
     return cluster, topic_id
 
 
+def has_end(log: Log, offset: int) -> bool:
+    return log.log_end_offset == offset
+
+
 def restored(cluster: RestoringCluster, source: object, replicas: list[int]) -> Any:
     return cluster.create("r", replicas, barnabas_remote_restore=str(source))
 
@@ -154,7 +160,7 @@ def test_a_topic_begins_with_what_another_has_in_the_store() -> None:
     cluster.fill(partition, 2, first=5)
     for node_id in (1, 3):
         follower = cluster.partition("r", node_id)
-        cluster.run_until(lambda log=follower.log: log.log_end_offset == 7)  # type: ignore[misc]
+        cluster.run_until(partial(has_end, follower.log, 7))
         assert cluster.values(follower) == list(range(7))
         assert follower.log.epochs.entries == log.epochs.entries
     own = cluster.manifest(uuid_to_string(bytes(created.topic_id)))
