@@ -17,6 +17,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,25 @@ def _no_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
             for method in ("create_server", "create_connection"):
                 patch.setattr(loop, method, refuse)
         yield
+
+
+_threads_of_clients: dict[threading.Thread, str] = {}  # the test after which each was seen first
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Note the threads of kafka-python's clients."""
+    for thread in threading.enumerate():
+        if thread.name.startswith("kafka-"):
+            _threads_of_clients.setdefault(thread, item.nodeid)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _clients_are_closed() -> Iterator[None]:
+    """What a client that is left open logs and allocates disturbs every later test of its process."""
+    yield
+    left = {test for thread, test in _threads_of_clients.items() if thread.is_alive()}
+    assert not left, f"these tests leave clients of kafka-python open: {sorted(left)}"
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -91,8 +92,11 @@ def test_kafka_acls_adds_lists_and_removes(acls: Acls, unique: UniqueName) -> No
 def test_clients_are_refused_and_served(secured: Broker, acls: Acls, unique: UniqueName) -> None:
     name, group = unique("orders"), unique("group")
     create_topic(secured.listeners["PLAINTEXT"], name)
-    with pytest.raises(TopicAuthorizationFailedError):
-        KafkaProducer(**kafka_python(secured, ALICE)).send(name, b"x").get(20)
+    with (
+        closing(KafkaProducer(**kafka_python(secured, ALICE))) as refused,
+        pytest.raises(TopicAuthorizationFailedError),
+    ):
+        refused.send(name, b"x").get(20)
     assert delivered(secured, ALICE, name) == KafkaError.TOPIC_AUTHORIZATION_FAILED
     acls("--add", "--allow-principal", f"User:{ALICE}", "--producer", "--topic", name)
     eventually(lambda: delivered(secured, ALICE, name) is None)
@@ -101,8 +105,11 @@ def test_clients_are_refused_and_served(secured: Broker, acls: Acls, unique: Uni
     producer.close()
 
     assert delivered(secured, BOB, name) == KafkaError.TOPIC_AUTHORIZATION_FAILED
-    with pytest.raises((GroupAuthorizationFailedError, TopicAuthorizationFailedError)):
-        KafkaConsumer(name, group_id=group, **kafka_python(secured, BOB)).poll(20_000)
+    with (
+        closing(KafkaConsumer(name, group_id=group, **kafka_python(secured, BOB))) as refused_reader,
+        pytest.raises((GroupAuthorizationFailedError, TopicAuthorizationFailedError)),
+    ):
+        refused_reader.poll(20_000)
     acls("--add", "--allow-principal", f"User:{BOB}", "--consumer", "--topic", name, "--group", group)
     eventually(lambda: read(secured, BOB, name, group) == [b"x", b"x"])
     acls("--remove", "--force", "--topic", name)

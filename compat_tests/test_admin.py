@@ -173,7 +173,7 @@ def test_delete_records(admin: AdminClient, broker: Broker, topic: TopicFactory)
 
 
 def test_list_offsets(admin: AdminClient, broker: Broker, topic: TopicFactory) -> None:
-    name = topic()
+    name = topic(configs={"retention.ms": "-1"})
     times = [1000, 2000, 5000, 4000]
     for stamp in times:
         PLAIN.produce(broker.bootstrap, name, [Sample(None, b"v", timestamp=stamp)])
@@ -195,7 +195,7 @@ def test_list_offsets(admin: AdminClient, broker: Broker, topic: TopicFactory) -
 def test_timestamp_lookup_inside_a_compressed_batch(
     admin: AdminClient, broker: Broker, topic: TopicFactory
 ) -> None:
-    name = topic()
+    name = topic(configs={"retention.ms": "-1"})
     samples = [Sample(None, b"v", timestamp=10_000 + number) for number in range(50)]
     PLAIN.produce(broker.bootstrap, name, samples, "zstd")
     where = confluent_kafka.TopicPartition(name, 0)

@@ -15,6 +15,7 @@ from compat_tests.harness.clients import CLIENTS, CODECS, PLAIN, Read, Sample
 from compat_tests.harness.eventually import eventually
 from compat_tests.harness.fixture_types import TopicFactory, UniqueName
 from compat_tests.harness.java_tools import JavaTools, run_as_process
+from compat_tests.harness.raw import STARTED_MS
 
 Lines = Callable[[str], bool]
 
@@ -75,9 +76,9 @@ def test_java_reads_what_python_wrote(
         *(word for one in printed for word in ("--formatter-property", one)),
     )
     assert result.stdout.splitlines() == [
-        "CreateTime:1700000000000\tNO_HEADERS\tNULL\tno key",
-        "CreateTime:1700000000000\tNO_HEADERS\ttombstone\tNULL",
-        "CreateTime:1700000000000\th:NULL\tk\tv",
+        f"CreateTime:{STARTED_MS}\tNO_HEADERS\tNULL\tno key",
+        f"CreateTime:{STARTED_MS}\tNO_HEADERS\ttombstone\tNULL",
+        f"CreateTime:{STARTED_MS}\th:NULL\tk\tv",
     ]
 
 

@@ -9,6 +9,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.clients import CLIENTS, CODECS, PLAIN, Client, Read, Sample
 from compat_tests.harness.fixture_types import TopicFactory
+from compat_tests.harness.raw import STARTED_MS
 
 SHAPES = [
     Sample(b"key", b"value"),
@@ -16,9 +17,9 @@ SHAPES = [
     Sample(b"tombstone", None),
     Sample(b"", b""),
     Sample(b"headers", b"v", (("a", b"1"), ("a", b"2"), ("empty", b""), ("naïve", "ü".encode()))),
-    Sample(b"binary", bytes(range(256)) * 40, timestamp=1_700_000_000_123),
-    Sample(b"later", b"v", timestamp=1_700_000_005_000),
-    Sample(b"earlier again", b"v", timestamp=1_699_999_999_999),
+    Sample(b"binary", bytes(range(256)) * 40, timestamp=STARTED_MS + 123),
+    Sample(b"later", b"v", timestamp=STARTED_MS + 5000),
+    Sample(b"earlier again", b"v", timestamp=STARTED_MS - 1),
     Sample(b"null header", b"v", (("nothing", None),)),
 ]
 NO_NULL_HEADERS = ("kafka-python",)  # it reads null headers but refuses to send them

@@ -130,7 +130,7 @@ def connect(kind: Any, options: Options, properties: Mapping[str, str], **settin
         while True:
             left_ms = (deadline - monotonic()) * 1000
             try:
-                return kind(**{**arguments, "bootstrap_timeout_ms": min(_ATTEMPT_MS, left_ms)})
+                return _connected(kind, {**arguments, "bootstrap_timeout_ms": min(_ATTEMPT_MS, left_ms)})
             except errors.KafkaTimeoutError:
                 reason = f": {failures.last}" if failures.last else ""
                 what = f"no connection to {options.value('bootstrap-server')}{reason}"
@@ -144,6 +144,22 @@ def connect(kind: Any, options: Options, properties: Mapping[str, str], **settin
     finally:
         log.removeHandler(failures)
         log.propagate = True
+
+
+def _connected(kind: Any, arguments: Mapping[str, Any]) -> Any:
+    """A client of this kind. A constructor of kafka-python that raises leaves its thread to go on trying, so this ends it."""
+    networks: list[Any] = []
+
+    def network(**settings: Any) -> Any:
+        networks.append(kind.DEFAULT_CONFIG["kafka_client"](**settings))
+        return networks[-1]
+
+    try:
+        return kind(**arguments, kafka_client=network)
+    except BaseException:
+        for each in networks:
+            each.close()
+        raise
 
 
 class _Failures(logging.Handler):

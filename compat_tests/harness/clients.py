@@ -17,6 +17,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
+from compat_tests.harness.raw import STARTED_MS
+
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 Header = tuple[str, bytes | None]
@@ -33,7 +35,7 @@ class Sample:
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
-    timestamp: int = 1_700_000_000_000
+    timestamp: int = STARTED_MS
 
 
 @dataclass(frozen=True)

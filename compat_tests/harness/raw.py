@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Final
 
 import crc32c
+
+STARTED_MS: Final = int(time.time() * 1000)
+"""The timestamp of records whose time does not matter. With a fixed one in the past, retention removes them from brokers that
+run for half a minute, which is when it looks first."""
 
 
 def string(text: str | None) -> bytes:
@@ -63,7 +69,7 @@ def batch(
     last_offset_delta: int | None = None,
     *,
     attributes: int = 0,
-    timestamp: int = 1_700_000_000_000,
+    timestamp: int = STARTED_MS,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
