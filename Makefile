@@ -92,8 +92,10 @@ ON_ASYNCIO := compat_tests/cluster/test_cluster_kill.py compat_tests/fuzz \
     sasl metrics records smoke) \
   compat_tests/nats/test_nats_core.py
 test: $(JARS) $(KAFKA_PYTHON) ## test: everything, with real clients; needs Java 17 or newer
-	$(PYTEST) $(WORKERS) --durations=10 -rfEs $(ARGS)
-	$(PYTEST) $(WORKERS) $(ON_ASYNCIO) -m 'not jvm and not long' --loop asyncio $(ARGS)
+	@status=0; \
+	$(PYTEST) $(WORKERS) --durations=10 -rfEs $(ARGS) || status=$$?; \
+	$(PYTEST) $(WORKERS) $(ON_ASYNCIO) -m 'not jvm and not long' --loop asyncio $(ARGS) || status=$$?; \
+	exit $$status
 
 # A line for each round, and Kafka's own tool as the judge of what it leaves.
 test-durability: $(JARS) ## long tests: fifty rounds of kill -9 under load, thousands of simulated crashes, a thousand examples of each property

@@ -15,7 +15,9 @@ from compat_tests.harness.topics import create_topic
 def test_a_changed_default_applies_to_existing_topics(fresh_broker: BrokerFactory) -> None:
     broker = fresh_broker()
     create_topic(broker.bootstrap, "old", configs={"retention.ms": "-1"})
-    create_topic(broker.bootstrap, "own", configs={"message.timestamp.type": "CreateTime", "retention.ms": "-1"})
+    create_topic(
+        broker.bootstrap, "own", configs={"message.timestamp.type": "CreateTime", "retention.ms": "-1"}
+    )
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     entry = ConfigEntry(
         "log.message.timestamp.type", "LogAppendTime", incremental_operation=AlterConfigOpType.SET

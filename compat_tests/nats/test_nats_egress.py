@@ -12,6 +12,7 @@ from typing import Any
 import nats
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from compat_tests.harness.broker import Broker
@@ -131,6 +132,21 @@ def test_kafka_tools_show_the_lag_and_move_the_position(
     bind(broker, "out", {"nats.paused": "false"})
     eventually(lambda: re.search(r"nats-out\s+out\s+0\s+15\s+15\s+0\s", described()))
     assert [data for _, data in stored(server)] == [b"%d" % number for number in (*range(10), 13, 14)]
+
+
+def test_a_topic_that_is_created_again_is_published_from_its_first_record(
+    server: NatsServer, broker: Broker
+) -> None:
+    """Its offsets are those of the deleted topic, and the stream still remembers these messages."""
+    stream_of(server, "out.>")
+    configs = {"nats.publish.subject": "out.x", "nats.publish.jetstream": "true"}
+    for first in (0, 5):
+        bind(broker, "out", configs)
+        PLAIN.produce(broker.bootstrap, "out", samples(first, 5))
+        eventually(lambda: stored_count(server) == first + 5)  # noqa: B023 - called at once
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        admin.delete_topics(["out"])["out"].result(30)
+    assert [data for _, data in stored(server)] == [b"%d" % number for number in range(10)]
 
 
 def test_the_command_in_the_log_skips_a_record(

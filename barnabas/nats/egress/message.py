@@ -10,7 +10,8 @@ Headers of the message, in this order:
     Kafka-Tombstone  true when the record's value is null; the payload is empty then
     Barnabas-Hops    the topics that the message has passed through, `cluster/topic` separated by commas, this one
                      last; a binding ignores a message that was in its topic before
-    Nats-Msg-Id      `cluster/topic/partition/offset`, by which a stream detects duplicates
+    Nats-Msg-Id      `topic id/partition/offset`, by which a stream detects duplicates. The id: a topic that is created again
+                     begins with the same offsets
 
 Headers that ingress has added to a message from NATS (nats.subject, nats.reply, ...) are removed.
 """
@@ -32,6 +33,7 @@ from barnabas.nats.records.parts import (
     SUBJECT_HEADER,
     TIMESTAMP_HEADER,
 )
+from barnabas.wire.uuids import uuid_to_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,9 +78,9 @@ _NAMES_KEPT_MAX: Final = 1024
 class MessageHeaders:
     """The header blocks of one partition's records."""
 
-    def __init__(self, cluster_id: str, topic: str, partition: int) -> None:
+    def __init__(self, cluster_id: str, topic: str, topic_id: bytes, partition: int) -> None:
         self._own_hop = f"{cluster_id}/{topic}".encode()
-        message_id = f"{MESSAGE_ID_HEADER}: {cluster_id}/{topic}/{partition}/".encode()
+        message_id = f"{MESSAGE_ID_HEADER}: {uuid_to_string(topic_id)}/{partition}/".encode()
         self._message_id = message_id
         hops = f"{HOPS_HEADER}: ".encode()
         self._usual = _FIRST_LINE + hops + self._own_hop + b"\r\n" + message_id
@@ -182,10 +184,12 @@ class Outgoing(ABC):
 class SubjectOutgoing(Outgoing):
     """Publishes every record to the subject of the template."""
 
-    def __init__(self, template: PublishTemplate, cluster_id: str, topic: str, partition: int) -> None:
+    def __init__(
+        self, template: PublishTemplate, cluster_id: str, topic: str, topic_id: bytes, partition: int
+    ) -> None:
         self._partition = partition
         self._subject = compile_subject(template, topic)
-        self._block = MessageHeaders(cluster_id, topic, partition).block
+        self._block = MessageHeaders(cluster_id, topic, topic_id, partition).block
 
     def message(self, record: Record, *, is_bridged: bool) -> PublishedMessage | None:  # noqa: ARG002
         return self._subject(self._partition, record), self._block(record), record.value or b""

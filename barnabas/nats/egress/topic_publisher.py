@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from barnabas.nats.egress.message import Outgoing
     from barnabas.runtime.interface import Timer
 
-    MakeOutgoing = Callable[[int, CarrierStats], Outgoing]  # (partition number, counters)
+    MakeOutgoing = Callable[[Partition, CarrierStats], Outgoing]
 
 log = logging.getLogger("barnabas.nats")
 
@@ -128,7 +128,7 @@ class TopicPublisher(ClientListener):
         for index, partition in sorted(leading.items()):
             if index not in self.publishers:
                 self.publishers[index] = PartitionPublisher(
-                    self, partition, self._outgoing(index, self.stats)
+                    self, partition, self._outgoing(partition, self.stats)
                 )
         share = max(1, len(self.publishers))
         self.messages_max = max(MESSAGES_MIN, MESSAGES_MAX // share)
@@ -153,10 +153,16 @@ class TopicPublisher(ClientListener):
         if self._owns_positions:
             self.runtime.call_later(COMMIT_EVERY_S, self._positions.close)
 
-    def _to_subjects(self, partition: int, _stats: CarrierStats) -> Outgoing:
+    def _to_subjects(self, partition: Partition, _stats: CarrierStats) -> Outgoing:
         binding = self.binding
         assert binding.publish_subject is not None
-        return SubjectOutgoing(binding.publish_subject, self._host.cluster_id, binding.topic, partition)
+        return SubjectOutgoing(
+            binding.publish_subject,
+            self._host.cluster_id,
+            binding.topic,
+            partition.topic_id,
+            partition.partition,
+        )
 
     # -- the group's position: a PublishingBinding
 

@@ -30,12 +30,14 @@ _DIGITS_MAX: Final = 20
 class BucketOutgoing(Outgoing):
     """The messages of one partition for a bucket that only the topic writes to."""
 
-    def __init__(self, bucket: str, domain: str, cluster_id: str, topic: str, partition: int) -> None:
+    def __init__(
+        self, bucket: str, domain: str, cluster_id: str, topic: str, topic_id: bytes, partition: int
+    ) -> None:
         self._domain_prefix = f"$JS.{domain}.API.".encode() if domain else b""
         self._prefix = self._domain_prefix + subject_prefix(bucket)
         self._stream = stream_of(bucket).encode()
         self._no_bucket = f"blocked: there is no bucket {bucket}: make it (nats kv add {bucket})"
-        self._block = MessageHeaders(cluster_id, topic, partition).block
+        self._block = MessageHeaders(cluster_id, topic, topic_id, partition).block
         self._revision = 0  # the last one from the bucket before the next record
         self._stored_ns = 0  # when it was stored; 0: unknown
         self._is_known = True  # whether `_revision` is right

@@ -35,11 +35,13 @@ from barnabas.nats.kv.bucket import stream_of, subject_prefix
 from barnabas.nats.kv.outgoing import BucketOutgoing
 from barnabas.nats.pub_ack import read_ack
 from barnabas.nats.records.partitioners import compile_partitioner
+from barnabas.wire.uuids import uuid_to_string
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from barnabas.broker.extension import ExtensionHost
+    from barnabas.broker.partitions.partition import Partition
     from barnabas.nats.binding.binding import Binding
     from barnabas.nats.carrier import CarrierStats
     from barnabas.nats.client.client import NatsClient
@@ -61,20 +63,23 @@ class BucketMessages:
         self._partition_count = 1
         self._partition_of = compile_partitioner(binding.partitioner, 1)
 
-    def __call__(self, partition: int, stats: CarrierStats) -> BucketOutgoing:
+    def __call__(self, partition: Partition, stats: CarrierStats) -> BucketOutgoing:
         binding, client = self._binding, self._client
         domain, cluster_id = client.settings.jetstream_domain, self._host.cluster_id
         if not binding.ingests:
-            return BucketOutgoing(binding.bucket, domain, cluster_id, binding.topic, partition)
+            return BucketOutgoing(
+                binding.bucket, domain, cluster_id, binding.topic, partition.topic_id, partition.partition
+            )
         return SyncedOutgoing(
             binding.bucket,
             domain,
             cluster_id,
             binding.topic,
-            partition,
+            partition.topic_id,
+            partition.partition,
             client=client,
             stats=stats,
-            is_home=lambda key: self._home_of(key) == partition,
+            is_home=lambda key: self._home_of(key) == partition.partition,
         )
 
     def _home_of(self, key: bytes) -> int:
@@ -106,6 +111,7 @@ class SyncedOutgoing(BucketOutgoing):
         domain: str,
         cluster_id: str,
         topic: str,
+        topic_id: bytes,
         partition: int,
         *,
         client: NatsClient,
@@ -113,13 +119,13 @@ class SyncedOutgoing(BucketOutgoing):
         is_home: Callable[[bytes], bool],
     ) -> None:
         """`is_home(key)`: whether the bucket's values of the key go to this partition."""
-        super().__init__(bucket, domain, cluster_id, topic, partition)
+        super().__init__(bucket, domain, cluster_id, topic, topic_id, partition)
         self._api = JetStreamApi(client, domain)
         self._bucket_stream = stream_of(bucket)
         self._stats = stats
         self._is_home = is_home
         self._own_hop = f"{cluster_id}/{topic}".encode()
-        self._own_id = f"{cluster_id}/{topic}/{partition}".encode()
+        self._own_id = f"{uuid_to_string(topic_id)}/{partition}".encode()
 
         self._revisions: dict[bytes, int] = {}  # the last known one of each key, the oldest first
         self._in_flight: dict[int, _Sent] = {}  # by offset

@@ -113,9 +113,9 @@ def test_headers_survive_a_round_trip_in_order(headers: list[tuple[str, bytes | 
         ("nats.stream", b"S"),
         ("nats.seq", b"1"),
     ]
-    block = MessageHeaders("c", "t", 7).block(Record(42, 0, None, b"", added + headers))
+    block = MessageHeaders("c", "t", bytes(16), 7).block(Record(42, 0, None, b"", added + headers))
     pairs = parse_headers(block)
-    assert pairs[-2:] == [(b"Barnabas-Hops", b"c/t"), (b"Nats-Msg-Id", b"c/t/7/42")]
+    assert pairs[-2:] == [(b"Barnabas-Hops", b"c/t"), (b"Nats-Msg-Id", b"AAAAAAAAAAAAAAAAAAAAAA/7/42")]
     back = [
         unescape_header(value) if name == b"Kafka-Header" else (name.decode(), value)
         for name, value in pairs[:-2]
@@ -131,7 +131,7 @@ def test_hostile_headers_stay_within_one_message(
     """Nothing in a record can end the line or the headers of its message."""
     record = Record(1, 0, key, value, headers)
     subject = compile_subject(parse_publish_template("a.{key}"), "t")(0, record)
-    block = MessageHeaders("c", "t", 0).block(record)
+    block = MessageHeaders("c", "t", bytes(16), 0).block(record)
     line = pub(subject, value, headers=block).replace(b"HPUB " + subject, b"HMSG " + subject + b" 1", 1)
     found: list[tuple[bytes, bytes, bytes, bytes]] = []
     parser = NatsParser(None)  # type: ignore[arg-type]

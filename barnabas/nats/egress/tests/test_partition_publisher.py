@@ -97,13 +97,13 @@ class Bench:
         self.stream.answer = self._answered
         self.stats = CarrierStats()
         self.inbox = b"_INBOX.x." if awaits_acks else b""
-        self.messages_max, self.bytes_max = 7, 200
+        self.messages_max, self.bytes_max = 7, 250
         self.count = 0
         self.group = -1
         self.publisher = self._begin(None)
 
     def _begin(self, position: Position | None) -> PartitionPublisher:
-        outgoing = SubjectOutgoing(parse_publish_template("out"), "c", "t", 0)
+        outgoing = SubjectOutgoing(parse_publish_template("out"), "c", "t", bytes(16), 0)
         publisher = PartitionPublisher(self, self.partition, outgoing)  # type: ignore[arg-type]
         publisher.begin(position)
         return publisher
@@ -215,7 +215,7 @@ def test_an_administrator_moves_the_position_of_a_stopped_partition() -> None:
 
 
 @pytest.mark.parametrize(
-    ("messages_max", "bytes_max", "in_flight"), [(7, 10_000, 7), (100, 200, 3), (5, 1, 1)]
+    ("messages_max", "bytes_max", "in_flight"), [(7, 10_000, 7), (100, 250, 3), (5, 1, 1)]
 )
 def test_messages_and_bytes_in_flight_are_bounded(messages_max: int, bytes_max: int, in_flight: int) -> None:
     bench = Bench(awaits_acks=True)

@@ -14,6 +14,7 @@ from barnabas.nats.egress import group_positions
 from barnabas.nats.egress.tests.egress_bench import EgressBench, Subscriber, in_jetstream, records, stored
 from barnabas.wire.compression import Codec
 from barnabas.wire.records import Record
+from barnabas.wire.uuids import uuid_to_string
 from compat_tests.harness.eventually import eventually, stays
 from compat_tests.harness.nats_server import NatsServer
 
@@ -62,10 +63,9 @@ def test_existing_and_new_records_are_published_in_order(
     assert [(subject, data) for subject, data, _ in found] == [
         (f"out.orders.0.k{number}", b"v%d" % number) for number in range(800)
     ]
-    cluster = bench.host.cluster_id
+    cluster, topic_id = bench.host.cluster_id, uuid_to_string(bench.partition("orders").topic_id)
     assert [headers for _, _, headers in found[:2]] == [
-        {"Barnabas-Hops": f"{cluster}/orders", "Nats-Msg-Id": f"{cluster}/orders/0/{offset}"}
-        for offset in (0, 1)
+        {"Barnabas-Hops": f"{cluster}/orders", "Nats-Msg-Id": f"{topic_id}/0/{offset}"} for offset in (0, 1)
     ]
     assert publisher.state == "running"
     bench.until(lambda: publisher.publishers[0].committed == 800)
@@ -219,14 +219,14 @@ def test_tombstones_and_headers_are_published(
     subscriber = subscribe("out")
     bench.publish("orders", {"nats.publish.subject": "out"})
     ((_, data, found),) = subscriber.wait_for(1)
-    cluster = bench.host.cluster_id
+    cluster, topic_id = bench.host.cluster_id, uuid_to_string(bench.partition("orders").topic_id)
     assert data == b""
     assert found == {
         "Plain": "one",
         "Kafka-Header": "Nats-Msg-Id=theirs",  # nats-py shows the last of a name
         "Kafka-Tombstone": "true",
         "Barnabas-Hops": f"c/other,{cluster}/orders",
-        "Nats-Msg-Id": f"{cluster}/orders/0/0",
+        "Nats-Msg-Id": f"{topic_id}/0/0",
     }
 
 

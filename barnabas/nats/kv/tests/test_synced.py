@@ -155,7 +155,7 @@ class Bench:
         self.inbox = b"_INBOX.%d." % self.leaders
         client: Any = self.client
         outgoing = SyncedOutgoing(
-            "b", "", "c", "t", 0, client=client, stats=self.stats, is_home=lambda _key: True
+            "b", "", "c", "t", bytes(16), 0, client=client, stats=self.stats, is_home=lambda _key: True
         )
         publisher = PartitionPublisher(self, self.partition, outgoing)  # type: ignore[arg-type]
         publisher.begin(self.group)
