@@ -2,7 +2,7 @@
 
 Both run at the same time on this machine. Workloads and rounds alternate between them, so that the machine's fast and
 slow phases affect both. Rounds that do not count warm up Kafka's JIT. Absolute figures differ between machines and from
-hour to hour: quote the ratios.
+hour to hour: quote the ratios. The floor (floor.py) is what this machine's system calls take without a broker around them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from confluent_kafka import KafkaException
 
 from compat_tests.bench import hostile, kafka_tools, shapes, startup, workloads
+from compat_tests.bench.floor import Floor
 from compat_tests.bench.picture import draw
 from compat_tests.bench.report import Results
 from compat_tests.harness.broker import Broker
 from compat_tests.harness.java_tools import JavaTools
 
-_WARM_UP_ROUNDS = {"Apache Kafka": 3, "Other checkout": 1, "Barnabas": 1}
+_FLOOR = "the floor"
+_WARM_UP_ROUNDS = {"Apache Kafka": 3, "Other checkout": 1, "Barnabas": 1, _FLOOR: 1}
 
 
 def measure_starts(brokers: dict[str, Broker], results: Results, times: int) -> None:
@@ -56,23 +58,23 @@ def measure_tools(brokers: dict[str, Broker], results: Results, rounds: int, sca
 
 
 def measure_rounds(
-    brokers: dict[str, Broker],
+    systems: Mapping[str, workloads.System],
     results: Results,
     rounds: int,
     scale: float,
     works: Sequence[workloads.Workload] = workloads.ROUND,
 ) -> None:
-    """Warm up, then let the brokers take turns at each workload."""
-    for name, broker in brokers.items():
+    """Warm up, then let the systems take turns at each workload."""
+    for name, system in systems.items():
         for _ in range(_WARM_UP_ROUNDS[name]):
             for workload in works:
-                workload(broker, scale)
+                workload(system, scale)
         say(f"{name} is warm")
     for number in range(rounds):
-        turns = list(brokers.items())[:: 1 if number % 2 == 0 else -1]
+        turns = list(systems.items())[:: 1 if number % 2 == 0 else -1]
         for workload in works:
-            for name, broker in turns:
-                results.add(name, workload(broker, scale))
+            for name, system in turns:
+                results.add(name, workload(system, scale))
         say(f"round {number + 1} of {rounds}")
 
 
@@ -88,20 +90,24 @@ def measure_hostile(brokers: dict[str, Broker], results: Results, rounds: int, s
         say(f"hostile requests, round {number + 1} of {rounds}")
 
 
-def measure_all(brokers: dict[str, Broker], results: Results, options: argparse.Namespace) -> None:
+def measure_all(
+    brokers: dict[str, Broker], floor: Floor, results: Results, options: argparse.Namespace
+) -> None:
     """Starts, rounds, Kafka's tools, and hostile requests at the end."""
     measure_starts(brokers, results, options.starts)
     say("starts are measured")
-    measure_rounds(brokers, results, options.rounds, options.scale)
+    measure_rounds({**brokers, _FLOOR: floor}, results, options.rounds, options.scale)
     measure_tools(brokers, results, min(options.rounds, 3), options.scale)
     measure_hostile(brokers, results, min(options.rounds, 3), options.scale)
 
 
-def measure_shapes(brokers: dict[str, Broker], results: Results, options: argparse.Namespace) -> None:
+def measure_shapes(
+    brokers: dict[str, Broker], floor: Floor, results: Results, options: argparse.Namespace
+) -> None:
     """Rounds of the shapes alone."""
     for broker in brokers.values():
         broker.start()
-    measure_rounds(brokers, results, options.rounds, options.scale, shapes.ROUND)
+    measure_rounds({**brokers, _FLOOR: floor}, results, options.rounds, options.scale, shapes.ROUND)
 
 
 def say(text: str) -> None:
@@ -125,10 +131,12 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         brokers = startup.make_brokers(Path(folder), options.against)
-        results = Results(list(brokers))
+        results = Results(list(brokers), _FLOOR)
+        floor = Floor()
         try:
-            (measure_shapes if options.shapes else measure_all)(brokers, results, options)
+            (measure_shapes if options.shapes else measure_all)(brokers, floor, results, options)
         finally:
+            floor.stop()
             for broker in brokers.values():
                 if broker.alive():
                     broker.stop()

@@ -21,7 +21,7 @@ from compat_tests.bench.report import Results
 from compat_tests.harness.cluster import Cluster
 from compat_tests.harness.cluster_nodes import ApacheNode
 
-_TUNED = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
+TUNED = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "300"}
 # the shortest timeouts that Kafka's quorum tolerates on a busy machine; ours needs no settings
 _TUNED_QUORUM = {
     "controller.quorum.fetch.timeout.ms": "1000",
@@ -29,6 +29,7 @@ _TUNED_QUORUM = {
     "controller.quorum.election.backoff.max.ms": "300",
 }
 _MOVES = 50
+_KINDS = {"Apache Kafka": "apache", "Barnabas": "barnabas"}
 _BOTH = {"auto.leader.rebalance.enable": "false"}
 
 
@@ -39,15 +40,16 @@ class WarmApacheNode(ApacheNode):
     times: Mapping[str, str] = {}
 
 
+def cluster_of(name: str, folder: Path, settings: Mapping[str, str]) -> Cluster:
+    """Three nodes of Apache Kafka or of Barnabas, not started."""
+    kind = _KINDS[name]
+    extra = _TUNED_QUORUM if kind == "apache" and settings else {}
+    return Cluster(folder, kind, settings={**_BOTH, **settings, **extra}, apache_node=WarmApacheNode)
+
+
 def make(folder: Path, settings: Mapping[str, str]) -> dict[str, Cluster]:
     """Both, started; the first is the one to compare with."""
-    kinds = {"Apache Kafka": "apache", "Barnabas": "barnabas"}
-    clusters = {}
-    for name, kind in kinds.items():
-        extra = _TUNED_QUORUM if kind == "apache" and settings else {}
-        clusters[name] = Cluster(
-            folder / kind, kind, settings={**_BOTH, **settings, **extra}, apache_node=WarmApacheNode
-        )
+    clusters = {name: cluster_of(name, folder / kind, settings) for name, kind in _KINDS.items()}
     try:
         for cluster in clusters.values():
             cluster.start()
@@ -130,7 +132,7 @@ def _measure(results: Results, options: argparse.Namespace) -> None:
             measure_failover(clusters, results, options.failovers, "default times")
         finally:
             close(clusters)
-        clusters = make(Path(folder) / "tuned", _TUNED)
+        clusters = make(Path(folder) / "tuned", TUNED)
         try:
             measure_failover(clusters, results, options.failovers, "session of 3 s")
             for name, cluster in clusters.items():

@@ -73,10 +73,11 @@ def produce_many(
     acks: int = 1,
     connections: int = 1,
     secure: Secure | None = None,
+    first_offset: int = 0,
 ) -> float:
     """Produce the same batch of `records` records `requests` times, in turn over the connections; seconds taken.
 
-    Five are in flight on one connection, one on each of several.
+    Five are in flight on one connection, one on each of several. `first_offset`: the end of the log before.
     """
     opened = [Connection(address, secure=secure) for _ in range(connections)]
     request = prepared.produce(topic, batch, acks)
@@ -92,7 +93,7 @@ def produce_many(
     seconds = time.perf_counter() - started
     for connection in opened:
         connection.close()
-    assert offset == (requests - 1) * records, f"the last batch got offset {offset}"
+    assert offset == first_offset + (requests - 1) * records, f"the last batch got offset {offset}"
     return seconds
 
 
@@ -130,13 +131,14 @@ def produce_small(
     connections: int,
     in_flight: int,
     secure: Secure | None = None,
+    receive_buffer: int = _RECEIVE_BUFFER,
 ) -> float:
     """Produce a batch of one record `requests` times, evenly over the connections; seconds taken.
 
     Responses are all of one size, so they are counted by their bytes; as many requests as were answered go
     out again in one send, as a busy client's do.
     """
-    opened = [Connection(address, secure=secure) for _ in range(connections)]
+    opened = [Connection(address, receive_buffer, secure) for _ in range(connections)]
     request = prepared.produce(topic, batch)
     size = len(opened[0].ask(request))
     share = (requests - 1) // connections

@@ -26,9 +26,9 @@ _PER_TOPIC = 1000
 _TIMEOUT_S = 300
 
 
-def create_topic(connection: RawConnection, topic: str, partitions: int) -> None:
+def create_topic(connection: RawConnection, topic: str, partitions: int, replicas: int = 1) -> None:
     """CreateTopics v2, waiting for the answer."""
-    wanted = raw.string(topic) + struct.pack(">ihii", partitions, 1, 0, 0)
+    wanted = raw.string(topic) + struct.pack(">ihii", partitions, replicas, 0, 0)
     answer = connection.ask(
         raw.request(_CREATE_TOPICS, 2, raw.array([wanted]) + struct.pack(">i?", 60_000, False))
     )

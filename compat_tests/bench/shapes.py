@@ -6,8 +6,7 @@ Records are of 1 KB. One producer has five sends in flight, several have one eac
 from __future__ import annotations
 
 from compat_tests.bench import driver, prepared
-from compat_tests.bench.workloads import Measures, Workload, cpu_seconds, rates, topic_of
-from compat_tests.harness.broker import Broker
+from compat_tests.bench.workloads import Measures, System, Workload, cpu_seconds, rates, topic_of
 
 # Records in a send, and the size of a fetch; how many at full scale.
 _SENDS = ((1, "1 KB", 20_000), (10, "10 KB", 10_000), (100, "100 KB", 2_000), (1000, "1 MB", 300))
@@ -15,7 +14,7 @@ _PRODUCERS = (1, 5, 20)
 _CONSUMERS = 5
 
 
-def sends_and_fetches(broker: Broker, scale: float) -> Measures:
+def sends_and_fetches(broker: System, scale: float) -> Measures:
     """Sends of every size by every number of producers; what one producer has sent is fetched, one send a request."""
     measures: Measures = {}
     for records, size, full in _SENDS:
@@ -37,7 +36,7 @@ def sends_and_fetches(broker: Broker, scale: float) -> Measures:
     return measures
 
 
-def five_consumers(broker: Broker, scale: float) -> Measures:
+def five_consumers(broker: System, scale: float) -> Measures:
     """A producer and five consumers that wait at the tail: MB delivered, and the CPU of producing and fetching them."""
     measures: Measures = {}
     for records, _, full in _SENDS:

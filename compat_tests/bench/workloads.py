@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs leave NewTopic out
     AdminClient,
@@ -17,10 +18,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its stubs l
 )
 
 from compat_tests.bench import driver, latency, prepared, transactions
+from compat_tests.bench.floor import Floor
 from compat_tests.harness.broker import Broker
 
 Measures = dict[str, float]
-Workload = Callable[[Broker, float], Measures]
+System: TypeAlias = Broker | Floor
+Workload = Callable[[System, float], Measures]
 
 _ACKS = {1: "acks=1", -1: "acks=all"}
 _LARGE = prepared.batch(1000, 1000)  # 1 MB
@@ -45,12 +48,15 @@ def _admin(bootstrap: str) -> AdminClient:
 
 
 @contextmanager
-def topic_of(broker: Broker, partitions: int = 1) -> Iterator[str]:
+def topic_of(broker: System, partitions: int = 1) -> Iterator[str]:
     """A new topic, deleted soon afterwards.
 
     Its pages return to the system before the next round: on a virtual machine the first access to memory can cost
     several times as much as the broker's own work.
     """
+    if isinstance(broker, Floor):
+        yield broker.new_topic()
+        return
     name = f"bench-{next(_topic_number)}"
     admin = _admin(broker.bootstrap)
     topic = NewTopic(name, partitions, 1, config={"file.delete.delay.ms": "100", "retention.ms": "-1"})
@@ -64,7 +70,7 @@ def rates(name: str, volume: int, seconds: float, cpu: float) -> Measures:
     return {f"{name}, MB/s": volume / seconds / 1e6, f"{name}, CPU-s/GB": cpu / volume * 1e9}
 
 
-def produce_and_fetch(broker: Broker, scale: float) -> Measures:
+def produce_and_fetch(broker: System, scale: float) -> Measures:
     """Produce batches of every size over 1 and 10 connections, acks=1 and all; then fetch them, one a request."""
     measures: Measures = {}
     for size, records, full in _SIZES:
@@ -89,7 +95,7 @@ def produce_and_fetch(broker: Broker, scale: float) -> Measures:
     return measures
 
 
-def tail(broker: Broker, scale: float) -> Measures:
+def tail(broker: System, scale: float) -> Measures:
     """1 MB batches to consumers that wait at the tail: MB delivered, and the CPU of producing and fetching them."""
     measures: Measures = {}
     for consumers in (1, 10):
@@ -103,7 +109,7 @@ def tail(broker: Broker, scale: float) -> Measures:
     return measures
 
 
-def small_requests(broker: Broker, scale: float) -> Measures:
+def small_requests(broker: System, scale: float) -> Measures:
     """One record of 100 B a request, 10 connections with 5 in flight each."""
     requests = max(2000, int(60_000 * scale))
     with topic_of(broker) as topic:
@@ -116,7 +122,7 @@ def small_requests(broker: Broker, scale: float) -> Measures:
     }
 
 
-def latencies(broker: Broker, scale: float) -> Measures:
+def latencies(broker: System, scale: float) -> Measures:
     """One record of 1 KB at a time: to its acknowledgement, and to a waiting consumer."""
     samples = max(200, int(4000 * scale))
     measures: Measures = {}
@@ -129,10 +135,10 @@ def latencies(broker: Broker, scale: float) -> Measures:
     return measures | _percentiles("produce to fetch", found)
 
 
-def transactional(broker: Broker, scale: float) -> Measures:
+def transactional(broker: System, scale: float) -> Measures:
     """Transactions of 100 records of 1 KB, one after the other in each producer; then they are read."""
     measures: Measures = {}
-    if not transactions.are_served(broker.bootstrap):
+    if isinstance(broker, Floor) or not transactions.are_served(broker.bootstrap):
         return measures
     for producers in (1, 10):
         for partitions in (1, 10):

@@ -1,0 +1,224 @@
+"""The floor: what this machine's system calls cost, without a broker around them.
+
+A process that does for the bench's prepared requests what a log over sockets can't do without: epoll, recv, one pwrite for what has
+come in, one send for its answers, sendfile for a fetch. It checks, counts and promises nothing: no CRC, no index, no topic but the
+last one named. It is a Python loop, whose own share of a small request is about a microsecond; that of a large one does not matter.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+from typing import Final
+
+from compat_tests.bench.prepared import CLIENT_ID
+
+_PRODUCE, _FETCH = 0, 1
+_HEADER: Final = (
+    4 + 8 + 2 + len(CLIENT_ID) + 1
+)  # of a request: its size, the fixed fields, the client's name, no tags
+_ACKS: Final = _HEADER + 1
+_PRODUCED_TOPIC: Final = _ACKS + 2 + 4 + 1  # where a Produce request has the topic's length
+_FETCHED_TOPIC: Final = _HEADER + 4 + 4 + 4 + 4 + 1 + 4 + 4 + 1
+_BUFFER: Final = 4 << 20
+_ANSWERED_WHOLE: Final = 64 << 10  # requests above it are received to their end and no further
+
+
+class Floor:
+    """The process, as far as the workloads know a broker: `bootstrap` and `pid`."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "compat_tests.bench.floor"], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.bootstrap = f"127.0.0.1:{int(self._process.stdout.readline())}"
+        self.pid = self._process.pid
+        self._topics = 0
+
+    def new_topic(self) -> str:
+        """The name of a topic, whose records replace those of the one before."""
+        self._topics += 1
+        return f"bench-{self._topics}"
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class _Topic:
+    """The records of one topic, in a file without a name."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - closed when there is a next topic
+        self.end = 0  # in bytes
+        self.next_offset = 0
+        self.batches: dict[int, tuple[int, int]] = {}  # base offset -> position, size
+        self.waiting: dict[int, list[_Client]] = {}  # offset -> whose fetches wait for it
+
+
+class _Client:
+    """One connection."""
+
+    def __init__(self, connection: socket.socket, log: _Log) -> None:
+        self.socket = connection
+        self._log = log
+        self._buffer = bytearray(_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._filled = 0
+        self._wanted = 0  # size of the request that has begun, when it is large
+
+    def receive(self) -> bool:
+        """Take what has come; False when the client has gone."""
+        end = self._wanted or _BUFFER
+        count = self.socket.recv_into(self._view[self._filled : end])
+        if not count:
+            return False
+        self._filled += count
+        start, filled = 0, self._filled
+        while filled - start >= 4:
+            size = 4 + int.from_bytes(self._buffer[start : start + 4], "big")
+            if size > filled - start:
+                self._wanted = size if size > _ANSWERED_WHOLE else 0
+                break
+            self._wanted = 0
+            self._log.take(self, self._view[start : start + size])
+            start += size
+        self._log.finish(self)
+        if start:
+            self._buffer[: filled - start] = self._buffer[start:filled]
+            self._filled = filled - start
+        return True
+
+
+class _Log:
+    """The topic, and what is to be written and answered of the requests that came in one piece."""
+
+    def __init__(self) -> None:
+        self._topic = _Topic(b"")
+        self._records: list[memoryview] = []
+        self._answers: list[bytes] = []
+
+    def take(self, client: _Client, request: memoryview) -> None:
+        key = int.from_bytes(request[4:6], "big")
+        if key == _PRODUCE:
+            self._produce(request)
+        elif key == _FETCH:
+            self._fetch(client, request)
+        else:  # ApiVersions, which only has to be answered
+            self._answers.append(struct.pack(">iihi", 10, 1, 0, 0))
+
+    def finish(self, client: _Client) -> None:
+        """Write and answer."""
+        topic = self._topic
+        if self._records:
+            topic.end += os.pwritev(topic.file.fileno(), self._records, topic.end)
+            self._records.clear()
+        if self._answers:
+            client.socket.sendall(b"".join(self._answers))
+            self._answers.clear()
+        if topic.waiting:
+            for offset in [each for each in topic.waiting if each in topic.batches]:
+                for each in topic.waiting.pop(offset):
+                    self._send(each, offset)
+
+    def _produce(self, request: memoryview) -> None:
+        position = _PRODUCED_TOPIC + request[_PRODUCED_TOPIC]
+        name = bytes(request[_PRODUCED_TOPIC + 1 : position])
+        topic = self._named(name)
+        size, position = _varint(request, position + 1 + 4)
+        batch = request[position : position + size - 1]
+        written = topic.end + sum(map(len, self._records))
+        offset = topic.next_offset
+        topic.batches[offset] = (written, len(batch))
+        topic.next_offset = offset + 1 + int.from_bytes(batch[23:27], "big")
+        self._records.append(batch)
+        if request[_ACKS] | request[_ACKS + 1]:  # not acks=0
+            body = b"\2%b\2" % _compact(name) + struct.pack(">ihqqq", 0, 0, offset, -1, 0) + b"\1\0\0\0"
+            self._answers.append(_frame(body + bytes(4) + b"\0"))
+
+    def _fetch(self, client: _Client, request: memoryview) -> None:
+        position = _FETCHED_TOPIC + request[_FETCHED_TOPIC]
+        topic = self._named(bytes(request[_FETCHED_TOPIC + 1 : position]))
+        (offset,) = struct.unpack_from(">q", request, position + 1 + 4 + 4)
+        if offset in topic.batches:
+            self._send(client, offset)
+        else:
+            topic.waiting.setdefault(offset, []).append(client)
+
+    def _named(self, name: bytes) -> _Topic:
+        if name != self._topic.name:
+            self._topic.file.close()
+            self._topic = _Topic(name)
+        return self._topic
+
+    def _send(self, client: _Client, offset: int) -> None:
+        topic = self._topic
+        position, size = topic.batches[offset]
+        head = struct.pack(">ihi", 0, 0, 0) + b"\2" + _compact(topic.name) + b"\2"
+        head += struct.pack(">ihqqq", 0, 0, topic.next_offset, topic.next_offset, 0) + b"\0" + bytes(4)
+        head += _unsigned_varint(size + 1)
+        tail = b"\0\0\0"
+        client.socket.sendall(
+            struct.pack(">iib", 5 + len(head) + size + len(tail), 1, 0) + head, socket.MSG_MORE
+        )
+        while size:
+            sent = os.sendfile(client.socket.fileno(), topic.file.fileno(), position, size)
+            position, size = position + sent, size - sent
+        client.socket.sendall(tail)
+
+
+def _frame(body: bytes) -> bytes:
+    return struct.pack(">iib", 5 + len(body), 1, 0) + body
+
+
+def _compact(data: bytes) -> bytes:
+    return _unsigned_varint(len(data) + 1) + data
+
+
+def _unsigned_varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    """An unsigned varint and where it ends."""
+    value = shift = 0
+    while data[position] & 128:
+        value |= (data[position] & 127) << shift
+        shift += 7
+        position += 1
+    return value | data[position] << shift, position + 1
+
+
+def main() -> None:
+    """Serve until the process is killed; the first line of output is the port."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    print(listener.getsockname()[1], flush=True)
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN)
+    log = _Log()
+    clients: dict[int, _Client] = {}
+    while True:
+        for number, _ in poll.poll():
+            if number == listener.fileno():
+                connection, _ = listener.accept()
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                clients[connection.fileno()] = _Client(connection, log)
+                poll.register(connection, select.EPOLLIN)
+            elif not clients[number].receive():
+                poll.unregister(number)
+                clients.pop(number).socket.close()
+
+
+if __name__ == "__main__":
+    main()
